@@ -1,0 +1,42 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup run up test test-unit check bench format requirements clean
+SHELL := /bin/sh
+PY := .venv/bin/python
+export PYTHONUNBUFFERED := 1
+
+help: ## list the targets
+	@echo "Holdfast: delay, sticky VMs and placement for Kubernetes, beside the stock scheduler"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.ready ## install everything that is pinned into .venv
+
+.venv/.ready: requirements-dev.txt pyproject.toml scripts/setup
+	@scripts/setup
+
+run: setup ## build a real Kubernetes, hold a pod for 15 s on it, release it, and stop
+	@$(PY) -m demo run
+
+up: setup ## run a cluster with Holdfast in it until Ctrl-C, for you to try
+	@$(PY) -m demo up
+
+test: setup ## all tests, those on the real control plane too
+	@scripts/test
+
+test-unit: setup ## the pure tests alone, in seconds
+	@$(PY) -m pytest tests/unit -q
+
+check: setup ## format, lint, types and the walls between the rooms
+	@scripts/check
+
+bench: setup ## measure the admission server beside the usual ways to serve one
+	@$(PY) -m bench
+
+format: setup ## let ruff format the code
+	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
+
+requirements: setup ## pin again, with hashes and without index addresses
+	@scripts/requirements
+
+clean: ## remove .venv and build/ (the built control plane stays in the user's cache)
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info

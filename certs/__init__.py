@@ -1,0 +1,1 @@
+"""Certificates: issuing them here, keeping them fresh in the cluster."""

@@ -1,0 +1,1 @@
+"""Holdfast: scheduler plugins' work, done at admission beside the stock kube-scheduler."""

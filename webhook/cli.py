@@ -1,0 +1,253 @@
+"""The `holdfast` command."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from webhook import config, logs, plugins
+from webhook.errors import HoldfastError, StartError
+from webhook.metrics import ControllerMetrics, ServerMetrics
+from webhook.pipeline import Observe, Pipeline
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _config_option(command: F) -> F:
+    return click.option(
+        "--config", "config_path", type=_FILE, help="The configuration file; defaults without one."
+    )(command)
+
+
+def _log_option(command: F) -> F:
+    levels = click.Choice(["debug", "info", "warning", "error"])
+    return click.option("--log-level", type=levels, default="info", show_default=True)(command)
+
+
+def _cluster_options(command: F) -> F:
+    command = click.option("--context", help="The kubeconfig's context to use.")(command)
+    return click.option(
+        "--kubeconfig", type=_FILE, help="The kubeconfig; found as kubectl does without one."
+    )(command)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("holdfast"), prog_name="holdfast")
+def cli() -> None:
+    """Hold pods back, keep VMs on their node, place workloads: beside the stock scheduler."""
+
+
+@cli.command()
+@_config_option
+@click.option("--host", default="0.0.0.0", show_default=True, help="The address to listen on.")  # noqa: S104
+@click.option("--port", default=8443, show_default=True, help="The port; 0 takes a free one.")
+@click.option("--cert", type=_FILE, required=True, help="The certificate, PEM.")
+@click.option("--key", type=_FILE, required=True, help="The certificate's key, PEM.")
+@click.option("--ready-file", type=_FILE, help="Written with host:port once requests are taken.")
+@click.option("--exit-with-stdin", is_flag=True, help="End when standard input ends.")
+@_log_option
+def serve(
+    *,
+    config_path: Path | None,
+    host: str,
+    port: int,
+    cert: Path,
+    key: Path,
+    ready_file: Path | None,
+    exit_with_stdin: bool,
+    log_level: str,
+) -> None:
+    r"""Run the admission server.
+
+    \b
+    Example: holdfast serve --cert tls.crt --key tls.key --port 8443
+    """
+    from webhook import app, asgi, gunicorn_conf  # noqa: PLC0415 - heavy, and this command's alone
+
+    logs.set_up(log_level.upper())
+    metrics = ServerMetrics()
+    pipeline = _pipeline(config_path, metrics.observe_plugin)
+
+    def make_app() -> asgi.Bridge:
+        flask = app.create_app(pipeline, metrics)
+        return asgi.Bridge(flask.wsgi_app, prepare=app.prepare(pipeline), body_limit=app.BODY_LIMIT)
+
+    gunicorn_conf.run(
+        make_app,
+        gunicorn_conf.ServerSettings(
+            host=host,
+            port=port,
+            certfile=cert,
+            keyfile=key,
+            ready_file=ready_file,
+            exit_with_stdin=exit_with_stdin,
+        ),
+    )
+
+
+@cli.command()
+@_config_option
+@_cluster_options
+@click.option("--health-host", default="0.0.0.0", show_default=True)  # noqa: S104
+@click.option("--health-port", default=8081, show_default=True, help="0 takes a free one.")
+@_log_option
+def controller(
+    *,
+    config_path: Path | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    health_host: str,
+    health_port: int,
+    log_level: str,
+) -> None:
+    r"""Run the controller that releases held pods on time.
+
+    \b
+    Example: holdfast controller --kubeconfig ~/.kube/config
+    """
+    from webhook.health import HealthServer  # noqa: PLC0415
+
+    logs.set_up(log_level.upper())
+    metrics = ControllerMetrics()
+    pipeline = _pipeline(config_path, _unobserved)
+    _, loop = _controller(kubeconfig, context, pipeline, metrics)
+    health = HealthServer(
+        health_host, health_port, ready=lambda: loop.synced, exposition=metrics.exposition
+    )
+    health.start()
+    _on_signals(loop.stop)
+    try:
+        loop.run()
+    finally:
+        health.stop()
+    if loop.failed:
+        raise StartError("the controller died; its reason is above")
+
+
+@cli.command()
+@_config_option
+@_cluster_options
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="This machine's address, as the cluster's API server reaches it.",
+)
+@click.option("--port", default=0, help="The port; a free one without it.")
+@_log_option
+def dev(
+    *,
+    config_path: Path | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    host: str,
+    port: int,
+    log_level: str,
+) -> None:
+    r"""Run server and controller against a cluster, from here, until Ctrl-C.
+
+    Makes certificates, registers the webhooks by URL, and unregisters them at the end.
+
+    \b
+    Example: holdfast dev --kubeconfig ~/.kube/config
+    """
+    from webhook import dev as running  # noqa: PLC0415
+
+    logs.set_up(log_level.upper())
+    pipeline = _pipeline(config_path, _unobserved)
+    cluster, loop = _controller(kubeconfig, context, pipeline, ControllerMetrics())
+    cluster.request("GET", "/version")
+    stop = threading.Event()
+    _on_signals(stop.set)
+    arguments = ["--log-level", log_level]
+    arguments += ["--config", str(config_path)] if config_path else []
+    running.run(
+        cluster,
+        pipeline,
+        loop,
+        host=host,
+        port=port,
+        serve_arguments=arguments,
+        stop=stop,
+        ready=lambda address: click.echo(
+            f"holdfast: serving {cluster.server} from {address}; Ctrl-C unregisters and ends"
+        ),
+    )
+    click.echo("holdfast: unregistered; pods that are still held wait for the next controller")
+
+
+@cli.command("check-config")
+@click.argument("file", type=_FILE)
+def check_config(file: Path) -> None:
+    r"""Check a configuration file, as a start would.
+
+    \b
+    Example: holdfast check-config holdfast.yaml
+    """
+    pipeline = _pipeline(file, _unobserved)
+    for profile in pipeline.profiles.values():
+        names = ", ".join(plugin.name for plugin in profile.plugins) or "no plugin"
+        click.echo(f"{file}: profile {profile.name}: {names}")
+
+
+def _pipeline(path: Path | None, observe: Observe) -> Pipeline:
+    return config.build_pipeline(
+        config.load(path),
+        plugins.registry(),
+        source=str(path or "the default configuration"),
+        timer=time.perf_counter,
+        observe=observe,
+    )
+
+
+def _controller(
+    kubeconfig: Path | None, context: str | None, pipeline: Pipeline, metrics: ControllerMetrics
+) -> tuple[Any, Any]:
+    # the kubernetes client takes a second to import
+    from webhook.clock import ServerClock  # noqa: PLC0415
+    from webhook.cluster import Cluster  # noqa: PLC0415
+    from webhook.controller import Controller  # noqa: PLC0415
+
+    clock = ServerClock()
+    cluster = Cluster.connect(
+        kubeconfig,
+        context,
+        on_answer=lambda timing: clock.observe(
+            sent=timing.sent, received=timing.received, date=timing.date
+        ),
+    )
+    return cluster, Controller(cluster, pipeline.due, clock, metrics)
+
+
+def _unobserved(
+    *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
+) -> None:
+    """Take a measurement that nobody reads."""
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    def handle(_number: int, _frame: object) -> None:
+        # not here: the interrupted code may hold the very lock that stopping needs
+        threading.Thread(target=stop, name="stop").start()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
+
+
+def main() -> None:
+    """Run the command; an error of Holdfast's own is one line, and exit status 1."""
+    try:
+        cli.main(standalone_mode=True)
+    except HoldfastError as exc:
+        click.echo(f"holdfast: {exc}", err=True)
+        sys.exit(1)

@@ -1,0 +1,258 @@
+"""The one way to the API server: the `kubernetes` client's configuration, and raw JSON.
+
+The kubeconfig, the ServiceAccount, certificates, tokens and their renewal are the client's; bodies
+go out and come back as bytes, because building its models costs more than all else we do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+import msgspec
+import urllib3
+from kubernetes import client as kubernetes_client
+from kubernetes import config as kubernetes_config
+
+from webhook.errors import ApiStatusError, StartError, UnreachableError
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds to reach the API server."""
+READ_TIMEOUT = 30.0
+"""Seconds between two bytes of an answer; a release must not hang behind one lost packet."""
+POOL_SIZE = 32
+"""Connections kept: more than there are threads that ask."""
+
+JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+JSON = "application/json"
+
+Query = Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a request went out and its answer's head came in, and the answer's `Date`.
+
+    `sent` and `received` are seconds by `now`, `date` seconds since 1970.
+    """
+
+    sent: float
+    received: float
+    date: float
+
+
+class Api(Protocol):
+    """What the controller needs of a cluster; a test may bring its own."""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout: float = READ_TIMEOUT,
+    ) -> bytes:
+        """Send one request and return the answer's body.
+
+        Raises ApiStatusError on an error status, UnreachableError when no answer came.
+        """
+        ...
+
+    def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
+        """Stream an answer line by line, as a watch is; `timeout` bounds each silence."""
+        ...
+
+
+def boot_time() -> float:
+    """Seconds by a clock that neither steps nor stops while the machine sleeps."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Cluster:
+    """A connection to one API server. Safe to share between threads."""
+
+    def __init__(
+        self,
+        client: kubernetes_client.ApiClient,
+        *,
+        now: Callable[[], float] = boot_time,
+        on_answer: Callable[[Timing], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._pool: urllib3.PoolManager = client.rest_client.pool_manager
+        self._server: str = client.configuration.host.rstrip("/")
+        self._now = now
+        self._on_answer = on_answer
+
+    @property
+    def server(self) -> str:
+        """The API server's address."""
+        return self._server
+
+    @classmethod
+    def connect(
+        cls,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        *,
+        on_answer: Callable[[Timing], None] | None = None,
+    ) -> Cluster:
+        """Connect as kubectl would, or as the pod's ServiceAccount. Raises StartError."""
+        configuration = kubernetes_client.Configuration()
+        try:
+            _load(configuration, kubeconfig, context)
+        except kubernetes_config.ConfigException as exc:
+            raise StartError(
+                f"no usable kubeconfig ({_one_line(exc)}); name one with --kubeconfig or "
+                "KUBECONFIG, or run in a pod with a ServiceAccount"
+            ) from None
+        configuration.retries = False  # a PATCH is retried by who knows what it means
+        configuration.connection_pool_maxsize = POOL_SIZE
+        return cls(kubernetes_client.ApiClient(configuration), on_answer=on_answer)
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self._pool.clear()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout: float = READ_TIMEOUT,
+    ) -> bytes:
+        """Send one request and return the answer's body; see `Api.request`."""
+        response = self._send(method, path, query, body, content_type, timeout)
+        try:
+            data = response.read()
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            response.close()
+            raise UnreachableError(f"{self._server}: the answer broke off: {exc}") from exc
+        finally:
+            response.release_conn()
+        if response.status >= 400:
+            raise _status_error(response, data)
+        return data
+
+    def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
+        """Stream an answer line by line; see `Api.lines`."""
+        response = self._send("GET", path, query, None, JSON, timeout)
+        try:
+            if response.status >= 400:
+                raise _status_error(response, response.read())
+            rest = b""
+            for chunk in response.stream(1 << 16):
+                *whole, rest = (rest + chunk).split(b"\n")
+                yield from whole
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise UnreachableError(f"{self._server}: the watch broke off: {exc}") from exc
+        finally:
+            # a stream that is left early cannot be used again
+            response.close()
+            response.release_conn()
+
+    def _send(  # noqa: PLR0917 - private, called twice
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        body: bytes | None,
+        content_type: str,
+        timeout: float,
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {"Accept": JSON, "User-Agent": "holdfast"}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = f"{self._server}{path}" + (f"?{urlencode(query)}" if query else "")
+        sent = self._now()
+        try:
+            response = self._pool.request(
+                method,
+                url,
+                body=body,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout),
+                preload_content=False,
+                redirect=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise UnreachableError(f"{self._server} does not answer: {_one_line(exc)}") from exc
+        if self._on_answer is not None and (date := _date(response)) is not None:
+            self._on_answer(Timing(sent, self._now(), date))
+        return response
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """Make the path of one pod."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+
+
+def _load(
+    configuration: kubernetes_client.Configuration, kubeconfig: Path | None, context: str | None
+) -> None:
+    if kubeconfig is None and context is None:
+        try:
+            kubernetes_config.load_incluster_config(  # type: ignore[no-untyped-call]
+                client_configuration=configuration
+            )
+        except kubernetes_config.ConfigException:
+            pass
+        else:
+            return
+    kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
+        config_file=None if kubeconfig is None else str(kubeconfig),
+        context=context,
+        client_configuration=configuration,
+    )
+
+
+def _date(response: urllib3.BaseHTTPResponse) -> float | None:
+    text = response.headers.get("Date")
+    if text is None:
+        return None
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except ValueError:
+        return None
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+    reason: str = ""
+
+
+def _status_error(response: urllib3.BaseHTTPResponse, data: bytes) -> ApiStatusError:
+    try:
+        status = msgspec.json.decode(data, type=_Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        status = _Status(data[:200].decode(errors="replace"))
+    message = f"HTTP {response.status}: {' '.join(status.message.split()) or response.reason}"
+    return ApiStatusError(
+        message,
+        status=response.status,
+        reason=status.reason,
+        retry_after=_retry_after(response.headers.get("Retry-After")),
+    )
+
+
+def _retry_after(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _one_line(exc: Any) -> str:
+    return " ".join(str(exc).split())

@@ -1,0 +1,166 @@
+"""`holdfast dev`: server and controller together, for a laptop and for tests.
+
+It makes its own certificates, registers the webhooks by URL with the cluster, runs until it is
+told to stop, and unregisters them again.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from certs import authority
+from webhook.cluster import APPLY_PATCH, Api
+from webhook.controller import Controller
+from webhook.errors import ApiStatusError, ClusterError, StartError
+from webhook.pipeline import Pipeline
+from webhook.registration import Registration, by_url
+
+NAME = "holdfast-dev"
+FIELD_MANAGER = "holdfast-dev"
+START_SECONDS = 20.0
+"""How long the admission server may take to start."""
+STOP_SECONDS = 15.0
+"""How long it may take to stop: longer than its own drain."""
+
+_log = logging.getLogger("holdfast.dev")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running admission server: its process, its address as `host:port`, and its CA."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    ca: bytes
+
+
+def run(
+    api: Api,
+    pipeline: Pipeline,
+    controller: Controller,
+    *,
+    host: str,
+    port: int,
+    serve_arguments: list[str],
+    stop: threading.Event,
+    ready: Callable[[str], None],
+) -> None:
+    """Run both until `stop` is set. Raises StartError or ClusterError when that cannot be.
+
+    `host` is the address under which the cluster reaches this machine; `ready` is told the
+    server's address once everything works.
+    """
+    with _server(host, port, serve_arguments) as server:
+        registration = Registration(NAME, by_url(server.address, server.ca))
+        with _registered(api, registration, pipeline), _controlling(controller):
+            while not controller.synced and not controller.failed and not stop.is_set():
+                stop.wait(0.02)
+            ready(server.address)
+            while not stop.wait(0.2):
+                if server.process.poll() is not None:
+                    raise StartError(
+                        f"the admission server ended with status {server.process.returncode}; "
+                        "its reason is above"
+                    )
+                if controller.failed:
+                    raise StartError("the controller died; its reason is above")
+
+
+@contextmanager
+def _server(host: str, port: int, arguments: list[str]) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-dev-") as folder:
+        directory = Path(folder)
+        now = datetime.now(UTC)
+        ca = authority.new_ca("holdfast dev", now=now)
+        leaf = _leaf(ca, host, now)
+        (directory / "tls.crt").write_bytes(leaf.certificate)
+        key = directory / "tls.key"
+        key.touch(mode=0o600)
+        key.write_bytes(leaf.key)
+        ready_file = directory / "ready"
+        command = [sys.executable, "-m", "webhook", "serve", "--host", host, "--port", str(port)]
+        command += ["--cert", str(directory / "tls.crt"), "--key", str(key)]
+        command += ["--ready-file", str(ready_file), "--exit-with-stdin", *arguments]
+        # its own session: Ctrl-C reaches this process alone, which then stops things in order
+        with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+            try:
+                yield Server(process, _await_ready(process, ready_file), ca.certificate)
+            finally:
+                _end(process)
+
+
+def _leaf(ca: authority.KeyPair, host: str, now: datetime) -> authority.KeyPair:
+    try:
+        return authority.issue(ca, common_name=host, now=now, ip_addresses=[host])
+    except ValueError:
+        return authority.issue(ca, common_name=host, now=now, dns_names=[host])
+
+
+def _await_ready(process: subprocess.Popen[bytes], ready_file: Path) -> str:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise StartError("the admission server did not start; its reason is above")
+        if ready_file.exists():
+            return ready_file.read_text().strip()
+        time.sleep(0.02)
+    raise StartError(f"the admission server did not start within {START_SECONDS:.0f} s")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+@contextmanager
+def _registered(api: Api, registration: Registration, pipeline: Pipeline) -> Iterator[None]:
+    configurations = registration.configurations(pipeline)
+    try:
+        for path, configuration in configurations.items():
+            api.request(
+                "PATCH",
+                path,
+                query={"fieldManager": FIELD_MANAGER, "force": "true"},
+                body=msgspec.json.encode(configuration),
+                content_type=APPLY_PATCH,
+            )
+        yield
+    finally:
+        for path in configurations:
+            _unregister(api, path)
+
+
+def _unregister(api: Api, path: str) -> None:
+    try:
+        api.request("DELETE", path)
+    except ApiStatusError as exc:
+        if exc.status != 404:
+            _log.error("%s is still registered: %s; kubectl delete it", path, exc)
+    except ClusterError as exc:
+        _log.error("%s may still be registered: %s; kubectl delete it", path, exc)
+
+
+@contextmanager
+def _controlling(controller: Controller) -> Iterator[None]:
+    thread = threading.Thread(target=controller.run, name="controller")
+    thread.start()
+    try:
+        yield
+    finally:
+        controller.stop()
+        thread.join()

@@ -1,0 +1,147 @@
+"""delay: hold a pod back for a while.
+
+The delay scheduler plugin's annotation `delay: "15"`, done with a scheduling gate: the pod is not
+scheduled while now < creationTimestamp + delay, and costs the scheduler nothing until then.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from webhook import holds, pipeline, values
+from webhook.errors import ConfigurationError, ValueRefusedError
+from webhook.objects import Pod
+from webhook.pipeline import Context, Result, refuse, skip, success
+from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetSchedulerName
+
+MIGRATION_LABEL = "kubevirt.io/migrationJobUID"
+"""KubeVirt's mark of a live migration's target pod, which has minutes to start: never delayed."""
+
+
+class DelayArgs(pipeline.Args, frozen=True):
+    """Arguments of the delay plugin."""
+
+    annotations: tuple[str, ...] = holds.DELAY_KEYS
+    """Annotations that carry a delay."""
+    max_delay: str = "168h"
+    """The longest that delay and jitter together, or a not-before, may hold a pod."""
+    on_invalid: Literal["reject", "ignore"] = "reject"
+    """What becomes of a pod whose value cannot be followed: refused, or admitted unheld."""
+    scheduler_name: str = ""
+    """A hint for the scheduler: the profile that held pods are given to; empty changes nothing."""
+
+
+class Delay:
+    """Adds the gate at creation, and decides when it may go."""
+
+    name: ClassVar[str] = "delay"
+    args_type: ClassVar[type[pipeline.Args]] = DelayArgs
+    may_block: ClassVar[bool] = False
+    gate: ClassVar[str] = holds.GATE
+
+    def __init__(self, args: DelayArgs) -> None:
+        self._args = args
+        self.keys = (*args.annotations, holds.NOT_BEFORE, holds.JITTER)
+        try:
+            self._max_ms = values.parse_delay(args.max_delay)
+        except ValueRefusedError as exc:
+            raise ConfigurationError(f"maxDelay: {exc}") from None
+        _check_keys(args.annotations)
+
+    def match(self) -> str:
+        """Match pods that carry one of the annotations."""
+        return pipeline.cel_has_annotation(self.keys)
+
+    def concerns(self, pod: Pod) -> bool:
+        """Match pods that carry one of the annotations."""
+        annotations = pod.annotations
+        return any(key in annotations for key in self.keys)
+
+    def mutate(self, pod: Pod, context: Context) -> Result:
+        """Add the gate and the hint where the pod asks to be held."""
+        unheld = RemoveAnnotation(holds.HELD)  # a copied or forged hint holds nothing
+        if MIGRATION_LABEL in pod.labels:
+            return success(unheld)
+        try:
+            ask = self._checked_ask(pod, created=True, now_ms=context.now_ms)
+        except ValueRefusedError as exc:
+            if self._args.on_invalid == "ignore":
+                return success(unheld, warnings=[f"holdfast: not held: {exc}"])
+            return refuse(str(exc))
+        if not ask.holds(context.now_ms):
+            return success(unheld)
+        if pod.spec.node_name:
+            return success(unheld, warnings=["holdfast: not held: spec.nodeName is set already"])
+        return success(*self._hold(ask))
+
+    def validate(self, pod: Pod, context: Context) -> Result:
+        """Refuse values that cannot be followed, and a pod that lost its gate on the way here."""
+        if self._args.on_invalid == "ignore" or not self.concerns(pod):
+            return skip()
+        created = context.review.request.operation == "CREATE"
+        try:
+            ask = self._checked_ask(pod, created=created, now_ms=context.now_ms)
+        except ValueRefusedError as exc:
+            return refuse(str(exc))
+        if created and self._must_be_held(pod, ask, context) and self.gate not in pod.gates:
+            return refuse(
+                f"gate {self.gate} is gone although the pod asks to be held; another mutating "
+                "webhook removed it or added the annotation after Holdfast had seen the pod"
+            )
+        return success()
+
+    def due(self, pod: Pod) -> holds.Due:
+        """Decide when the gate may go."""
+        return holds.decide(
+            pod.annotations,
+            created_ms=pod.created_ms,
+            uid=pod.metadata.uid,
+            delay_keys=self._args.annotations,
+        )
+
+    def _hold(self, ask: holds.Ask) -> list[Edit]:
+        edits: list[Edit] = [AddGate(self.gate), SetAnnotation(holds.HELD, holds.hint(ask))]
+        if self._args.scheduler_name:
+            edits.append(SetSchedulerName(self._args.scheduler_name))
+        return edits
+
+    def _must_be_held(self, pod: Pod, ask: holds.Ask, context: Context) -> bool:
+        """Leave room for another replica's clock: only what is surely due later must be held."""
+        return (
+            ask.holds(context.now_ms, tolerance_ms=0)
+            and not pod.spec.node_name
+            and MIGRATION_LABEL not in pod.labels
+        )
+
+    def _checked_ask(self, pod: Pod, *, created: bool, now_ms: int) -> holds.Ask:
+        ask = holds.read_ask(pod.annotations, self._args.annotations)
+        if ask.longest_ms > self._max_ms:
+            raise ValueRefusedError(
+                f"annotations ask for {_asked(pod, self.keys)}, together longer than "
+                f"maxDelay={self._args.max_delay}; shorten them, or ask an admin to raise maxDelay"
+            )
+        if created and ask.not_before_ms is not None and ask.not_before_ms - now_ms > self._max_ms:
+            raise ValueRefusedError(
+                f"annotation {holds.NOT_BEFORE}: {values.shown(pod.annotations[holds.NOT_BEFORE])} "
+                f"is further away than maxDelay={self._args.max_delay}; "
+                "choose an earlier time, or ask an admin to raise maxDelay"
+            )
+        return ask
+
+
+def _asked(pod: Pod, keys: tuple[str, ...]) -> str:
+    found = [key for key in keys if key in pod.annotations and key != holds.NOT_BEFORE]
+    return " and ".join(f"{key}={values.shown(pod.annotations[key])}" for key in found)
+
+
+def _check_keys(keys: tuple[str, ...]) -> None:
+    reserved = {holds.NOT_BEFORE, holds.JITTER, holds.HELD, holds.PROFILE, "not-before", "jitter"}
+    if not keys:
+        raise ConfigurationError("annotations: is empty; name at least one annotation")
+    for key in keys:
+        if key in reserved:
+            raise ConfigurationError(f"annotations: {key!r} has another meaning; choose another")
+        if not key or not key.isascii() or set(key) & set(",= \t\n"):
+            raise ConfigurationError(f"annotations: {values.shown(key)} is no annotation key")
+    if len(set(keys)) != len(keys):
+        raise ConfigurationError("annotations: a key is named twice; name it once")

@@ -1,0 +1,85 @@
+"""The pods that wait, in the order in which they are due. Pure: no I/O, no clock, no locks.
+
+One small tuple a pod, in a heap that is cleaned lazily: a pod that changes gets a new heap entry,
+and an entry that no longer agrees with the table is dropped when it comes up.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from webhook.objects import Names
+
+
+class Held(NamedTuple):
+    """What has to be known of a held pod to release it without reading it again."""
+
+    due_ms: int
+    uid: str
+    resource_version: str
+    gates: tuple[str, ...]
+
+
+class ReleaseQueue:
+    """Held pods by key, and the next one that is due."""
+
+    def __init__(self) -> None:
+        self._held: dict[Names, Held] = {}
+        self._heap: list[tuple[int, Names]] = []
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Names]:
+        return iter(self._held)
+
+    def get(self, key: Names) -> Held | None:
+        """Return what is known of a pod, or None when it is not held."""
+        return self._held.get(key)
+
+    def put(self, key: Names, held: Held) -> None:
+        """Add a pod, or follow its change."""
+        known = self._held.get(key)
+        self._held[key] = held
+        if known is None or known.due_ms != held.due_ms:
+            heapq.heappush(self._heap, (held.due_ms, key))
+            self._compact()
+
+    def discard(self, key: Names) -> None:
+        """Forget a pod."""
+        self._held.pop(key, None)
+
+    def retry(self, key: Names) -> None:
+        """Bring up a pod again that `pop_due` handed out and that is held still."""
+        held = self._held.get(key)
+        if held is not None:
+            heapq.heappush(self._heap, (held.due_ms, key))
+
+    def next_due_ms(self) -> int | None:
+        """Tell when the next pod is due, or None when nothing waits."""
+        while self._heap:
+            due_ms, key = self._heap[0]
+            held = self._held.get(key)
+            if held is not None and held.due_ms == due_ms:
+                return due_ms
+            heapq.heappop(self._heap)
+        return None
+
+    def pop_due(self, now_ms: int) -> Names | None:
+        """Hand out the next pod that is due, or None. It stays held until it is discarded."""
+        due_ms = self.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return None
+        return heapq.heappop(self._heap)[1]
+
+    def overdue(self, now_ms: int) -> int:
+        """Count the pods whose time has come."""
+        return sum(held.due_ms <= now_ms for held in self._held.values())
+
+    def _compact(self) -> None:
+        # annotations that change over and over must not grow the heap without end
+        if len(self._heap) > 2 * len(self._held) + 1_000:
+            self._heap = [(held.due_ms, key) for key, held in self._held.items()]
+            heapq.heapify(self._heap)

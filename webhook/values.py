@@ -1,0 +1,152 @@
+"""What users may write: delays and instants, read strictly and shown back safely.
+
+Whole seconds are read as Go's `strconv.ParseInt(v, 10, 64)` reads them, as the delay scheduler
+plugin did; durations as Go's `time.ParseDuration`, of the units h, m, s and ms alone; instants as
+RFC 3339 with an offset (`time.RFC3339`). All times are whole milliseconds. What is finer is
+rounded up: rounding must never release anything early.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from webhook.errors import ValueRefusedError
+
+SHOWN_CHARACTERS = 40
+"""How much of a user's value a message or a log line repeats: warnings are cut at 256 bytes."""
+
+_SECONDS = re.compile(r"([+-]?)([0-9]+)")
+_DURATION = re.compile(r"([+-]?)((?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ms|h|m|s))+)")
+_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ms|h|m|s)")
+_INSTANT = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,30}))?"
+    r"(?:(Z)|([+-])([0-9]{2}):([0-9]{2}))"
+)
+
+_UNIT_NS = {"h": 3_600_000_000_000, "m": 60_000_000_000, "s": 1_000_000_000, "ms": 1_000_000}
+_UNIT_MS = (("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
+_NS_PER_MS = 1_000_000
+_INT64_MAX = 2**63 - 1
+_INT64_DIGITS = 19
+_FRACTION_DIGITS = 15  # finer than a nanosecond of an hour; what lies beyond rounds up
+_FRACTION_SCALE: int = 10**_FRACTION_DIGITS
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - offsets are applied by hand, beyond datetime's range
+_MILLISECOND = timedelta(milliseconds=1)
+
+DELAY_ACCEPTED = "write whole seconds such as 15, or a duration of h, m, s, ms such as 1h30m"
+INSTANT_ACCEPTED = "write an RFC 3339 time with its offset such as 2026-12-24T18:00:00+01:00"
+
+
+def shown(text: str) -> str:
+    """Quote a user's text for one line of a message: escaped to ASCII, and cut when it is long."""
+    cut = ascii(text[:SHOWN_CHARACTERS])[1:-1].replace('"', '\\"')
+    if len(cut) > SHOWN_CHARACTERS:
+        cut = cut[:SHOWN_CHARACTERS]
+    elif len(text) <= SHOWN_CHARACTERS:
+        return f'"{cut}"'
+    return f'"{cut}…" ({len(text)} characters)'
+
+
+def parse_delay(text: str) -> int:
+    """Read whole seconds or a duration; the answer is in milliseconds, rounded up.
+
+    Raises ValueRefusedError, whose text says what is accepted.
+    """
+    match = _SECONDS.fullmatch(text)
+    if match:
+        return _from_seconds(text, *match.groups())
+    match = _DURATION.fullmatch(text)
+    if match:
+        return _from_duration(text, *match.groups())
+    raise ValueRefusedError(f"{shown(text)} is no duration; {DELAY_ACCEPTED}")
+
+
+def _from_seconds(text: str, sign: str, digits: str) -> int:
+    digits = digits.lstrip("0") or "0"
+    # -2^63 is in ParseInt's range but negative, which is refused either way
+    if len(digits) > _INT64_DIGITS or int(digits) > _INT64_MAX:
+        raise ValueRefusedError(
+            f"{shown(text)} is out of range for seconds in 64 bits; {DELAY_ACCEPTED}"
+        )
+    return _not_negative(text, sign, int(digits) * 1_000)
+
+
+def _from_duration(text: str, sign: str, parts: str) -> int:
+    total_ns = 0
+    for whole, fraction, unit in _PART.findall(parts):
+        whole = whole.lstrip("0")  # noqa: PLW2901
+        if len(whole) > _INT64_DIGITS:
+            total_ns = _INT64_MAX + 1
+            break
+        total_ns += int(whole or "0") * _UNIT_NS[unit] + _fraction_ns(fraction, _UNIT_NS[unit])
+    if total_ns > _INT64_MAX:
+        raise ValueRefusedError(
+            f"{shown(text)} is longer than a duration can be (about 292 years); {DELAY_ACCEPTED}"
+        )
+    return _not_negative(text, sign, -(-total_ns // _NS_PER_MS))
+
+
+def _fraction_ns(digits: str, unit_ns: int) -> int:
+    """Turn the digits behind a point into nanoseconds of the unit, rounded up."""
+    kept, beyond = digits[:_FRACTION_DIGITS], digits[_FRACTION_DIGITS:]
+    numerator = int(kept.ljust(_FRACTION_DIGITS, "0"))
+    numerator += bool(beyond.strip("0"))  # never down
+    return -(-numerator * unit_ns // _FRACTION_SCALE)
+
+
+def _not_negative(text: str, sign: str, milliseconds: int) -> int:
+    if sign == "-" and milliseconds:
+        raise ValueRefusedError(f"{shown(text)} is negative; {DELAY_ACCEPTED}")
+    return milliseconds
+
+
+def parse_instant(text: str) -> int:
+    """Read an RFC 3339 time; the answer is in milliseconds since 1970, UTC, rounded up.
+
+    Raises ValueRefusedError, whose text says what is accepted.
+    """
+    match = _INSTANT.fullmatch(text)
+    if match is None:
+        raise ValueRefusedError(f"{shown(text)} is no time; {INSTANT_ACCEPTED}")
+    local, fraction, _, sign, hours, minutes = match.groups()
+    try:
+        seconds = (datetime.fromisoformat(local) - _EPOCH) // timedelta(seconds=1)
+    except ValueError as exc:
+        raise ValueRefusedError(f"{shown(text)} is no time ({exc}); {INSTANT_ACCEPTED}") from None
+    if hours and (int(hours) > 23 or int(minutes) > 59):
+        raise ValueRefusedError(f"{shown(text)} has an impossible offset; {INSTANT_ACCEPTED}")
+    offset = (int(hours) * 60 + int(minutes)) * 60 if hours else 0
+    seconds -= -offset if sign == "-" else offset
+    fraction_ns = _fraction_ns(fraction or "", _UNIT_NS["s"])
+    milliseconds = seconds * 1_000 - (-fraction_ns // _NS_PER_MS)
+    if not _FIRST_INSTANT <= milliseconds <= _LAST_INSTANT:
+        raise ValueRefusedError(f"{shown(text)} is outside the years 1 to 9999")
+    return milliseconds
+
+
+_FIRST_INSTANT = (datetime(1, 1, 1) - _EPOCH) // _MILLISECOND  # noqa: DTZ001
+_LAST_INSTANT = (datetime(9999, 12, 31, 23, 59, 59) - _EPOCH) // _MILLISECOND  # noqa: DTZ001
+
+
+def canonical_delay(milliseconds: int) -> str:
+    """Write a delay in the one form that Holdfast writes: `1h30m`, `15s`, `1s500ms`, `0s`."""
+    text, rest = "", milliseconds
+    for unit, size in _UNIT_MS:
+        count, rest = divmod(rest, size)
+        if count:
+            text += f"{count}{unit}"
+    return text or "0s"
+
+
+def canonical_instant(milliseconds: int) -> str:
+    """Write an instant in the one form that Holdfast writes: UTC, as in `2026-12-24T17:00:00Z`."""
+    moment = _EPOCH + milliseconds * _MILLISECOND
+    precision = "milliseconds" if milliseconds % 1_000 else "seconds"
+    return moment.isoformat(timespec=precision) + "Z"
+
+
+def to_datetime(milliseconds: int) -> datetime:
+    """Turn milliseconds since 1970 into an aware datetime."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + milliseconds * _MILLISECOND
