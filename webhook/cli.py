@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -41,6 +42,20 @@ def _cluster_options(command: F) -> F:
     )(command)
 
 
+def _exit_option(command: F) -> F:
+    return click.option(
+        "--exit-with-stdin",
+        is_flag=True,
+        help="End when standard input ends, so that a parent that is killed leaves nothing behind.",
+    )(command)
+
+
+def _ready_option(command: F) -> F:
+    return click.option(
+        "--ready-file", type=_FILE, help="Written with host:port once everything works."
+    )(command)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("holdfast"), prog_name="holdfast")
 def cli() -> None:
@@ -53,8 +68,8 @@ def cli() -> None:
 @click.option("--port", default=8443, show_default=True, help="The port; 0 takes a free one.")
 @click.option("--cert", type=_FILE, required=True, help="The certificate, PEM.")
 @click.option("--key", type=_FILE, required=True, help="The certificate's key, PEM.")
-@click.option("--ready-file", type=_FILE, help="Written with host:port once requests are taken.")
-@click.option("--exit-with-stdin", is_flag=True, help="End when standard input ends.")
+@_ready_option
+@_exit_option
 @_log_option
 def serve(
     *,
@@ -100,6 +115,8 @@ def serve(
 @_cluster_options
 @click.option("--health-host", default="0.0.0.0", show_default=True)  # noqa: S104
 @click.option("--health-port", default=8081, show_default=True, help="0 takes a free one.")
+@_ready_option
+@_exit_option
 @_log_option
 def controller(
     *,
@@ -108,6 +125,8 @@ def controller(
     context: str | None,
     health_host: str,
     health_port: int,
+    ready_file: Path | None,
+    exit_with_stdin: bool,
     log_level: str,
 ) -> None:
     r"""Run the controller that releases held pods on time.
@@ -126,6 +145,10 @@ def controller(
     )
     health.start()
     _on_signals(loop.stop)
+    if exit_with_stdin:
+        _on_end_of_stdin(loop.stop)
+    if ready_file is not None:
+        _write(ready_file, f"{health_host}:{health.port}")
     try:
         loop.run()
     finally:
@@ -144,6 +167,8 @@ def controller(
     help="This machine's address, as the cluster's API server reaches it.",
 )
 @click.option("--port", default=0, help="The port; a free one without it.")
+@_ready_option
+@_exit_option
 @_log_option
 def dev(
     *,
@@ -152,6 +177,8 @@ def dev(
     context: str | None,
     host: str,
     port: int,
+    ready_file: Path | None,
+    exit_with_stdin: bool,
     log_level: str,
 ) -> None:
     r"""Run server and controller against a cluster, from here, until Ctrl-C.
@@ -169,6 +196,16 @@ def dev(
     cluster.request("GET", "/version")
     stop = threading.Event()
     _on_signals(stop.set)
+    if exit_with_stdin:
+        _on_end_of_stdin(stop.set)
+
+    def ready(address: str) -> None:
+        click.echo(
+            f"holdfast: serving {cluster.server} from {address}; Ctrl-C ends and unregisters"
+        )
+        if ready_file is not None:
+            _write(ready_file, address)
+
     arguments = ["--log-level", log_level]
     arguments += ["--config", str(config_path)] if config_path else []
     running.run(
@@ -179,9 +216,7 @@ def dev(
         port=port,
         serve_arguments=arguments,
         stop=stop,
-        ready=lambda address: click.echo(
-            f"holdfast: serving {cluster.server} from {address}; Ctrl-C unregisters and ends"
-        ),
+        ready=ready,
     )
     click.echo("holdfast: unregistered; pods that are still held wait for the next controller")
 
@@ -242,6 +277,22 @@ def _on_signals(stop: Callable[[], None]) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
+
+
+def _on_end_of_stdin(stop: Callable[[], None]) -> None:
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1 << 10):
+            pass
+        stop()
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a small file that a reader sees whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text + "\n")
+    partial.replace(path)
 
 
 def main() -> None:

@@ -70,7 +70,7 @@ class HealthServer:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, format: str, *args: object) -> None:
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has
                 """Keep quiet: probes come every few seconds."""
 
         return Handler

@@ -1,0 +1,1 @@
+"""Holdfast on the embedded control plane: what `make run` and `make up` show."""

@@ -1,0 +1,72 @@
+"""`python -m demo run` and `python -m demo up`: what `make run` and `make up` call."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from controlplane.errors import ControlPlaneError
+from demo import playground, story
+from demo.command import CommandError
+from webhook.errors import HoldfastError
+
+BUILD = Path(__file__).resolve().parent.parent / "build"
+INTERRUPTED = 130
+
+
+@click.group()
+def cli() -> None:
+    """Show Holdfast on a Kubernetes that is built and started here."""
+
+
+@cli.command()
+def run() -> None:
+    """Hold a pod for 15 s, release it, see it run, and stop."""
+    with _one_line_errors():
+        outcome = story.tell(BUILD)
+        click.echo(
+            f"holdfast: for the same example the delay scheduler plugin's author saw "
+            f"{story.PLUGIN_SECONDS} s"
+        )
+        click.echo(
+            f"holdfast: asked {outcome.asked_s} s, released after {outcome.released_s:.2f} s, "
+            f"running on {outcome.node}"
+        )
+
+
+@cli.command()
+@click.option("--nodes", default=3, show_default=True, help="How many nodes there are.")
+def up(nodes: int) -> None:
+    """Run a cluster with Holdfast in it until Ctrl-C."""
+    with _one_line_errors():
+        playground.run(BUILD, nodes)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except (ControlPlaneError, CommandError, HoldfastError, story.StoryError) as exc:
+        notes = "".join(f"\n{note}" for note in getattr(exc, "__notes__", ()))
+        click.echo(f"holdfast: {exc}{notes}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        click.echo("holdfast: stopped; nothing is left running", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Leave through the with statements, as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    cli()

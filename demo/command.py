@@ -1,0 +1,128 @@
+"""A `holdfast` command as a process of its own: started, awaited, killed, stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_SECONDS = 40.0
+STOP_SECONDS = 25.0
+
+
+class CommandError(Exception):
+    """The command did not do what it was started for; the text has the end of its log."""
+
+
+class Command:
+    """Runs `holdfast ...`; a context manager that leaves nothing running.
+
+    `log` is where its output goes. It ends with this process, even when that is killed.
+    """
+
+    def __init__(self, *arguments: str, log: Path) -> None:
+        self._arguments = arguments
+        self.log = log
+        self.address = ""
+        self._folder = tempfile.TemporaryDirectory(prefix="holdfast-command-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The process, while it runs."""
+        return self._running().pid
+
+    def start(self) -> None:
+        """Start it, and wait until it says that it is ready."""
+        ready = Path(self._folder.name) / "ready"
+        ready.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "webhook", *self._arguments]
+        command += ["--ready-file", str(ready), "--exit-with-stdin"]
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._await(ready)
+        self.address = ready.read_text().strip()
+
+    def check(self) -> None:
+        """Raise CommandError when it has ended by itself."""
+        status = self._running().poll()
+        if status is not None:
+            raise CommandError(f"{self._shown()} ended with status {status}:\n{self.tail()}")
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """End it as Ctrl-C would, and return its exit status."""
+        return self._end(signal.SIGINT)
+
+    def close(self) -> None:
+        """Stop it if it runs, and remove what is temporary."""
+        if self._process is not None:
+            self.stop()
+        self._folder.cleanup()
+
+    def tail(self, lines: Sequence[str] = (), count: int = 15) -> str:
+        """Give the end of its log."""
+        lines = lines or self.log.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-count:])
+
+    def _await(self, ready: Path) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not ready.exists():
+            self.check()
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"{self._shown()} is not ready after {START_SECONDS:.0f} s:\n{self.tail()}"
+                )
+            time.sleep(0.02)
+
+    def _end(self, number: signal.Signals) -> int:
+        process = self._running()
+        process.send_signal(number)
+        try:
+            status = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        self._process = None
+        return status
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise CommandError(f"{self._shown()} is not running")
+        return self._process
+
+    def _shown(self) -> str:
+        return " ".join(("holdfast", *self._arguments))
