@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from demo.command import Command, CommandError
+from tests.e2e.world import World, gates, pod
+
+CONFIGURATIONS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+
+
+def configurations(world: World) -> list[str]:
+    return [each["metadata"]["name"] for each in world.all(CONFIGURATIONS)]
+
+
+def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "webhook", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False
+    )
+
+
+def test_dev_registers_unregisters_and_recovers_from_being_killed(
+    bare_world: Callable[[], World], log: Path
+) -> None:
+    world = bare_world()
+    with Command("dev", "--kubeconfig", str(world.plane.kubeconfig), log=log) as dev:
+        assert configurations(world) == ["holdfast-dev", "holdfast-dev"]
+        assert dev.stop() == 0
+        assert configurations(world) == []
+
+        dev.start()
+        address = dev.address
+        dev.kill()
+        host, port = address.split(":")
+        world.eventually(lambda: not _listens(host, int(port)))  # the server went with it
+        assert "failed calling webhook" in world.refusal(pod("asks", {"delay": "1"}))
+        world.apply(pod("asks-nothing"))
+
+        dev.start()
+        (made,) = world.apply(pod("asks", {"delay": "1"}))
+        assert gates(made) == ["holdfast.dev/delay"]
+        world.eventually(lambda: "asks" in world.releases())
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+def test_a_taken_port_is_one_clear_line(world: World, log: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = Command(
+            "dev", "--kubeconfig", str(world.plane.kubeconfig), "--port", port, log=log
+        )
+        with pytest.raises(CommandError), command:
+            pass
+    assert f"cannot listen on 127.0.0.1:{port}: address already in use" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["dev", "--kubeconfig", "nowhere"], "holdfast: no usable kubeconfig"),
+        (["check-config", "nowhere"], "holdfast: nowhere: cannot be read (No such file"),
+    ],
+    ids=["kubeconfig", "configuration"],
+)
+def test_a_missing_file_is_one_clear_line(arguments: list[str], complaint: str) -> None:
+    done = holdfast(*arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith(complaint)
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unreachable_cluster_is_one_clear_line(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{apiVersion: v1, kind: Config, current-context: a,"
+        " clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}],"
+        " users: [{name: a, user: {token: a}}],"
+        " contexts: [{name: a, context: {cluster: a, user: a}}]}"
+    )
+    done = holdfast("dev", "--kubeconfig", str(kubeconfig))
+    assert done.returncode == 1
+    assert done.stderr.startswith("holdfast: http://127.0.0.1:1 does not answer: ")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,140 @@
+"""A namespace on a real cluster, and what tests do and see there."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+import yaml
+
+from controlplane.errors import ControlPlaneError
+from controlplane.launcher import ControlPlane
+from demo.command import Command
+
+PATIENCE = 60.0
+"""Seconds until something that has to happen counts as not happening."""
+
+T = TypeVar("T")
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class World:
+    """One test's namespace."""
+
+    plane: ControlPlane
+    namespace: str
+    holdfast: Command | None = None
+
+    @classmethod
+    def in_new_namespace(
+        cls, plane: ControlPlane, name: str, holdfast: Command | None = None
+    ) -> World:
+        """Make the namespace, and wait until pods can be created in it."""
+        plane.kubectl("create", "namespace", name)
+        world = cls(plane, name, holdfast)
+        world.eventually(lambda: "default" in world.kubectl("get", "serviceaccounts", "-o", "name"))
+        return world
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl in the namespace; raises ControlPlaneError when it fails."""
+        return self.plane.kubectl("--namespace", self.namespace, *arguments, stdin=stdin)
+
+    def apply(self, *objects: Object, dry_run: bool = False) -> list[Object]:
+        """Apply objects, and return them as the API server answers."""
+        text = yaml.safe_dump_all(objects)
+        arguments = ["apply", "-o", "json", "-f", "-"]
+        arguments += ["--dry-run=server"] if dry_run else []
+        answer = json.loads(self.kubectl(*arguments, stdin=text))
+        return list(answer["items"]) if answer["kind"] == "List" else [answer]
+
+    def refusal(self, *objects: Object) -> str:
+        """Apply objects that have to be refused, and return what the user is told."""
+        try:
+            self.apply(*objects)
+        except ControlPlaneError as exc:
+            return str(exc)
+        raise AssertionError("the API server took what it should have refused")
+
+    def get(self, kind: str, name: str) -> Object:
+        """Read one object."""
+        return dict(json.loads(self.kubectl("get", kind, name, "-o", "json")))
+
+    def all(self, kind: str, selector: str = "") -> list[Object]:
+        """Read all objects of a kind."""
+        answer = json.loads(self.kubectl("get", kind, "-o", "json", "-l", selector))
+        return list(answer["items"])
+
+    def eventually(self, look: Callable[[], T], seconds: float = PATIENCE) -> T:
+        """Look again and again until what is seen is true, and return it."""
+        deadline = time.monotonic() + seconds
+        while not (seen := look()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not so within {seconds:.0f} s; last seen: {seen!r}")
+            time.sleep(0.05)
+        return seen
+
+    def audit(self) -> list[Object]:
+        """Read the API server's audit log, as far as it is about this namespace."""
+        lines = self.plane.audit_log.read_text().splitlines()
+        events = (json.loads(line) for line in lines)
+        return [
+            event
+            for event in events
+            if event.get("objectRef", {}).get("namespace") == self.namespace
+        ]
+
+    def releases(self) -> dict[str, float]:
+        """When the API server received each pod's release, by its own clock, in seconds."""
+        return {
+            event["objectRef"]["name"]: seconds(event["requestReceivedTimestamp"])
+            for event in self.audit()
+            if event["verb"] == "patch"
+            and event["objectRef"]["resource"] == "pods"
+            and event["userAgent"] == "holdfast"
+            and event.get("responseStatus", {}).get("code") == 200
+        }
+
+    def reviews(self) -> float:
+        """How many reviews the admission server has been asked for."""
+        assert self.holdfast is not None
+        context = ssl._create_unverified_context()  # what it says counts here, not who it is
+        url = f"https://{self.holdfast.address}/metrics"
+        with urllib.request.urlopen(url, context=context, timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith("holdfast_reviews_total")
+        )
+
+
+def pod(name: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> Object:
+    """Make a pod's manifest."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": {"containers": [{"name": "main", "image": "busybox"}], **spec},
+    }
+
+
+def gates(seen: Object) -> list[str]:
+    """Name a pod's gates."""
+    return [gate["name"] for gate in seen["spec"].get("schedulingGates", ())]
+
+
+def created(seen: Object) -> float:
+    """When the API server stored an object, in seconds since 1970."""
+    return seconds(seen["metadata"]["creationTimestamp"])
+
+
+def seconds(text: str) -> float:
+    """Read one of Kubernetes' times."""
+    return datetime.fromisoformat(text).timestamp()
