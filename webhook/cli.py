@@ -250,8 +250,9 @@ def _controller(
 ) -> tuple[Any, Any]:
     # the kubernetes client takes a second to import
     from webhook.clock import ServerClock  # noqa: PLC0415
-    from webhook.cluster import Cluster  # noqa: PLC0415
+    from webhook.cluster import Cluster, boot_time  # noqa: PLC0415
     from webhook.controller import Controller  # noqa: PLC0415
+    from webhook.events import Recorder  # noqa: PLC0415
 
     clock = ServerClock()
     cluster = Cluster.connect(
@@ -261,7 +262,12 @@ def _controller(
             sent=timing.sent, received=timing.received, date=timing.date
         ),
     )
-    return cluster, Controller(cluster, pipeline.due, clock, metrics)
+
+    def server_ms() -> int:
+        return int((clock.surely_passed(boot_time()) or time.time()) * 1_000)
+
+    recorder = Recorder(cluster, now_ms=server_ms, on_dropped=metrics.events_dropped.inc)
+    return cluster, Controller(cluster, pipeline.due, clock, metrics, told=recorder)
 
 
 def _unobserved(

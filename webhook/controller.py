@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from webhook import holds
+from webhook import events, holds, values
 from webhook.clock import ServerClock
 from webhook.cluster import Api, boot_time
 from webhook.metrics import ControllerMetrics
@@ -28,6 +28,8 @@ WORKERS = 16
 """Releases under way at once: what one process can drive (see docs/decisions.md)."""
 LONGEST_WAIT = 1.0
 """Seconds the loop sleeps at most: a laptop that slept, or a better clock, is noticed by then."""
+LAST_EVENTS_SECONDS = 2.0
+"""How long the end waits for events that are still to be told."""
 RETRY_SECONDS, RETRY_LIMIT_SECONDS = 0.25, 30.0
 
 _log = logging.getLogger("holdfast.controller")
@@ -43,8 +45,10 @@ class Controller:
         clock: ServerClock,
         metrics: ControllerMetrics,
         *,
+        told: events.Events | None = None,
         now: Callable[[], float] = boot_time,
     ) -> None:
+        self._told: events.Events = told or events.Silence()
         self._clock = clock
         self._metrics = metrics
         self._now = now
@@ -78,6 +82,7 @@ class Controller:
             for name, target in (
                 ("reflector", self._reflector.run),
                 ("timekeeper", self._timekeeper.run),
+                ("events", self._told.run),
             )
         ]
         for thread in feeders:
@@ -85,6 +90,7 @@ class Controller:
         with ThreadPoolExecutor(WORKERS, "release") as pool:
             while not self._stop.is_set():
                 self._turn(pool)
+        feeders[-1].join(LAST_EVENTS_SECONDS)
 
     def stop(self) -> None:
         """End the loop; releases that are under way are finished first."""
@@ -104,7 +110,7 @@ class Controller:
             for key in [key for key in self._queue if key not in held]:
                 self._forget(key)
             for key, note in held.items():
-                self._queue.put(key, note)
+                self._take(key, note)
             if not self._synced.is_set():
                 _log.info("watching: %d held pods", len(held))
                 self._synced.set()
@@ -117,13 +123,22 @@ class Controller:
             if note is None:
                 self._forget(pod.key)
             else:
-                self._queue.put(pod.key, note)
+                self._take(pod.key, note)
                 self._changed.notify_all()
 
     def remove(self, pod: Pod) -> None:
         """Take a pod that is gone, or no longer among those that can be gated."""
         with self._changed:
             self._forget(pod.key)
+
+    def _take(self, key: Names, held: Held) -> None:
+        known = self._queue.get(key)
+        self._queue.put(key, held)
+        if known is None or (known.uid, known.due_ms) != (held.uid, held.due_ms):
+            until = values.canonical_instant(held.due_ms)
+            note = f"held until {until} by {_own_gates(held)}"
+            note += f": {held.problem}" if held.problem else ""
+            self._tell(key, held, events.HELD, note, warning=bool(held.problem))
 
     # --- the loop ------------------------------------------------------------------------------
 
@@ -142,9 +157,11 @@ class Controller:
             key = self._queue.pop_due(now_ms)
             if key is None:
                 return
-            if key not in self._under_way:
+            held = self._queue.get(key)
+            if held is not None and key not in self._under_way:
                 self._under_way.add(key)
-                pool.submit(self._guarded, self._release, key)
+                # as it was found to be due: what changes from here on fails the patch's tests
+                pool.submit(self._guarded, self._release, key, held)
 
     def _next_wait(self, local: float, passed: float | None) -> float:
         wait = LONGEST_WAIT
@@ -166,18 +183,14 @@ class Controller:
 
     # --- one release, in a thread of the pool --------------------------------------------------
 
-    def _release(self, key: Names) -> None:
-        with self._changed:
-            held = self._queue.get(key)
-        if held is not None:
-            attempt = self._releaser.release(key, held)
-            if attempt.outcome is Outcome.RELEASED:
-                self._report_release(key, held.due_ms)
-            self._metrics.releases.labels(attempt.outcome.value).inc()
+    def _release(self, key: Names, held: Held) -> None:
+        attempt = self._releaser.release(key, held)
+        if attempt.outcome is Outcome.RELEASED:
+            self._report_release(key, held)
+        self._metrics.releases.labels(attempt.outcome.value).inc()
         with self._changed:
             self._under_way.discard(key)
-            if held is not None:
-                self._settle(key, held, attempt)
+            self._settle(key, held, attempt)
             self._changed.notify_all()
 
     def _settle(self, key: Names, tried: Held, attempt: Attempt) -> None:
@@ -202,16 +215,24 @@ class Controller:
             _log.warning(
                 "release of %s/%s failed: %s; next try in %.1f s", *key, attempt.reason, wait
             )
+            note = f"{attempt.reason}; it is tried again until it succeeds"
+            self._tell(key, tried, events.RELEASE_FAILED, note, warning=True)
 
-    def _report_release(self, key: Names, due_ms: int) -> None:
+    def _report_release(self, key: Names, held: Held) -> None:
         passed = self._clock.surely_passed(self._now())
-        lateness = 0.0 if passed is None else max(0.0, passed - due_ms / 1_000)
+        lateness = 0.0 if passed is None else max(0.0, passed - held.due_ms / 1_000)
         self._metrics.lateness.observe(lateness)
         _log.info("released %s/%s, %.3f s after its time", *key, lateness)
+        note = f"released {lateness:.3f} s after {values.canonical_instant(held.due_ms)}"
+        note += f": {held.problem}" if held.problem else ""
+        self._tell(key, held, events.RELEASED, note, warning=bool(held.problem))
 
     def _forget(self, key: Names) -> None:
         self._queue.discard(key)
         self._failures.pop(key, None)
+
+    def _tell(self, key: Names, held: Held, reason: str, note: str, *, warning: bool) -> None:
+        self._told.record(events.Event(key, held.uid, reason, note, warning))
 
     # --- small helpers -------------------------------------------------------------------------
 
@@ -240,3 +261,7 @@ class Controller:
     def _uncertainty(self) -> float:
         bounds = self._clock.bounds(self._now())
         return float("inf") if bounds is None else bounds.width
+
+
+def _own_gates(held: Held) -> str:
+    return ", ".join(gate for gate in held.gates if gate.startswith(holds.OWN_PREFIX))

@@ -47,6 +47,11 @@ class Ask:
         """The longest that delay and jitter together can hold a pod."""
         return self.delay_ms + self.jitter_ms
 
+    def longest_wait_ms(self, now_ms: int) -> int:
+        """Give the longest that a pod which is created now can be held."""
+        until = 0 if self.not_before_ms is None else max(0, self.not_before_ms - now_ms)
+        return max(self.delay_ms, until) + self.jitter_ms
+
     def holds(self, now_ms: int, *, tolerance_ms: int = PAST_TOLERANCE_MS) -> bool:
         """Tell whether a pod that is created now has to be held at all."""
         if self.delay_ms or self.jitter_ms:
@@ -152,7 +157,7 @@ def decide(
     """
     hinted, hint_problem = _hinted(annotations)
     keys = list(delay_keys)
-    if hinted is not None and hinted.delay_key not in keys:
+    if hinted is not None and hinted.delay_ms and hinted.delay_key not in keys:
         keys.append(hinted.delay_key)
     if not any(key in annotations for key in (*keys, NOT_BEFORE, JITTER)):
         return Due(created_ms, "no annotation says how long to hold it; released at once")

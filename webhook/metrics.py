@@ -80,6 +80,11 @@ class ControllerMetrics:
             ["reason"],
             registry=self.registry,
         )
+        self.events_dropped = Counter(
+            "holdfast_events_dropped",
+            "Events not told: they came faster than they may, or could not be sent.",
+            registry=self.registry,
+        )
         self.clock_uncertainty = Gauge(
             "holdfast_clock_uncertainty_seconds",
             "How uncertain the estimate of the API server's clock is; releases are late by it.",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
-from webhook import holds
+from webhook import holds, values
 from webhook.errors import PluginFailedError
 from webhook.objects import Pod
 from webhook.review import AddGate, Edit, PodReview, SetAnnotation
@@ -87,8 +87,11 @@ class Plugin(Protocol):
         """Name the annotations that decide; a change of one on a stored pod is validated."""
         ...
 
-    def match(self) -> str:
-        """Give the CEL expression that is true for the pods this plugin concerns."""
+    def match(self, pod: str) -> str:
+        """Give the CEL expression that is true for the pods this plugin concerns.
+
+        `pod` is the pod in CEL: `object`, or the path of a template in it.
+        """
         ...
 
     def concerns(self, pod: Pod) -> bool:
@@ -193,6 +196,9 @@ class Pipeline:
         profile = self.profile_for(review.pod)
         if profile is None:
             return Verdict(Code.SKIP)
+        forged = _added_finalizers(review)
+        if forged:
+            return Verdict(Code.REFUSE, (), forged)
         context = Context(review, profile.name, now_ms)
         edits: list[Edit] = []
         warnings: list[str] = []
@@ -213,7 +219,10 @@ class Pipeline:
             return Verdict(Code.SKIP)
         context = Context(review, profile.name, now_ms)
         results = [self._run(p, "validate", p.validate, context) for p in profile.plugins]
-        reasons = [result.reason for result in results if result.code is Code.REFUSE]
+        reasons = _added_finalizers(review)
+        reasons += [result.reason for result in results if result.code is Code.REFUSE]
+        if review.workload is not None:
+            reasons = [f"{review.workload.path}.metadata: {reason}" for reason in reasons]
         warnings = [warning for result in results for warning in result.warnings]
         return Verdict(Code.REFUSE if reasons else Code.SUCCESS, (), reasons, warnings)
 
@@ -275,41 +284,11 @@ class Pipeline:
         return result
 
 
-def match(pipeline: Pipeline) -> str:
-    """Make the one CEL expression that is true for every pod a webhook has to see."""
-    expressions = [plugin.match() for p in pipeline.profiles.values() for plugin in p.plugins]
-    unique = dict.fromkeys([*expressions, *_OWN_MARKS])
-    return " || ".join(f"({expression})" for expression in unique)
-
-
-_OWN_MARKS = tuple(
-    f"has(object.{path}) && object.{path}.exists(one, {name}.startsWith('{holds.OWN_PREFIX}'))"
-    for path, name in (("spec.schedulingGates", "one.name"), ("metadata.finalizers", "one"))
-)
-
-
-def changed(pipeline: Pipeline) -> str:
-    """Make the CEL expression that is true for an update that changes one of our keys."""
-    plugins = [plugin for profile in pipeline.profiles.values() for plugin in profile.plugins]
-    keys = dict.fromkeys(key for plugin in plugins for key in plugin.keys)
-    tests = [
-        f"object.metadata.?annotations[?{cel_string(key)}] != "
-        f"oldObject.metadata.?annotations[?{cel_string(key)}]"
-        for key in keys
+def _added_finalizers(review: PodReview) -> list[str]:
+    """Refuse finalizers of ours that somebody else adds: nobody but Holdfast may."""
+    before = review.old.finalizers if review.old else ()
+    return [
+        f"finalizer {values.shown(finalizer)} is Holdfast's own; leave it out"
+        for finalizer in review.pod.finalizers
+        if finalizer.startswith(holds.OWN_PREFIX) and finalizer not in before
     ]
-    return " || ".join(tests) or "false"
-
-
-def cel_has_annotation(keys: Iterable[str]) -> str:
-    """Make a CEL expression: the object has at least one of these annotations."""
-    tests = " || ".join(f"{cel_string(key)} in object.metadata.annotations" for key in keys)
-    return f"has(object.metadata.annotations) && ({tests})"
-
-
-def cel_string(text: str) -> str:
-    """Write a text as a CEL string literal."""
-    escaped = "".join(
-        f"\\{char}" if char in "\\'" else char if char.isprintable() else f"\\U{ord(char):08x}"
-        for char in text
-    )
-    return f"'{escaped}'"

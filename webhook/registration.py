@@ -7,18 +7,21 @@ for nothing is never sent, costs nothing, and cannot be hurt by an outage.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from webhook import pipeline as framework
+from webhook import conditions
 from webhook.pipeline import Pipeline
+from webhook.workloads import CRON_TEMPLATE, RESOURCES, Resource
 
 GROUP = "admissionregistration.k8s.io"
 TIMEOUT_SECONDS = 3
 """The time-outs of all webhooks on one request add up, within 30 s."""
 EXCLUDED_NAMESPACES = ("kube-system",)
 """A webhook that can stop its own cluster's recovery is the classic outage."""
+
+_PODS = (("", "pods"),)
 
 Configuration = dict[str, Any]
 
@@ -36,45 +39,72 @@ class Registration:
 
     def configurations(self, pipeline: Pipeline) -> dict[str, Configuration]:
         """Make both configurations, by their resource's API path."""
-        asks = framework.match(pipeline)
-        changed = framework.changed(pipeline)
-        mutating = self._webhook("pods", "/mutate", ["CREATE"], asks)
-        mutating["reinvocationPolicy"] = "IfNeeded"
-        validating = self._webhook(
-            "validate.pods",
-            "/validate",
-            ["CREATE", "UPDATE"],
-            f"request.operation == 'CREATE' ? ({asks}) : ({changed})",
-        )
+        validating = [self._pods(pipeline)]
+        for template, resources in _by_template().items():
+            validating.append(self._templates(pipeline, template, resources))
         return {
-            path("mutating", self.name): self._object("MutatingWebhookConfiguration", mutating),
+            path("mutating", self.name): self._object(
+                "MutatingWebhookConfiguration", [self._mutating(pipeline)]
+            ),
             path("validating", self.name): self._object(
                 "ValidatingWebhookConfiguration", validating
             ),
         }
 
-    def _object(self, kind: str, webhook: Configuration) -> Configuration:
+    def _mutating(self, pipeline: Pipeline) -> Configuration:
+        """Hold and place pods as they are created: without us, pods that ask are refused."""
+        asks = conditions.asks(pipeline)
+        webhook = self._webhook("pods", "/mutate", ["CREATE"], _PODS, asks)
+        return {**webhook, "failurePolicy": "Fail", "reinvocationPolicy": "IfNeeded"}
+
+    def _pods(self, pipeline: Pipeline) -> Configuration:
+        """Check pods as they are stored; on UPDATE, only where one of our keys changes."""
+        condition = _by_operation(conditions.asks(pipeline), conditions.changes(pipeline))
+        webhook = self._webhook(
+            "validate.pods", "/validate", ["CREATE", "UPDATE"], _PODS, condition
+        )
+        return {**webhook, "failurePolicy": "Fail"}
+
+    def _templates(
+        self, pipeline: Pipeline, template: str, resources: list[Resource]
+    ) -> Configuration:
+        """Tell of a bad value where it is written; the pods themselves are checked again."""
+        pod = f"{conditions.POD}.{template}"
+        condition = _by_operation(conditions.asks(pipeline, pod), conditions.changes(pipeline, pod))
+        kinds = [(resource.group, resource.name) for resource in resources]
+        name = "cron-templates" if template == CRON_TEMPLATE else "templates"
+        webhook = self._webhook(name, "/validate", ["CREATE", "UPDATE"], kinds, condition)
+        return {**webhook, "failurePolicy": "Ignore"}
+
+    def _object(self, kind: str, webhooks: list[Configuration]) -> Configuration:
         return {
             "apiVersion": f"{GROUP}/v1",
             "kind": kind,
             "metadata": {"name": self.name, "labels": {"app.kubernetes.io/name": "holdfast"}},
-            "webhooks": [webhook],
+            "webhooks": webhooks,
         }
 
     def _webhook(
-        self, name: str, url_path: str, operations: list[str], condition: str
+        self,
+        name: str,
+        url_path: str,
+        operations: list[str],
+        resources: Sequence[tuple[str, str]],
+        condition: str,
     ) -> Configuration:
+        groups = dict.fromkeys(group for group, _ in resources)
         return {
             "name": f"{name}.holdfast.dev",
             "clientConfig": self.client_config(url_path),
             "rules": [
                 {
-                    "apiGroups": [""],
+                    "apiGroups": [group],
                     "apiVersions": ["v1"],
                     "operations": operations,
-                    "resources": ["pods"],
+                    "resources": [name for other, name in resources if other == group],
                     "scope": "Namespaced",
                 }
+                for group in groups
             ],
             "matchConditions": [{"name": "asks-for-something", "expression": condition}],
             "namespaceSelector": {
@@ -86,12 +116,23 @@ class Registration:
                     }
                 ]
             },
-            "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
             "sideEffects": "None",
             "timeoutSeconds": TIMEOUT_SECONDS,
             "admissionReviewVersions": ["v1"],
         }
+
+
+def _by_operation(on_create: str, on_update: str) -> str:
+    return f"request.operation == 'CREATE' ? ({on_create}) : ({on_update})"
+
+
+def _by_template() -> dict[str, list[Resource]]:
+    """Gather the workloads whose template lies at the same path: one condition serves them all."""
+    found: dict[str, list[Resource]] = {}
+    for resource in RESOURCES:
+        found.setdefault(resource.path, []).append(resource)
+    return found
 
 
 def path(kind: str, name: str) -> str:

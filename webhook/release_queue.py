@@ -20,6 +20,7 @@ class Held(NamedTuple):
     uid: str
     resource_version: str
     gates: tuple[str, ...]
+    problem: str = ""
 
 
 class ReleaseQueue:

@@ -117,8 +117,9 @@ def held_pod(pod: Pod, decide: Callable[[Pod], holds.Due]) -> Held | None:
     gates = pod.gates
     if not any(gate.startswith(holds.OWN_PREFIX) for gate in gates):
         return None
-    metadata = pod.metadata
-    return Held(decide(pod).at_ms, metadata.uid, metadata.resource_version, tuple(gates))
+    due, metadata = decide(pod), pod.metadata
+    version = metadata.resource_version
+    return Held(due.at_ms, metadata.uid, version, tuple(gates), due.problem)
 
 
 def release_patch(held: Held) -> Sequence[dict[str, Any]]:

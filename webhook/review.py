@@ -12,14 +12,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from webhook import workloads
 from webhook.errors import ReviewError
 from webhook.objects import Pod
+from webhook.workloads import Workload
 
 API_VERSION = "admission.k8s.io/v1"
 WARNING_LENGTH = 240
 """Bytes of one warning; the API server cuts at 256."""
 
-_MESSAGE_LENGTH = 2_000
+_MESSAGE_LENGTH, _DETAIL_LENGTH = 2_000, 200
 
 
 class UserInfo(msgspec.Struct, frozen=True):
@@ -58,18 +60,23 @@ class _AdmissionReview(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class PodReview:
-    """A pod under review, and the pod as it was before an update."""
+    """A pod under review, and the pod as it was before an update.
+
+    Where a workload is reviewed, `workload` says which, and the pod is its template.
+    """
 
     request: Request
     pod: Pod
     old: Pod | None
+    workload: Workload | None = None
 
     @property
     def described(self) -> str:
         """Name the pod for a log line; at creation it may have no name yet."""
         metadata = self.pod.metadata
-        name = metadata.name or self.request.name or f"{metadata.generate_name}*"
-        return f"{self.request.namespace}/{name}"
+        name = self.request.name or metadata.name or f"{metadata.generate_name}*"
+        kind = f"{self.workload.kind} " if self.workload else ""
+        return f"{kind}{self.request.namespace}/{name}"
 
     def whole_pod(self) -> Any:
         """Decode the pod with all its fields, for a plugin that needs more than `pod` has."""
@@ -81,20 +88,31 @@ _POD = msgspec.json.Decoder(Pod | None)
 
 
 def parse(body: bytes) -> PodReview:
-    """Parse a review of a pod. Raises ReviewError when the body is none."""
+    """Parse a review of a pod or of a workload. Raises ReviewError when the body is none."""
     try:
         request = _REVIEW.decode(body).request
-        pod = _POD.decode(request.object)
-        old = _POD.decode(request.old_object)
+        review = _review(request)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ReviewError(f"the body is no AdmissionReview of {API_VERSION}: {exc}") from None
-    if request.kind.kind != "Pod":
+        detail = ascii(str(exc)[:_DETAIL_LENGTH])[1:-1]  # it may quote the body
+        raise ReviewError(f"the body is no AdmissionReview of {API_VERSION}: {detail}") from None
+    if review is None:
+        raise ReviewError("request.object is null; register only CREATE and UPDATE")
+    return review
+
+
+def _review(request: Request) -> PodReview | None:
+    kind = request.kind
+    if (kind.group, kind.kind) == ("", "Pod"):
+        pod = _POD.decode(request.object)
+        return pod and PodReview(request, pod, _POD.decode(request.old_object))
+    path = workloads.template_path(kind.group, kind.kind)
+    if path is None:
         raise ReviewError(
-            f"a review of kind {request.kind.kind[:40]!a} came; only pods are registered for here"
+            f"a review of kind {kind.kind[:40]!a} came; register only pods and workloads"
         )
-    if pod is None:
-        raise ReviewError("request.object is null; register only CREATE and UPDATE of pods")
-    return PodReview(request, pod, old)
+    found = workloads.read(kind.kind, path, request.object)
+    old = workloads.read(kind.kind, path, request.old_object)
+    return found and PodReview(request, found[1], old and old[1], found[0])
 
 
 # --- edits -------------------------------------------------------------------------------------

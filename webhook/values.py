@@ -17,7 +17,8 @@ SHOWN_CHARACTERS = 40
 """How much of a user's value a message or a log line repeats: warnings are cut at 256 bytes."""
 
 _SECONDS = re.compile(r"([+-]?)([0-9]+)")
-_DURATION = re.compile(r"([+-]?)((?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ms|h|m|s))+)")
+# possessive: nothing is remembered for a way back, which for megabytes would be gigabytes
+_DURATION = re.compile(r"([+-]?)((?:(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:ms|h|m|s))++)")
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ms|h|m|s)")
 _INSTANT = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,30}))?"
@@ -75,8 +76,8 @@ def _from_seconds(text: str, sign: str, digits: str) -> int:
 
 def _from_duration(text: str, sign: str, parts: str) -> int:
     total_ns = 0
-    for whole, fraction, unit in _PART.findall(parts):
-        whole = whole.lstrip("0")  # noqa: PLW2901
+    for part in _PART.finditer(parts):
+        whole, fraction, unit = part[1].lstrip("0"), part[2] or "", part[3]
         if len(whole) > _INT64_DIGITS:
             total_ns = _INT64_MAX + 1
             break
@@ -122,12 +123,12 @@ def parse_instant(text: str) -> int:
     fraction_ns = _fraction_ns(fraction or "", _UNIT_NS["s"])
     milliseconds = seconds * 1_000 - (-fraction_ns // _NS_PER_MS)
     if not _FIRST_INSTANT <= milliseconds <= _LAST_INSTANT:
-        raise ValueRefusedError(f"{shown(text)} is outside the years 1 to 9999")
+        raise ValueRefusedError(f"{shown(text)} is outside the years 1 to 9999; {INSTANT_ACCEPTED}")
     return milliseconds
 
 
 _FIRST_INSTANT = (datetime(1, 1, 1) - _EPOCH) // _MILLISECOND  # noqa: DTZ001
-_LAST_INSTANT = (datetime(9999, 12, 31, 23, 59, 59) - _EPOCH) // _MILLISECOND  # noqa: DTZ001
+_LAST_INSTANT = (datetime(9999, 12, 31, 23, 59, 59, 999_000) - _EPOCH) // _MILLISECOND  # noqa: DTZ001
 
 
 def canonical_delay(milliseconds: int) -> str:
@@ -141,7 +142,11 @@ def canonical_delay(milliseconds: int) -> str:
 
 
 def canonical_instant(milliseconds: int) -> str:
-    """Write an instant in the one form that Holdfast writes: UTC, as in `2026-12-24T17:00:00Z`."""
+    """Write an instant in the one form that Holdfast writes: UTC, as in `2026-12-24T17:00:00Z`.
+
+    What lies beyond the years 1 to 9999 is written as their end.
+    """
+    milliseconds = max(_FIRST_INSTANT, min(milliseconds, _LAST_INSTANT))
     moment = _EPOCH + milliseconds * _MILLISECOND
     precision = "milliseconds" if milliseconds % 1_000 else "seconds"
     return moment.isoformat(timespec=precision) + "Z"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -53,6 +54,19 @@ class World:
         arguments += ["--dry-run=server"] if dry_run else []
         answer = json.loads(self.kubectl(*arguments, stdin=text))
         return list(answer["items"]) if answer["kind"] == "List" else [answer]
+
+    def create(self, manifest: Object) -> Object:
+        """Create one object, and return it as the API server answers."""
+        text = yaml.safe_dump(manifest)
+        return dict(json.loads(self.kubectl("create", "-o", "json", "-f", "-", stdin=text)))
+
+    def warnings(self, manifest: Object) -> str:
+        """Apply an object, and return the warnings that kubectl prints."""
+        command = [str(self.plane.bin / "kubectl"), "--kubeconfig", str(self.plane.kubeconfig)]
+        command += ["--namespace", self.namespace, "apply", "-f", "-"]
+        text = yaml.safe_dump(manifest)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        return done.stderr
 
     def refusal(self, *objects: Object) -> str:
         """Apply objects that have to be refused, and return what the user is told."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from webhook import holds, pipeline, values
+from webhook import conditions, holds, pipeline, values
 from webhook.errors import ConfigurationError, ValueRefusedError
 from webhook.objects import Pod
 from webhook.pipeline import Context, Result, refuse, skip, success
 from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetSchedulerName
+from webhook.workloads import Workload
 
 MIGRATION_LABEL = "kubevirt.io/migrationJobUID"
 """KubeVirt's mark of a live migration's target pod, which has minutes to start: never delayed."""
@@ -48,9 +49,9 @@ class Delay:
             raise ConfigurationError(f"maxDelay: {exc}") from None
         _check_keys(args.annotations)
 
-    def match(self) -> str:
+    def match(self, pod: str) -> str:
         """Match pods that carry one of the annotations."""
-        return pipeline.cel_has_annotation(self.keys)
+        return conditions.has_annotation(self.keys, pod)
 
     def concerns(self, pod: Pod) -> bool:
         """Match pods that carry one of the annotations."""
@@ -78,7 +79,8 @@ class Delay:
         """Refuse values that cannot be followed, and a pod that lost its gate on the way here."""
         if self._args.on_invalid == "ignore" or not self.concerns(pod):
             return skip()
-        created = context.review.request.operation == "CREATE"
+        workload = context.review.workload
+        created = context.review.request.operation == "CREATE" and workload is None
         try:
             ask = self._checked_ask(pod, created=created, now_ms=context.now_ms)
         except ValueRefusedError as exc:
@@ -88,7 +90,9 @@ class Delay:
                 f"gate {self.gate} is gone although the pod asks to be held; another mutating "
                 "webhook removed it or added the annotation after Holdfast had seen the pod"
             )
-        return success()
+        if workload is None or not ask.holds(context.now_ms):
+            return success()
+        return success(warnings=_sufferings(pod, workload, ask.longest_wait_ms(context.now_ms)))
 
     def due(self, pod: Pod) -> holds.Due:
         """Decide when the gate may go."""
@@ -127,6 +131,28 @@ class Delay:
                 "choose an earlier time, or ask an admin to raise maxDelay"
             )
         return ask
+
+
+def _sufferings(pod: Pod, workload: Workload, wait_ms: int) -> list[str]:
+    """Warn of what a workload suffers while its pods are held."""
+    wait = values.canonical_delay(wait_ms)
+    warnings = []
+    if pod.spec.node_name:
+        warnings.append(
+            f"holdfast: {workload.path}.spec.nodeName is set, so the pods cannot be held"
+        )
+    if workload.deadline is not None and workload.deadline[1] * 1_000 <= wait_ms:
+        field, seconds = workload.deadline
+        warnings.append(
+            f"holdfast: {field}={seconds} runs on while pods are held for {wait}; "
+            "make it longer than that"
+        )
+    if workload.ordered > 1:
+        warnings.append(
+            f"holdfast: {workload.ordered} pods start one after the other, each held for {wait}; "
+            "spec.podManagementPolicy: Parallel holds them together"
+        )
+    return warnings
 
 
 def _asked(pod: Pod, keys: tuple[str, ...]) -> str:

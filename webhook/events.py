@@ -1,0 +1,163 @@
+"""Kubernetes Events on held pods: told in the background, never at a release's expense.
+
+An Event's name is made of what it says, so that a controller which starts again, or two at once,
+tell the same thing once. What comes faster than the rate below is dropped and counted: Events are
+for people, the metrics count everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import quote
+
+import msgspec
+
+from webhook import values
+from webhook.cluster import Api, boot_time
+from webhook.errors import ApiStatusError, ClusterError
+from webhook.objects import Names
+
+HELD = "Held"
+RELEASED = "Released"
+RELEASE_FAILED = "ReleaseFailed"
+
+RATE = 20.0
+"""Events a second, once the burst is used up: a burst of releases must not fill etcd."""
+BURST = 500.0
+TIMEOUT = 5.0
+NOTE_LENGTH = 1_000
+"""Bytes of a note; the API server takes 1024."""
+
+_CONFLICT = 409
+_NAME_LENGTH = 200  # a pod's name has up to 253 characters, as an Event's; the rest is the hash
+_log = logging.getLogger("holdfast.controller")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something to tell about a pod; a warning is something that a person should look at."""
+
+    pod: Names
+    uid: str
+    reason: str
+    note: str
+    warning: bool = False
+
+
+class Events(Protocol):
+    """Where events are told."""
+
+    def record(self, event: Event) -> None:
+        """Take an event; never blocks, never raises."""
+        ...
+
+    def run(self, stop: threading.Event) -> None:
+        """Tell what was taken, until told to stop."""
+        ...
+
+
+class Silence:
+    """Tells nothing."""
+
+    def record(self, event: Event) -> None:
+        """Drop the event."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Do nothing."""
+
+
+class Recorder:
+    """Tells events to the API server, from a thread of its own."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        now_ms: Callable[[], int],
+        on_dropped: Callable[[], None],
+        now: Callable[[], float] = boot_time,
+        instance: str = "holdfast",
+    ) -> None:
+        self._api = api
+        self._now_ms = now_ms
+        self._on_dropped = on_dropped
+        self._now = now
+        self._instance = instance
+        self._waiting: queue.Queue[Event] = queue.Queue(int(BURST))
+        self._tokens, self._filled_at = BURST, now()
+
+    def record(self, event: Event) -> None:
+        """Take an event; drop it when they come faster than they may."""
+        try:
+            self._waiting.put_nowait(event)
+        except queue.Full:
+            self._on_dropped()
+
+    def run(self, stop: threading.Event) -> None:
+        """Tell events until told to stop; those that wait then are told first."""
+        while not (stop.is_set() and self._waiting.empty()):
+            try:
+                event = self._waiting.get(timeout=0.5)
+            except queue.Empty:
+                continue
+            if self._may_tell():
+                self._tell(event)
+            else:
+                self._on_dropped()
+
+    def _may_tell(self) -> bool:
+        now = self._now()
+        self._tokens = min(BURST, self._tokens + (now - self._filled_at) * RATE)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def _tell(self, event: Event) -> None:
+        namespace = event.pod[0]
+        body = event_object(event, now_ms=self._now_ms(), instance=self._instance)
+        path = f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
+        try:
+            self._api.request("POST", path, body=msgspec.json.encode(body), timeout=TIMEOUT)
+        except ApiStatusError as exc:
+            if exc.status != _CONFLICT:  # told already
+                _log.debug("event %s of %s/%s: %s", event.reason, *event.pod, exc)
+        except ClusterError as exc:
+            self._on_dropped()
+            _log.debug("event %s of %s/%s: %s", event.reason, *event.pod, exc)
+
+
+def event_object(event: Event, *, now_ms: int, instance: str) -> dict[str, object]:
+    """Make the `events.k8s.io/v1` object of an event; its name depends on what it says alone."""
+    namespace, name = event.pod
+    said = "\0".join((event.uid, event.reason, event.note))
+    digest = hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "namespace": namespace,
+            "name": f"{name[:_NAME_LENGTH].rstrip('.-')}.{digest}",
+        },
+        "eventTime": values.to_datetime(now_ms).isoformat(timespec="microseconds"),
+        "reportingController": "holdfast.dev/controller",
+        "reportingInstance": instance,
+        "action": "Release" if event.reason != HELD else "Hold",
+        "reason": event.reason,
+        "type": "Warning" if event.warning else "Normal",
+        "note": event.note.encode()[:NOTE_LENGTH].decode(errors="ignore"),
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": namespace,
+            "name": name,
+            "uid": event.uid,
+        },
+    }
