@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 START_SECONDS = 40.0
@@ -23,11 +24,20 @@ class CommandError(Exception):
 class Command:
     """Runs `holdfast ...`; a context manager that leaves nothing running.
 
-    `log` is where its output goes. It ends with this process, even when that is killed.
+    `log` is where its output goes. It ends with this process, even when that is killed. A test may
+    run it by a `module` of its own, with an `environment` beside this process's.
     """
 
-    def __init__(self, *arguments: str, log: Path) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        log: Path,
+        module: str = "webhook",
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._arguments = arguments
+        self._module = module
+        self._environment = environment
         self.log = log
         self.address = ""
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-command-")
@@ -58,7 +68,7 @@ class Command:
         """Start it, and wait until it says that it is ready."""
         ready = Path(self._folder.name) / "ready"
         ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "webhook", *self._arguments]
+        command = [sys.executable, "-m", self._module, *self._arguments]
         command += ["--ready-file", str(ready), "--exit-with-stdin"]
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -67,6 +77,7 @@ class Command:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                env={**os.environ, **self._environment},
             )
         self._await(ready)
         self.address = ready.read_text().strip()

@@ -24,6 +24,9 @@ KIND = "HoldfastConfiguration"
 SIZE_LIMIT = 1 << 20
 """Bytes; a ConfigMap holds no more."""
 
+# PyYAML's own constructors raise whatever comes when a value does not fit its explicit tag
+_NO_YAML = (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError)
+
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Base of the file's parts."""
@@ -86,7 +89,7 @@ def parse(text: bytes, source: str) -> Configuration:
     """Read a configuration from YAML text. Raises ConfigurationError, which names `source`."""
     try:
         document = yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader, made stricter
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
+    except _NO_YAML as exc:
         raise ConfigurationError(f"{source}: is no YAML: {_one_line(exc)}") from None
     if not isinstance(document, dict):
         raise ConfigurationError(
@@ -114,6 +117,10 @@ def build_pipeline(
     profiles: list[Profile] = []
     for index, profile in enumerate(configuration.profiles):
         where = f"{source}: profiles[{index}]"
+        if not profile.scheduler_name:
+            raise ConfigurationError(
+                f"{where}.schedulerName: is empty; name a scheduler, or write '{REST_OF_PODS}'"
+            )
         if any(profile.scheduler_name == other.name for other in profiles):
             raise ConfigurationError(
                 f"{where}.schedulerName: {profile.scheduler_name!r} has a profile already; "
@@ -189,6 +196,8 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # refused below
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"{key.value!r} stands here twice; keep one",

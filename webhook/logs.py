@@ -12,7 +12,10 @@ class OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Write a record, with its traceback folded into the same line."""
         text = super().format(record)
-        return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        text = text.replace("\\", "\\\\")
+        if text.isprintable():
+            return text
+        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def set_up(level: str = "INFO") -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demo.command import Command, CommandError
-from tests.e2e.world import World, gates, pod
+from tests.e2e.world import World, gates, listens, pod
 
 CONFIGURATIONS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
@@ -37,8 +37,7 @@ def test_dev_registers_unregisters_and_recovers_from_being_killed(
         dev.start()
         address = dev.address
         dev.kill()
-        host, port = address.split(":")
-        world.eventually(lambda: not _listens(host, int(port)))  # the server went with it
+        world.eventually(lambda: not listens(address))  # the server went with it
         assert "failed calling webhook" in world.refusal(pod("asks", {"delay": "1"}))
         world.apply(pod("asks-nothing"))
 
@@ -46,11 +45,6 @@ def test_dev_registers_unregisters_and_recovers_from_being_killed(
         (made,) = world.apply(pod("asks", {"delay": "1"}))
         assert gates(made) == ["holdfast.dev/delay"]
         world.eventually(lambda: "asks" in world.releases())
-
-
-def _listens(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((host, port)) == 0
 
 
 def test_a_taken_port_is_one_clear_line(world: World, log: Path) -> None:

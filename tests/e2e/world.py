@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
 import yaml
 
 from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from demo.command import Command
+from webhook.cluster import Cluster
 
 PATIENCE = 60.0
 """Seconds until something that has to happen counts as not happening."""
@@ -59,6 +64,23 @@ class World:
         """Create one object, and return it as the API server answers."""
         text = yaml.safe_dump(manifest)
         return dict(json.loads(self.kubectl("create", "-o", "json", "-f", "-", stdin=text)))
+
+    def create_pods(self, manifests: Iterable[Object], *, dry_run: bool = False) -> list[Object]:
+        """Create many pods fast, and return them as the API server answers, in order."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        query = {"dryRun": "All"} if dry_run else None
+        with (
+            closing(Cluster.connect(self.plane.kubeconfig)) as cluster,
+            ThreadPoolExecutor(16) as pool,
+        ):
+
+            def create(manifest: Object) -> Object:
+                body = msgspec.json.encode(manifest)
+                return dict(
+                    msgspec.json.decode(cluster.request("POST", path, query=query, body=body))
+                )
+
+            return list(pool.map(create, manifests))
 
     def warnings(self, manifest: Object) -> str:
         """Apply an object, and return the warnings that kubectl prints."""
@@ -152,3 +174,10 @@ def created(seen: Object) -> float:
 def seconds(text: str) -> float:
     """Read one of Kubernetes' times."""
     return datetime.fromisoformat(text).timestamp()
+
+
+def listens(address: str) -> bool:
+    """Tell whether anybody takes connections at `host:port`."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0

@@ -1,0 +1,86 @@
+"""Build the control plane's programs once, and find them in the cache ever after."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from controlplane import cache
+from controlplane.compiler import Compiler
+from controlplane.errors import ControlPlaneError
+from controlplane.golang import ensure_go
+from controlplane.modules import KUBERNETES, ModuleSet
+from controlplane.progress import Report, Step, console_report
+
+ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
+"""As in envtest: names a folder with etcd, kube-apiserver and kubectl to use instead."""
+_NOT_FROM_ASSETS = {"kwok"}  # its Stage files belong to the version that is built here
+
+
+def ensure(report: Report | None = None, modules: ModuleSet = KUBERNETES) -> Path:
+    """Give the folder with the set's binaries, building them if they are not cached.
+
+    `report` is told the progress; None shows it on standard error. Beside the folder lie the
+    set's files (for Kubernetes: `stages/`). Raises ControlPlaneError.
+    """
+    if report is None:
+        with console_report() as shown:
+            return ensure(shown, modules)
+    assets = _assets(modules)
+    if not assets:
+        return _cached(modules, report) / "bin"
+    missing = modules.only(modules.packages.keys() - assets.keys())
+    whole = cache.root() / modules.key()
+    built = whole if is_complete(whole, modules) else _cached(missing, report)
+    return _linked(assets, built, missing)
+
+
+def is_complete(folder: Path, modules: ModuleSet) -> bool:
+    """Tell whether everything of the set is in `folder`, also after somebody tidied there."""
+    return all(os.access(folder / "bin" / name, os.X_OK) for name in modules.packages) and all(
+        (folder / path).is_file() for path in modules.files
+    )
+
+
+def _cached(modules: ModuleSet, report: Report) -> Path:
+    folder = cache.root() / modules.key()
+    if is_complete(folder, modules):
+        return folder
+    waiting = Step("waiting for another build of the same")
+    with cache.locked(folder.with_suffix(".lock"), lambda: report(waiting)):
+        if not is_complete(folder, modules):
+            report(Step(f"building {modules.name}, a few minutes the first time"))
+            go = ensure_go(report)
+            with cache.publishing(folder) as unfinished:
+                Compiler(go, modules, folder.with_suffix(".log"), report).build(unfinished)
+    return folder
+
+
+def _assets(modules: ModuleSet) -> dict[str, Path]:
+    """Find the set's binaries in the folder that the environment names."""
+    named = os.environ.get(ASSETS_VARIABLE)
+    if not named:
+        return {}
+    folder = Path(named).absolute()
+    if not folder.is_dir():
+        raise ControlPlaneError(
+            f"{ASSETS_VARIABLE} names {folder}, which is no folder; unset it, or let it name one "
+            "with etcd, kube-apiserver and kubectl"
+        )
+    usable = (name for name in modules.packages if name not in _NOT_FROM_ASSETS)
+    return {name: folder / name for name in usable if os.access(folder / name, os.X_OK)}
+
+
+def _linked(assets: dict[str, Path], built: Path, missing: ModuleSet) -> Path:
+    """Make a folder in which the given binaries and the built ones lie together, as links."""
+    links = {f"bin/{name}": path for name, path in assets.items()}
+    links |= {f"bin/{name}": built / "bin" / name for name in missing.packages}
+    links |= {path: built / path for path in missing.files}
+    target = cache.root() / f"assets-{cache.digest([repr(sorted(links.items())).encode()])}"
+    with cache.locked(target.with_suffix(".lock")):
+        if not all((target / path).exists() for path in links):
+            with cache.publishing(target) as folder:
+                for path, source in links.items():
+                    (folder / path).parent.mkdir(exist_ok=True)
+                    (folder / path).symlink_to(source)
+    return target / "bin"

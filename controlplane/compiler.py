@@ -1,0 +1,233 @@
+"""Run Go over a module set: count what is to be compiled, compile it, and explain failures."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from controlplane.errors import ControlPlaneError, disk_full
+from controlplane.golang import Go
+from controlplane.modules import ModuleSet
+from controlplane.progress import Report, Step
+
+COLD_BYTES = 4_500_000_000
+"""Room for a build with nothing cached.
+
+Measured: modules 0.6, objects 3.1, binaries 0.4, Go itself 0.2 GB.
+"""
+WARM_BYTES = 600_000_000
+"""Room for the binaries and for Go's cached copies of what changed."""
+_WARM_PACKAGES = 100  # fewer than this left to compile: the object cache is filled already
+_TAIL_LINES = 40
+_TICK = 1.0  # seconds
+_STOP_TIMEOUT = 5.0  # seconds for an interrupted Go to remove its temporary files
+_PACKAGE_LINE = re.compile(r"[\w.~+-]+(/[\w.~+-]+)*")
+_NETWORK = re.compile(
+    r"dial tcp|no such host|i/o timeout|connection refused|proxyconnect|TLS handshake|"
+    r"network is unreachable|module lookup disabled|50\d (?:Bad|Service|Gateway)"
+)
+
+
+class Compiler:
+    """Builds one module set into one folder, writing all that Go says to a log."""
+
+    def __init__(self, go: Go, modules: ModuleSet, log: Path, report: Report) -> None:
+        self._go = go
+        self._modules = modules
+        self._log = log
+        self._report = report
+        self._env = go.environment(cgo=modules.cgo)
+
+    def build(self, folder: Path) -> None:
+        """Fill `folder` with `bin/` and the set's files. Raises ControlPlaneError."""
+        self._log.write_bytes(b"")
+        caches = self._run(["env", "GOCACHE", "GOMODCACHE"]).splitlines()
+        places = [*map(Path, caches), folder.parent]
+        if not self._downloaded(places[1]):
+            require_room(places, COLD_BYTES)
+        stale = self._stale()
+        require_room(places, WARM_BYTES if stale < _WARM_PACKAGES else COLD_BYTES)
+        self._install(folder / "bin", stale)
+        self._copy_files(folder)
+
+    def _downloaded(self, module_cache: Path) -> bool:
+        return (module_cache / "cache" / "download" / self._modules.landmark).is_dir()
+
+    def _stale(self) -> int:
+        """Download what is missing and count the packages that are not in Go's cache."""
+        count = _Counter(self._report, "modules downloaded", is_download)
+        packages = sorted(self._modules.packages.values())
+        listing = ["list", *self._modules.flags(), "-deps", "-f", "{{.Stale}}", *packages]
+        return self._run(listing, count).split().count("true")
+
+    def _install(self, target: Path, stale: int) -> None:
+        """Compile and link, all in one go, so that shared packages are compiled once."""
+        packages = sorted(self._modules.packages.values())
+        count = _Counter(
+            self._report,
+            "packages and programs built",
+            is_package,
+            total=stale + len(packages),
+            programs=target,
+        )
+        self._env["GOBIN"] = str(target)
+        self._run(["install", "-v", *self._modules.flags(), *packages], count)
+        for name, package in self._modules.packages.items():
+            built = target / installed_name(package)
+            if built.name != name:
+                built.rename(target / name)
+
+    def _copy_files(self, folder: Path) -> None:
+        """Copy the set's files out of the modules that ship them."""
+        for path, (module, source) in self._modules.files.items():
+            listing = ["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module]
+            shipped = Path(self._run(listing).strip()) / source
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(shipped, folder / path)
+
+    def _run(self, arguments: Sequence[str], count: _Counter | None = None) -> str:
+        """Run Go and give its standard output; standard error goes to the log and is counted."""
+        counter = count or _Counter(self._report, "asking Go")
+        tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        with (
+            tempfile.TemporaryFile("w+") as output,
+            self._log.open("a") as log,
+            subprocess.Popen(
+                [self._go.binary, *arguments],
+                cwd=self._modules.folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.PIPE,
+            ) as process,
+        ):
+            try:
+                assert process.stderr is not None  # noqa: S101 - it was asked for
+                for line in _lines(process.stderr, counter.tell):
+                    log.write(f"{line}\n")
+                    tail.append(line)
+                    counter.line(line)
+            except BaseException:
+                _stop(process)
+                raise
+            if process.wait() != 0:
+                raise build_failure(tail, self._log, Path(self._env.get("TMPDIR", "/tmp")))  # noqa: S108
+            output.seek(0)
+            return output.read()
+
+
+def _lines(stream: IO[bytes], tick: Callable[[], None]) -> Iterator[str]:
+    """Read lines as they come, calling `tick` in each second without any."""
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while True:
+            if not selector.select(_TICK):
+                tick()
+                continue
+            chunk = os.read(stream.fileno(), 65536)
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
+            if not chunk:
+                if rest:
+                    yield rest.decode(errors="replace")
+                return
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+class _Counter:
+    """Reports how many lines of one sort have gone by, and how many programs are linked."""
+
+    def __init__(
+        self,
+        report: Report,
+        what: str,
+        counts: Callable[[str], bool] = lambda _: False,
+        *,
+        total: int | None = None,
+        programs: Path | None = None,
+    ) -> None:
+        self._report = report
+        self._what = what
+        self._counts = counts
+        self._total = total
+        self._programs = programs
+        self._done = 0
+
+    def line(self, line: str) -> None:
+        """Count a line if it is of the sort."""
+        if self._counts(line):
+            self._done += 1
+            self.tell()
+
+    def tell(self) -> None:
+        """Report, also when nothing is new: the report decides what it shows."""
+        folder = self._programs
+        linked = len(list(folder.iterdir())) if folder is not None and folder.is_dir() else 0
+        self._report(Step(self._what, self._done + linked, self._total))
+
+
+def is_download(line: str) -> bool:
+    """Tell whether Go says that it fetches a module."""
+    return line.startswith("go: downloading ")
+
+
+def is_package(line: str) -> bool:
+    """Tell whether `go install -v` names a package that it compiles."""
+    return _PACKAGE_LINE.fullmatch(line) is not None
+
+
+def installed_name(package: str) -> str:
+    """Tell how `go install` names a package's binary: its last part that is no major version."""
+    *rest, last = package.split("/")
+    return rest[-1] if rest and re.fullmatch(r"v\d+", last) else last
+
+
+def build_failure(tail: Sequence[str], log: Path, temporary: Path) -> ControlPlaneError:
+    """Explain a failed Go by the last lines that it wrote."""
+    said = "\n".join(tail)
+    if "no space left on device" in said.lower():
+        places = re.findall(r"(/\S+?):? (?:write|no space)", said) or re.findall(
+            r"write (/\S+):", said
+        )
+        return disk_full(Path(places[0]) if places else temporary)
+    last = next((line for line in reversed(tail) if line.strip()), "it said nothing")
+    if _NETWORK.search(said):
+        return ControlPlaneError(
+            f"Go could not download the modules ({last}); check the network and GOPROXY, and start "
+            f"again: what is downloaded is kept (log: {log})"
+        )
+    return ControlPlaneError(f"go build failed ({last}); the whole output is in {log}")
+
+
+def require_room(places: Sequence[Path], needed: int) -> None:
+    """Raise ControlPlaneError if the file system of one of the places has less room, in bytes."""
+    for place in places:
+        free = shutil.disk_usage(_nearest_existing(place)).free
+        if free < needed:
+            raise ControlPlaneError(
+                f"building needs {needed / 1e9:.1f} GB, and {place} has {free / 1e9:.1f} GB left; "
+                "free some, or set XDG_CACHE_HOME, GOCACHE and GOMODCACHE to folders on a larger "
+                "disk"
+            )
+
+
+def _nearest_existing(path: Path) -> Path:
+    while not os.path.lexists(path) and path != path.parent:
+        path = path.parent
+    return path

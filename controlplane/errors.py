@@ -1,0 +1,41 @@
+"""What goes wrong with a control plane, each as one line: what, where, and the cure.
+
+ControlPlaneError
+└── PortTakenError    a component's port was taken meanwhile; a start with new ports may succeed
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class ControlPlaneError(Exception):
+    """A control plane could not be built, started, called or stopped."""
+
+
+class PortTakenError(ControlPlaneError):
+    """A component found its port in use."""
+
+
+def disk_full(where: Path) -> ControlPlaneError:
+    """Tell that the file system of `where` has no room left."""
+    return ControlPlaneError(
+        f"the disk of {where} is full; free about 5 GB there, or set XDG_CACHE_HOME, GOCACHE and "
+        "GOMODCACHE to folders on a larger one, and start again"
+    )
+
+
+def from_os_error(error: OSError, where: Path) -> ControlPlaneError:
+    """Turn a failure to write into `where` into a message with its cure."""
+    if error.errno in _FULL:
+        return disk_full(where)
+    if error.errno in _FORBIDDEN:
+        return ControlPlaneError(
+            f"cannot write {error.filename or where} ({error.strerror}); make {where} writable, or "
+            "set XDG_CACHE_HOME to a folder that is"
+        )
+    return ControlPlaneError(f"cannot use {where}: {error}; check that path and start again")

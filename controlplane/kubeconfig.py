@@ -1,0 +1,48 @@
+"""Make kubeconfigs that carry all that they need within."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+
+import yaml
+
+from certs.authority import KeyPair
+
+
+def kubeconfig(server: str, ca: bytes, user: str, pair: KeyPair) -> bytes:
+    """Make a kubeconfig for one user of one server, with the certificates inside."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "holdfast",
+        "clusters": [
+            {
+                "name": "holdfast",
+                "cluster": {"server": server, "certificate-authority-data": _data(ca)},
+            }
+        ],
+        "users": [
+            {
+                "name": user,
+                "user": {
+                    "client-certificate-data": _data(pair.certificate),
+                    "client-key-data": _data(pair.key),
+                },
+            }
+        ],
+        "contexts": [{"name": "holdfast", "context": {"cluster": "holdfast", "user": user}}],
+    }
+    return yaml.safe_dump(content, sort_keys=False).encode()
+
+
+def folder_name(user: str, groups: Sequence[str]) -> str:
+    """Name a user's folder: readable, without odd characters, another for other groups."""
+    readable = re.sub(r"[^A-Za-z0-9.-]+", "-", user)[:40]
+    return f"{readable}-{hashlib.sha256(repr((user, list(groups))).encode()).hexdigest()[:8]}"
+
+
+def _data(pem: bytes) -> str:
+    return b64encode(pem).decode()

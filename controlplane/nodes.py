@@ -1,0 +1,49 @@
+"""The nodes that kwok pretends."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+FAKE = ("kwok.x-k8s.io/node", "fake")
+"""The annotation by which kwok knows its nodes; it leaves all others alone."""
+CAPACITY: Mapping[str, str] = MappingProxyType({"cpu": "32", "memory": "256Gi", "pods": "110"})
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def node_name(index: int) -> str:
+    """Name the node of that index; the first is 1."""
+    return f"node-{index}"
+
+
+def node(index: int, labels: Mapping[str, str], capacity: Mapping[str, str]) -> dict[str, Any]:
+    """Make the object of a node; `labels` win over the usual ones."""
+    name = node_name(index)
+    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    usual = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": architecture,
+        "type": "kwok",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {**usual, **labels}, "annotations": dict([FAKE])},
+        "status": {
+            "capacity": dict(capacity),
+            "allocatable": dict(capacity),
+            "nodeInfo": {"architecture": architecture, "operatingSystem": "linux"},
+        },
+    }
+
+
+def is_ready(listed: Mapping[str, Any]) -> bool:
+    """Tell whether a node is Ready and the not-ready taint, which keeps pods away, is gone."""
+    conditions = listed.get("status", {}).get("conditions", [])
+    taints = listed.get("spec", {}).get("taints", [])
+    return any(
+        one["type"] == "Ready" and one["status"] == "True" for one in conditions
+    ) and not any(one["key"].startswith("node.kubernetes.io/") for one in taints)

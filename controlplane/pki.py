@@ -1,0 +1,108 @@
+"""The certificates and keys of one control plane, as files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from certs.authority import KeyPair, Usage, issue, new_ca, new_signing_key
+from controlplane.layout import write_private
+
+SERVICE_ADDRESS = "10.0.0.1"
+"""The first address of the Service range: the API server's own Service."""
+_API_NAMES = (
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A certificate's file and its key's."""
+
+    certificate: Path
+    key: Path
+
+
+class Pki:
+    """Issues what the components need; a CA or signing key that is already there is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ca = self._keep_or_make("ca", "holdfast test cluster")
+        self._etcd_ca = self._keep_or_make("etcd-ca", "holdfast test etcd")
+        self.ca = self._files("ca")
+        self.etcd_ca = self._files("etcd-ca")
+        self._front_ca = self._keep_or_make("front-proxy-ca", "holdfast test front proxy")
+        self.front_ca = self._files("front-proxy-ca")
+        self.token_key = folder / "sa.key"
+        self.token_public = folder / "sa.pub"
+        if not self.token_key.exists():
+            signing = new_signing_key()
+            write_private(self.token_public, signing.public)
+            write_private(self.token_key, signing.private)
+
+    def server(self, name: str, addresses: Sequence[str] = ("127.0.0.1",)) -> Files:
+        """Issue a server's certificate for loopback, or for `addresses`."""
+        pair = issue(
+            self._ca,
+            common_name=name,
+            now=datetime.now(UTC),
+            dns_names=_API_NAMES if name == "kube-apiserver" else ("localhost",),
+            ip_addresses=addresses,
+        )
+        return self._write(name, pair)
+
+    def etcd(self, name: str) -> Files:
+        """Issue a pair that etcd's own CA vouches for, as server and as client."""
+        pair = issue(
+            self._etcd_ca,
+            common_name=name,
+            now=datetime.now(UTC),
+            dns_names=("localhost",),
+            ip_addresses=("127.0.0.1",),
+            usage=Usage.SERVER | Usage.CLIENT,
+        )
+        return self._write(name, pair)
+
+    def front_proxy(self, name: str) -> Files:
+        """Issue the pair by which the API server proves itself to aggregated ones."""
+        pair = issue(self._front_ca, common_name=name, now=datetime.now(UTC), usage=Usage.CLIENT)
+        return self._write(name, pair)
+
+    def client(self, user: str, groups: Sequence[str] = ()) -> KeyPair:
+        """Issue a client certificate: Kubernetes reads the user and its groups from it."""
+        return issue(
+            self._ca,
+            common_name=user,
+            now=datetime.now(UTC),
+            organizations=groups,
+            usage=Usage.CLIENT,
+        )
+
+    def admin(self) -> tuple[KeyPair, Files]:
+        """Issue the pair of a user who may do everything, and write it too."""
+        pair = self.client("holdfast-admin", ["system:masters"])
+        return pair, self._write("admin", pair)
+
+    def _files(self, name: str) -> Files:
+        return Files(self._folder / f"{name}.crt", self._folder / f"{name}.key")
+
+    def _write(self, name: str, pair: KeyPair) -> Files:
+        files = self._files(name)
+        write_private(files.certificate, pair.certificate)
+        write_private(files.key, pair.key)
+        return files
+
+    def _keep_or_make(self, name: str, common_name: str) -> KeyPair:
+        files = self._files(name)
+        if files.key.exists() and files.certificate.exists():
+            return KeyPair(files.certificate.read_bytes(), files.key.read_bytes())
+        pair = new_ca(common_name, now=datetime.now(UTC))
+        self._write(name, pair)
+        return pair

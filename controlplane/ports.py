@@ -1,0 +1,72 @@
+"""Choose ports on loopback that nobody listens on."""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+from controlplane.errors import ControlPlaneError
+
+_LOWEST = 15_000
+_HIGHEST = 32_000
+_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_TRIES = 200
+
+
+def free_ports(count: int) -> list[int]:
+    """Find distinct ports that can be bound now.
+
+    They lie below the range that outgoing connections use: while a component is down, a client
+    that dials its port from that range could otherwise be given the very port, and keep it.
+    Where no such port is free, the system chooses.
+    """
+    highest = min(_HIGHEST, _first_ephemeral() - 1)
+    found: list[int] = []
+    with ExitStack() as held:
+        for _ in range(_TRIES):
+            if len(found) == count or highest <= _LOWEST:
+                break
+            port = random.randint(_LOWEST, highest)  # noqa: S311 - no secret
+            if port not in found and (bound := _bind(port)) is not None:
+                held.enter_context(bound)
+                found.append(port)
+        while len(found) < count:
+            chosen = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            found.append(chosen.getsockname()[1])
+    return found
+
+
+def require_free(port: int) -> None:
+    """Raise ControlPlaneError if the port, chosen by the user, cannot be listened on."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except PermissionError as error:
+        raise ControlPlaneError(
+            f"port {port} may not be used by this user; choose one from 1024 up"
+        ) from error
+    except (OSError, OverflowError) as error:
+        raise port_taken(port) from error
+
+
+def port_taken(port: int) -> ControlPlaneError:
+    """Tell that a port which the user chose is in use."""
+    return ControlPlaneError(
+        f"port {port} on 127.0.0.1 is already in use; choose another one, or none to have a free "
+        "one chosen, or stop what listens there"
+    )
+
+
+def _bind(port: int) -> socket.socket | None:
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError:
+        return None
+
+
+def _first_ephemeral() -> int:
+    try:
+        return int(_RANGE_FILE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _HIGHEST + 1

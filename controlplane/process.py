@@ -1,0 +1,160 @@
+"""One component as a child process: start, watch, stop, and what fault tests do to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+from controlplane.errors import ControlPlaneError, PortTakenError
+from controlplane.guard import Guard
+
+STOP_TIMEOUT = 10.0
+"""Seconds from TERM to KILL."""
+READY_TIMEOUT = 60.0
+"""Seconds that a component may take to answer: it takes two or three, on a busy machine more."""
+_POLL = 0.03  # seconds
+_TAIL_BYTES = 8192
+_TAIL_LINES = 8
+_FOREIGN = ("ETCD_", "KWOK_", "KUBECONFIG", "KUBERNETES_")
+# Waits until its parent has told the reaper about it, so that no kill of the parent can come
+# between; if the parent dies first, `read` fails and nothing is started.
+_WAIT_THEN_RUN = 'read -r _ && exec "$@" </dev/null'
+
+
+class Process:
+    """A component. Starting it again after its end uses the same command, so the same ports."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        guard: Guard,
+        is_ready: Callable[[], bool],
+        before_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.log = log
+        self._guard = guard
+        self._is_ready = is_ready
+        self._before_start = before_start
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id. Raises ControlPlaneError when it was never started."""
+        return self._started().pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it is alive; a paused one is."""
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        """Start it, without waiting until it is ready. Its output is appended to its log."""
+        if self.running:
+            raise ControlPlaneError(f"{self.name} is running already; stop it first")
+        self._before_start()
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                ["/bin/sh", "-c", _WAIT_THEN_RUN, self.name, *self.command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.log.parent,
+                env=child_environment(os.environ),
+                start_new_session=True,
+            )
+        self._guard.ends(self._child.pid)
+        with suppress(BrokenPipeError), self._child.stdin or nullcontext() as gate:
+            if gate is not None:
+                gate.write(b"\n")
+
+    def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
+        """Wait until it answers. Raises ControlPlaneError when it dies or takes too long."""
+        deadline = time.monotonic() + timeout
+        while not self._is_ready():
+            self.check()
+            if time.monotonic() > deadline:
+                raise ControlPlaneError(
+                    f"{self.name} is not ready after {timeout:.0f} s; last lines of {self.log}:\n"
+                    + tail(self.log)
+                )
+            time.sleep(_POLL)
+
+    def check(self) -> None:
+        """Raise ControlPlaneError, with what it said last, if it has ended."""
+        if self.running:
+            return
+        said = tail(self.log)
+        kind = PortTakenError if "address already in use" in said else ControlPlaneError
+        raise kind(
+            f"{self.name} ended by itself with exit code {self._started().returncode}; "
+            f"last lines of {self.log}:\n{said}"
+        )
+
+    def terminate(self) -> None:
+        """Ask it to end, without waiting; a paused one is woken for it."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """Ask it to end, wait, and kill it if it does not. Nothing happens if it has ended."""
+        if self._child is None:
+            return
+        self.terminate()
+        try:
+            self._child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as a crash would, and wait until it is gone."""
+        self._signal(signal.SIGKILL)
+        self._started().wait()
+
+    def pause(self) -> None:
+        """Let it hang: it keeps its connections and answers nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it carry on after a pause."""
+        self._signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Stop it if it runs, start it again, and wait until it is ready."""
+        self.stop()
+        self.start()
+        self.wait_ready()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._child is None:
+            raise ControlPlaneError(f"{self.name} was never started; start the control plane first")
+        return self._child
+
+    def _signal(self, number: signal.Signals) -> None:
+        self._started().send_signal(number)
+
+
+def tail(log: Path) -> str:
+    """Give the last lines of a log."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError as error:
+        return f"  (cannot be read: {error})"
+    return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]) or "  (empty)"
+
+
+def child_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Drop the variables that components would read as settings of their own."""
+    return {name: value for name, value in given.items() if not name.startswith(_FOREIGN)}

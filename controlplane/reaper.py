@@ -1,0 +1,89 @@
+"""Outlive the launcher, however it ends, and clear up what it leaves.
+
+Runs as a script of its own, with the standard library alone. It reads lines from standard input:
+`process PID START` names a process to end, `remove PATH` a folder to remove. At the end of input,
+which comes even when the launcher is killed, it does so. A process is known by its start time too,
+so that one which has got the same id since is never hit.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+GRACE = 2.0
+"""Seconds from TERM to KILL: nobody is left who would wait longer for an orderly end."""
+_DEATH = 5.0  # seconds that a killed process may take to go
+_POLL = 0.05  # seconds
+_PROC = Path("/proc/self")
+
+
+def start_time(pid: int) -> str | None:
+    """Tell when a process started, in the system's own terms; None if it is gone or a zombie."""
+    if _PROC.is_dir():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        fields = stat.rpartition(")")[2].split()  # the name before may hold blanks and brackets
+        return None if fields[0] in "ZX" else fields[19]
+    answer = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    state, _, started = answer.stdout.strip().partition(" ")
+    return None if not state or state.startswith("Z") else "_".join(started.split())
+
+
+def end(processes: dict[int, str]) -> None:
+    """Send TERM, then KILL, to each process that is still the one that it was."""
+    for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _DEATH)):
+        _send(processes, number)
+        _send(processes, signal.SIGCONT)
+        deadline = time.monotonic() + patience
+        while _alive(processes) and time.monotonic() < deadline:
+            time.sleep(_POLL)
+
+
+def read(lines: Iterable[str]) -> tuple[dict[int, str], list[Path]]:
+    """Read what is to be ended and removed; a line cut short by the launcher's end is skipped."""
+    processes: dict[int, str] = {}
+    folders: list[Path] = []
+    for line in lines:
+        kind, _, rest = line.removesuffix("\n").partition(" ")
+        if kind == "process" and line.endswith("\n"):
+            pid, _, started = rest.partition(" ")
+            processes[int(pid)] = started
+        elif kind == "remove" and line.endswith("\n"):
+            folders.append(Path(rest))
+    return processes, folders
+
+
+def _alive(processes: dict[int, str]) -> list[int]:
+    return [pid for pid, started in processes.items() if start_time(pid) == started]
+
+
+def _send(processes: dict[int, str], number: signal.Signals) -> None:
+    for pid in _alive(processes):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def main() -> None:
+    """Wait for the launcher's end, then clear up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    processes, folders = read(sys.stdin)
+    end(processes)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What the caller of a control plane may choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from controlplane import nodes
+from controlplane.components import NAMES
+from controlplane.errors import ControlPlaneError
+
+
+def _no_labels(_: int) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A control plane's settings, checked when they are made."""
+
+    nodes: int = 3
+    """How many kwok nodes: node-1, node-2 and so on."""
+    audit: bool = False
+    """Whether the API server writes an audit log (level Metadata)."""
+    port: int | None = None
+    """The API server's port; None has a free one chosen."""
+    durable: bool = False
+    """Whether etcd waits for the disk; without, a crash of the machine loses the cluster."""
+    node_labels: Callable[[int], Mapping[str, str]] = _no_labels
+    """Further labels of the node with that index, from 1."""
+    node_capacity: Mapping[str, str] = field(default_factory=lambda: nodes.CAPACITY)
+    """Capacity and allocatable of each node."""
+    scheduler_profiles: Sequence[str] = ("default-scheduler",)
+    """The names by which kube-scheduler is known, each with the stock plugins."""
+    stages: Sequence[Path] = ()
+    """Further kwok Stage files."""
+    extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Further flags by component name; they win over ours."""
+
+    def __post_init__(self) -> None:
+        if self.nodes < 0:
+            raise ControlPlaneError(f"nodes is {self.nodes}; it must be 0 or more")
+        unknown = sorted(self.extra_args.keys() - set(NAMES))
+        if unknown:
+            raise ControlPlaneError(
+                f"extra_args names {unknown[0]!r}, which is no component; those are "
+                f"{', '.join(NAMES)}"
+            )

@@ -1,0 +1,291 @@
+"""The control plane itself, on the real thing: it starts, it is Kubernetes, it leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from controlplane import ControlPlane, ControlPlaneError, components
+from controlplane.launcher import KEPT_LOGS
+
+PROJECT = Path(__file__).resolve().parents[2]
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  schedulerName: SCHEDULER
+  containers: [{name: main, image: example.com/none}]
+"""
+PARENT = """
+import sys, time
+from controlplane import ControlPlane, components
+with ControlPlane(nodes=1) as cp:
+    print(cp.directory, *(cp.process(name).pid for name in components.NAMES), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ControlPlane]:
+    control_plane = ControlPlane(
+        nodes=3,
+        audit=True,
+        node_labels=lambda index: {"tier": "edge" if index == 1 else "core"},
+        scheduler_profiles=["default-scheduler", "spacecloud"],
+    )
+    with control_plane:
+        yield control_plane
+
+
+def eventually(holds: Callable[[], bool], timeout: float = 30.0) -> bool:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def run_pod(control_plane: ControlPlane, name: str, scheduler: str = "default-scheduler") -> None:
+    pod = POD.replace("NAME", name).replace("SCHEDULER", scheduler)
+    control_plane.kubectl("apply", "-f", "-", stdin=pod)
+    control_plane.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=30s")
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [
+        pid
+        for pid in pids
+        if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def pids_of(control_plane: ControlPlane) -> list[int]:
+    return [control_plane.process(name).pid for name in components.NAMES]
+
+
+def test_nodes_are_ready_with_their_labels(cluster: ControlPlane) -> None:
+    listed = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
+    ready = {
+        one["metadata"]["name"]: condition["status"]
+        for one in listed
+        for condition in one["status"]["conditions"]
+        if condition["type"] == "Ready"
+    }
+    assert ready == {"node-1": "True", "node-2": "True", "node-3": "True"}
+    assert cluster.kubectl("get", "nodes", "-l", "tier=edge", "-o", "name") == "node/node-1\n"
+
+
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "spacecloud"])
+def test_a_pod_runs_under_either_profile(cluster: ControlPlane, scheduler: str) -> None:
+    run_pod(cluster, f"runs-{scheduler}", scheduler)
+
+
+def test_it_is_the_version_that_is_asked_for(cluster: ControlPlane) -> None:
+    version = json.loads(cluster.kubectl("get", "--raw", "/version"))
+    assert version["gitVersion"] == "v1.36.3"
+
+
+def test_a_user_without_rights_is_refused(cluster: ControlPlane) -> None:
+    jane = cluster.kubeconfig_for("jane", ["team"])
+    assert jane.name == cluster.kubeconfig.name == "kubeconfig"
+    with pytest.raises(ControlPlaneError, match='User "jane" cannot list resource "pods"'):
+        cluster.kubectl("get", "pods", kubeconfig=jane)
+    cluster.kubectl("create", "rolebinding", "team", "--clusterrole=view", "--group=team")
+    assert eventually(
+        lambda: (
+            cluster.kubectl("auth", "can-i", "list", "pods", kubeconfig=jane, check=False)
+            == "yes\n"
+        )
+    )
+
+
+def test_a_service_account_can_log_in(cluster: ControlPlane, tmp_path: Path) -> None:
+    token = cluster.kubectl("create", "token", "default").strip()
+    anonymous = tmp_path / "kubeconfig"
+    flags = ["--server", cluster.server, "--certificate-authority", str(cluster.ca)]
+    anonymous.write_text("{apiVersion: v1, kind: Config}")
+    who = ["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}", "--token", token]
+    said = cluster.kubectl(*who, *flags, kubeconfig=anonymous)
+    assert said == "system:serviceaccount:default:default"
+
+
+def test_requests_are_audited_without_their_content(cluster: ControlPlane) -> None:
+    cluster.kubectl("create", "secret", "generic", "quiet", "--from-literal=word=unheard")
+
+    def is_audited() -> bool:
+        events = [json.loads(line) for line in cluster.audit_log.read_text().splitlines()]
+        return any(one["objectRef"].get("name") == "quiet" for one in events if "objectRef" in one)
+
+    assert eventually(is_audited)
+    assert "unheard" not in cluster.audit_log.read_text()
+
+
+def test_only_the_owner_reads_the_keys(cluster: ControlPlane) -> None:
+    assert cluster.directory.stat().st_mode & 0o777 == 0o700
+    secrets = [*cluster.directory.rglob("*.key"), *cluster.directory.rglob("kubeconfig")]
+    assert len(secrets) > 5
+    assert {path.stat().st_mode & 0o777 for path in secrets} == {0o600}
+
+
+@pytest.mark.parametrize("name", components.NAMES)
+def test_each_component_can_crash_and_come_back(cluster: ControlPlane, name: str) -> None:
+    process = cluster.process(name)
+    before = process.pid
+    process.kill()
+    assert alive([before]) == []
+    process.restart()
+    assert alive([process.pid]) == [process.pid] != [before]
+    run_pod(cluster, f"after-{name}")
+
+
+def test_after_a_crash_of_kwok_every_node_runs_pods_at_once(cluster: ControlPlane) -> None:
+    cluster.process(components.KWOK).kill()
+    cluster.process(components.KWOK).restart()
+    for node in ("node-1", "node-2", "node-3"):
+        pinned = json.dumps({"spec": {"nodeName": node}})
+        cluster.kubectl("run", f"on-{node}", "--image=x", "--overrides", pinned)
+        cluster.kubectl("wait", "--for=condition=Ready", f"pod/on-{node}", "--timeout=20s")
+
+
+def test_a_paused_component_answers_when_it_is_resumed(cluster: ControlPlane) -> None:
+    process = cluster.process(components.API_SERVER)
+    process.pause()
+    try:
+        with pytest.raises(ControlPlaneError, match="no answer in 1 s"):
+            cluster.kubectl("get", "--raw", "/readyz", timeout=1)
+    finally:
+        process.resume()
+    assert cluster.kubectl("get", "--raw", "/readyz") == "ok"
+
+
+def test_what_kubectl_complains_of_is_in_the_error(cluster: ControlPlane) -> None:
+    with pytest.raises(ControlPlaneError, match=r'kubectl get pod none: .*"none" not found'):
+        cluster.kubectl("get", "pod", "none")
+    assert cluster.kubectl("get", "pod", "none", check=False) == ""
+
+
+def test_two_run_side_by_side(cluster: ControlPlane) -> None:
+    with ControlPlane(nodes=1) as other:
+        assert other.server != cluster.server
+        other.kubectl("create", "namespace", "elsewhere")
+        assert cluster.kubectl("get", "namespace", "elsewhere", "--ignore-not-found") == ""
+        pids, directory = pids_of(other), other.directory
+    assert alive(pids) == []
+    assert not directory.exists()
+    assert len(alive(pids_of(cluster))) == len(components.NAMES)
+
+
+def test_an_exception_in_the_body_stops_everything_and_keeps_the_logs() -> None:
+    pids: list[int] = []
+    directories: list[Path] = []
+
+    def fail() -> None:
+        with ControlPlane(nodes=0) as control_plane:
+            pids.extend(pids_of(control_plane))
+            directories.append(control_plane.directory)
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine") as caught:
+        fail()
+    kept = KEPT_LOGS / directories[0].name
+    assert caught.value.__notes__ == [f"the control plane's logs: {kept}"]
+    assert (kept / "kube-apiserver.log").stat().st_size > 0
+    shutil.rmtree(kept)
+    assert alive(pids) == []
+    assert not directories[0].exists()
+
+
+def test_a_component_that_dies_at_the_start_is_shown() -> None:
+    control_plane = ControlPlane(extra_args={components.SCHEDULER: ["--no-such-flag"]})
+    with pytest.raises(ControlPlaneError) as caught:
+        control_plane.start()
+    text = str(caught.value)
+    assert text.startswith("kube-scheduler ended by itself with exit code 1; last lines of ")
+    assert "unknown flag: --no-such-flag" in text
+    log = Path(text.split("last lines of ")[1].split(":\n", maxsplit=1)[0])
+    assert log.is_relative_to(KEPT_LOGS)
+    assert log.is_file()
+    shutil.rmtree(log.parent)
+
+
+def test_a_directory_keeps_the_cluster_and_has_one_at_a_time(tmp_path: Path) -> None:
+    with ControlPlane(nodes=0, directory=tmp_path, durable=True) as first:
+        first.kubectl("create", "namespace", "kept")
+        token = first.kubectl("create", "token", "default").strip()
+        with pytest.raises(ControlPlaneError, match="another control plane runs in"):
+            ControlPlane(directory=tmp_path).start()
+    with ControlPlane(nodes=0, directory=tmp_path) as second:
+        assert second.kubectl("get", "namespace", "kept", "-o", "name") == "namespace/kept\n"
+        review = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token},
+        }
+        flags = ["create", "-f", "-", "-o", "jsonpath={.status.authenticated}"]
+        assert second.kubectl(*flags, stdin=json.dumps(review)) == "true"
+
+
+def run_command(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_when_the_parent_is_killed_nothing_is_left() -> None:
+    with run_command("-c", PARENT) as parent:
+        assert parent.stdout is not None
+        directory, *rest = parent.stdout.readline().split()
+        pids = [int(pid) for pid in rest]
+        assert len(alive(pids)) == len(components.NAMES)
+        parent.kill()
+    assert eventually(lambda: not alive(pids) and not Path(directory).exists())
+
+
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGTERM, id="SIGTERM")],
+)
+def test_the_command_ends_cleanly(number: signal.Signals) -> None:
+    with run_command("-m", "controlplane", "up", "--nodes", "1") as command:
+        assert command.stdout is not None
+        kubeconfig = Path(command.stdout.readline().removeprefix("export KUBECONFIG=").strip())
+        assert kubeconfig.is_file()
+        assert command.stdout.readline().startswith("export PATH=/")
+        children = psutil.Process(command.pid).children()
+        assert len(children) == len(components.NAMES) + 1
+        os.killpg(command.pid, number)
+        _, said = command.communicate()
+    assert command.returncode == 0, said
+    assert not kubeconfig.parent.exists()
+    assert alive([child.pid for child in children]) == []
+
+
+def test_a_taken_port_is_one_clear_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with run_command("-m", "controlplane", "up", "--port", str(port)) as command:
+            out, said = command.communicate()
+    assert command.returncode == 1
+    assert out == ""
+    assert said == (
+        f"controlplane: port {port} on 127.0.0.1 is already in use; choose another one, or none "
+        "to have a free one chosen, or stop what listens there\n"
+    )

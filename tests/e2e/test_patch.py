@@ -1,0 +1,54 @@
+"""The patch that the real API server applies, on generated pods, gives the intended pod."""
+
+from __future__ import annotations
+
+import random
+import string
+
+from tests.e2e.world import Object, World, gates, pod
+
+GATE = "holdfast.dev/delay"
+SEED = 20261121
+PODS = 150
+
+
+def label_text(source: random.Random, length: int) -> str:
+    return "".join(source.choices(string.ascii_lowercase + string.digits, k=length))
+
+
+def key(source: random.Random) -> str:
+    """Make an annotation key; `/` and `~` are what a JSON Pointer has to escape."""
+    name = label_text(source, 3) + source.choice(["", "-", "_", "."]) + label_text(source, 3)
+    return name if source.random() < 0.5 else f"{label_text(source, 4)}.example/{name}"
+
+
+def generated(source: random.Random, number: int) -> Object:
+    annotations = {
+        key(source): source.choice(["", "a/b~c", "ünï\u202ecode", "~0~1", '"quoted"\n'])
+        for _ in range(source.randint(0, 4))
+    }
+    asks = source.choice(["delay", "holdfast.dev/delay", "holdfast.dev/jitter"])
+    annotations |= {asks: source.choice(["15", "1h30m", "+7", "2.5s"])}
+    own = [{"name": f"example.com/{label_text(source, 5)}"} for _ in range(source.randint(0, 3))]
+    own += [{"name": GATE}] * (source.random() < 0.2)
+    source.shuffle(own)
+    made = pod(f"made-{number}", annotations)
+    if own:
+        made["spec"]["schedulingGates"] = own
+    return made
+
+
+def test_generated_pods_become_what_was_meant(world: World) -> None:
+    source = random.Random(SEED)
+    asked = [generated(source, number) for number in range(PODS)]
+    plain = [pod(f"plain-{number}") for number in range(5)]
+    for before, after in zip(asked, world.create_pods(asked, dry_run=True), strict=True):
+        own = gates(before)
+        assert gates(after) == own + [GATE] * (GATE not in own), SEED
+        kept = after["metadata"]["annotations"]
+        assert kept.pop("holdfast.dev/profile") == "*", SEED
+        hint = kept.pop("holdfast.dev/held")
+        assert kept == before["metadata"]["annotations"], SEED
+        assert hint.partition("=")[0] in {*kept, "jitter"}, SEED
+    for after in world.create_pods(plain, dry_run=True):
+        assert gates(after) == []

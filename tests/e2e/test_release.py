@@ -1,0 +1,140 @@
+"""Never early, never stuck: many pods, kills, wrong clocks, a crowd, and no webhook."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from demo.command import Command
+from tests.e2e.world import Object, World, created, gates, listens, pod
+
+GATE = "holdfast.dev/delay"
+SLACK = 5.0
+"""Seconds of lateness that a crowded machine may add; nothing here measures speed."""
+
+
+def gated(name: str, delay: float) -> Object:
+    return pod(name, {"delay": f"{delay:.3f}s"}, schedulingGates=[{"name": GATE}])
+
+
+def controller(world: World, log: Path) -> Command:
+    kubeconfig = str(world.plane.kubeconfig)
+    return Command("controller", "--kubeconfig", kubeconfig, "--health-port", "0", log=log)
+
+
+def test_500_pods_and_five_kills(bare_world: Callable[[], World], log: Path) -> None:
+    world = bare_world()
+    source = random.Random(500)
+    delays = {f"pod-{number}": source.uniform(0, 30) for number in range(500)}
+    dead: list[tuple[float, float]] = []
+    with Command("dev", "--kubeconfig", str(world.plane.kubeconfig), log=log) as holdfast:
+        manifests = [pod(name, {"delay": f"{delay:.3f}s"}) for name, delay in delays.items()]
+        made = world.create_pods(manifests)
+        for _ in range(5):
+            time.sleep(source.uniform(0.5, 3))
+            died = time.time()
+            holdfast.kill()
+            holdfast.start()
+            dead.append((died, time.time()))
+        world.eventually(lambda: len(world.releases()) == len(delays), 90)
+
+    due = {each["metadata"]["name"]: created(each) for each in made}
+    due = {name: at + round(delays[name], 3) for name, at in due.items()}
+    releases = world.releases()
+    early = {name: releases[name] - at for name, at in due.items() if releases[name] < at}
+    assert early == {}
+    late = {
+        name: releases[name] - at
+        for name, at in due.items()
+        if releases[name] > SLACK + max([at, *(end for start, end in dead if start - 1 < at < end)])
+    }
+    assert late == {}
+    assert [name for name in due if gates(world.get("pod", name))] == []
+
+
+def test_ten_thousand_held_pods_do_not_slow_one_that_is_due(
+    bare_world: Callable[[], World], log: Path
+) -> None:
+    world = bare_world()
+    world.create_pods(gated(f"waits-{number}", 36_000 + number) for number in range(10_000))
+    with controller(world, log):
+        (made,) = world.apply(gated("due", 5))
+        world.eventually(lambda: "due" in world.releases())
+        assert 5 <= world.releases()["due"] - created(made) < 5 + SLACK
+        assert len(world.releases()) == 1
+
+
+def test_a_wrong_and_stepping_wall_clock_releases_nothing_early(
+    bare_world: Callable[[], World], log: Path, tmp_path: Path
+) -> None:
+    world = bare_world()
+    ahead = tmp_path / "seconds-ahead"
+    for days in (400, -400):
+        ahead.write_text(str(days * 86_400))
+        name = f"pod{days}"
+        command = Command(
+            "controller",
+            *("--kubeconfig", str(world.plane.kubeconfig), "--health-port", "0"),
+            log=log,
+            module="tests.e2e.wrong_clock",
+            environment={"SECONDS_AHEAD": str(ahead)},
+        )
+        with command:
+            (made,) = world.apply(gated(name, 6))
+            for step in (3_600, -3_600, 0):
+                ahead.write_text(str(days * 86_400 + step))
+                time.sleep(1)
+            assert name not in world.releases()
+            world.eventually(lambda name=name: name in world.releases())  # type: ignore[misc]
+            assert 6 <= world.releases()[name] - created(made) < 6 + SLACK
+
+
+def test_with_every_replica_down_the_cluster_lives_on(
+    bare_world: Callable[[], World], log: Path
+) -> None:
+    world = bare_world()
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "job"},
+        "spec": {
+            "template": {
+                "metadata": {"annotations": {"delay": "6"}},
+                "spec": {
+                    "containers": [{"name": "main", "image": "busybox"}],
+                    "restartPolicy": "Never",
+                },
+            }
+        },
+    }
+    replicas = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": "replicas"},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": "scaled"}},
+            "template": {
+                "metadata": {"labels": {"app": "scaled"}, "annotations": {"delay": "3600"}},
+                "spec": {"containers": [{"name": "main", "image": "busybox"}]},
+            },
+        },
+    }
+    with Command("dev", "--kubeconfig", str(world.plane.kubeconfig), log=log) as dev:
+        world.apply(job, replicas, pod("alone", {"delay": "6"}))
+        world.eventually(lambda: len(world.all("pods")) == 3)
+        dev.kill()
+        world.eventually(lambda: not listens(dev.address))
+
+    assert "failed calling webhook" in world.refusal(pod("asks", {"delay": "1"}))
+    world.apply(pod("asks-nothing"))
+    world.kubectl("scale", "replicaset", "replicas", "--replicas=0")
+    world.eventually(lambda: not world.all("pods", "app=scaled"))
+    world.kubectl("label", "replicaset", "replicas", "still=editable")
+    with controller(world, log):
+        world.eventually(lambda: "alone" in world.releases())
+        world.eventually(lambda: world.get("job", "job")["status"].get("succeeded") == 1)
+        finished = world.all("pods", "batch.kubernetes.io/job-name=job")
+        assert [each["metadata"].get("finalizers", []) for each in finished] == [[]]

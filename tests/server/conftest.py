@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certs import authority
+from tests.server.harness import Pair, Server
+
+Serve = Callable[..., Server]
+
+
+def write_pair(folder: Path, name: str, pair: authority.KeyPair) -> Pair:
+    files = Pair(folder / f"{name}.crt", folder / f"{name}.key")
+    files.certfile.write_bytes(pair.certificate)
+    files.keyfile.write_bytes(pair.key)
+    return files
+
+
+@pytest.fixture(scope="session")
+def issued() -> list[authority.KeyPair]:
+    """Two server certificates of one CA."""
+    now = datetime.now(UTC)
+    ca = authority.new_ca("test CA", now=now)
+    return [
+        authority.issue(ca, common_name=name, now=now, ip_addresses=["127.0.0.1"])
+        for name in ("first", "second")
+    ]
+
+
+@pytest.fixture
+def pair(tmp_path: Path, issued: list[authority.KeyPair]) -> Pair:
+    return write_pair(tmp_path, "first", issued[0])
+
+
+@pytest.fixture
+def other_pair(tmp_path: Path, issued: list[authority.KeyPair]) -> Pair:
+    return write_pair(tmp_path, "second", issued[1])
+
+
+@pytest.fixture
+def start(tmp_path: Path, pair: Pair, other_pair: Pair) -> Iterator[Serve]:
+    """Start the server, whatever becomes of it."""
+    with ExitStack() as stack:
+
+        def begin(**settings: Any) -> Server:
+            settings.setdefault("pair", pair)
+            return stack.enter_context(Server(tmp_path, other_pair=other_pair, **settings))
+
+        yield begin
+
+
+@pytest.fixture
+def serve(start: Serve) -> Serve:
+    """Start the server and wait until it accepts connections."""
+    return lambda **settings: start(**settings).wait_ready()

@@ -1,0 +1,213 @@
+"""Starting the tiny server, and clients for it that behave well or badly."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 20.0
+"""Seconds after which something that should have happened counts as never happening."""
+
+SHORT = {
+    "host": "127.0.0.1",
+    "port": 0,
+    "handshake_timeout": 1.0,
+    "shutdown_timeout": 0.5,
+    "request_deadline": 1.0,
+    "drain": 0.5,
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    certfile: Path
+    keyfile: Path
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def wait_until(what: str, happened: Callable[[], object], patience: float = PATIENCE) -> None:
+    end = time.monotonic() + patience
+    while not happened():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {patience:g} s")
+        time.sleep(0.02)
+
+
+class Server:
+    """The server as a process; leaving the context ends it, in whatever state it is."""
+
+    def __init__(
+        self,
+        folder: Path,
+        pair: Pair,
+        *,
+        other_pair: Pair,
+        bridge: dict[str, Any] | None = None,
+        fault: str | None = None,
+        cwd: Path | None = None,
+        **settings: Any,
+    ) -> None:
+        self.ready_file = folder / "ready"
+        self.stopped_file = folder / "stopped"
+        self.log_file = folder / "log"
+        self.tls = ssl.create_default_context()
+        self.tls.check_hostname = False
+        self.tls.verify_mode = ssl.CERT_NONE
+        orders = {
+            "server": {
+                **SHORT,
+                "certfile": str(pair.certfile),
+                "keyfile": str(pair.keyfile),
+                "ready_file": str(self.ready_file),
+                **settings,
+            },
+            "bridge": bridge or {},
+            "fault": fault,
+            "stopped_file": str(self.stopped_file),
+            "other_pair": [str(other_pair.certfile), str(other_pair.keyfile)],
+        }
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("tiny_app.py")), json.dumps(orders)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=cwd or folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            for worker in psutil.Process(self.process.pid).children():
+                worker.kill()
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(encoding="utf-8")
+
+    @property
+    def port(self) -> int:
+        return int(self.ready_file.read_text(encoding="utf-8").rpartition(":")[2])
+
+    @property
+    def worker(self) -> psutil.Process:
+        (worker,) = psutil.Process(self.process.pid).children()
+        return worker
+
+    def wait_ready(self) -> Self:
+        wait_until(
+            "the server is ready",
+            lambda: self.ready_file.exists() or self.process.poll() is not None,
+        )
+        assert self.process.poll() is None, self.log
+        return self
+
+    def open_connections(self) -> int:
+        connections = self.worker.net_connections("tcp")
+        return sum(one.status == psutil.CONN_ESTABLISHED for one in connections)
+
+    def terminate(self) -> int:
+        """SIGTERM to the master; its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def client(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(
+            "127.0.0.1", self.port, context=self.tls, timeout=PATIENCE
+        )
+
+    def tcp(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+
+    def raw(self) -> ssl.SSLSocket:
+        return self.tls.wrap_socket(self.tcp(), suppress_ragged_eofs=True)
+
+    def get(self, path: str) -> Answer:
+        return self.ask("GET", path)
+
+    def review(self, **review: Any) -> Answer:
+        return self.ask("POST", "/mutate", json.dumps(review).encode())
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        client = self.client()
+        try:
+            return ask(client, method, path, body)
+        finally:
+            client.close()
+
+
+def ask(
+    client: http.client.HTTPSConnection,
+    method: str,
+    path: str,
+    body: Any = None,
+    **options: Any,
+) -> Answer:
+    """One request over a connection that stays open."""
+    client.request(method, path, body, **options)
+    response = client.getresponse()
+    return Answer(response.status, response.headers, response.read())
+
+
+def everything_from(connection: socket.socket) -> bytes:
+    """What the server sends until it closes the connection, in whatever way."""
+    received = b""
+    try:
+        while chunk := connection.recv(65536):
+            received += chunk
+    except (ConnectionError, ssl.SSLError):
+        pass
+    return received
+
+
+def send_until_closed(connection: socket.socket, piece: bytes, *, limit: int, pause: float) -> int:
+    """Send a piece again and again until the server closes; the bytes that went out.
+
+    An AssertionError when `limit` bytes, or PATIENCE, did not make it.
+    """
+    sent = 0
+    end = time.monotonic() + PATIENCE
+    while sent < limit and time.monotonic() < end:
+        try:
+            connection.sendall(piece)
+        except (OSError, ssl.SSLError):
+            return sent
+        sent += len(piece)
+        time.sleep(pause)
+    raise AssertionError(f"still open after {sent} bytes")

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server.conftest import Serve
+from tests.server.harness import ask, everything_from
+
+LIMIT = 100_000
+SMALL = {"body_limit": LIMIT}
+
+
+def chunked(body: bytes, size: int) -> Iterator[bytes]:
+    for start in range(0, len(body), size):
+        yield body[start : start + size]
+
+
+@pytest.mark.parametrize(
+    "size", [pytest.param(4096, id="4 KiB"), pytest.param(5_000_000, id="5 MB")]
+)
+@pytest.mark.parametrize("pieces", [pytest.param(0, id="whole"), pytest.param(3000, id="chunked")])
+def test_body_arrives_whole(serve: Serve, size: int, pieces: int) -> None:
+    server = serve(request_deadline=20.0)
+    body = json.dumps({"pad": "x" * size}).encode()
+    client = server.client()
+    try:
+        for _ in range(2):
+            sent = chunked(body, pieces) if pieces else body
+            answer = ask(client, "POST", "/mutate", sent, encode_chunked=bool(pieces))
+            assert answer.json()["received"] == len(body)
+    finally:
+        client.close()
+
+
+def test_unreadable_body_reaches_the_app_as_such(serve: Serve) -> None:
+    answer = serve().ask("POST", "/mutate", b"no JSON")
+    assert (answer.status, answer.body) == (400, b"not JSON")
+
+
+def test_announced_size_over_the_limit_is_413_before_the_body(serve: Serve) -> None:
+    server = serve(bridge=SMALL)
+    with server.raw() as client:
+        client.sendall(
+            b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (LIMIT + 1)
+        )
+        answer = everything_from(client)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.endswith(b"\r\n\r\nthe body is larger than 100000 bytes\n")
+    assert b"connection: close" in answer.lower()
+    assert server.get("/count").body == b"0"
+
+
+def test_chunks_over_the_limit_are_413(serve: Serve) -> None:
+    server = serve(bridge=SMALL)
+    with server.raw() as client:
+        client.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        client.sendall(b"%x\r\n%s\r\n" % (LIMIT + 1, b" " * (LIMIT + 1)))
+        answer = everything_from(client)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert server.get("/count").body == b"0"
+
+
+def test_client_that_leaves_in_the_middle_is_not_served(serve: Serve) -> None:
+    server = serve()
+    for _ in range(5):
+        with server.raw() as client:
+            client.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n{}")
+    with server.raw() as client:
+        client.sendall(
+            b"POST /mutate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+        )
+    assert server.review().status == 200
+    assert server.get("/count").body == b"1"
+    assert "Traceback" not in server.log
+
+
+def test_client_that_waits_for_continue_is_told_to(serve: Serve) -> None:
+    server = serve()
+    with server.raw() as client:
+        client.sendall(
+            b"POST /mutate HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+        )
+        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"{}")
+        assert everything_from(client).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_websocket_is_refused(serve: Serve) -> None:
+    server = serve()
+    with server.raw() as client:
+        client.sendall(
+            b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        assert everything_from(client).startswith(b"HTTP/1.1 403 ")
+    assert server.get("/healthz").status == 200

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.server.conftest import Serve
+from tests.server.harness import (
+    Server,
+    ask,
+    everything_from,
+    send_until_closed,
+    wait_until,
+)
+
+MIB = 1024 * 1024
+HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+
+
+def stall(server: Server, stack: ExitStack, number: int) -> list[socket.socket]:
+    """Open connections that never finish their handshake; every other one has begun it."""
+    clients = [stack.enter_context(server.tcp()) for _ in range(number)]
+    for client in clients[::2]:
+        client.sendall(HALF_A_HELLO)
+    return clients
+
+
+def test_stalled_handshakes_are_closed_and_others_served_meanwhile(serve: Serve) -> None:
+    server = serve()
+    with ExitStack() as stack:
+        clients = stall(server, stack, 100)
+        wait_until("all are accepted", lambda: server.open_connections() == 100)
+        assert [server.review().status for _ in range(10)] == [200] * 10
+        assert [everything_from(client) for client in clients] == [b""] * 100
+
+
+def test_stalled_handshakes_cost_little_memory(serve: Serve) -> None:
+    server = serve(handshake_timeout=30.0)
+    assert server.get("/healthz").status == 200
+    before = server.worker.memory_info().rss
+    with ExitStack() as stack:
+        stall(server, stack, 300)
+        wait_until("all are accepted", lambda: server.open_connections() == 300)
+        assert server.get("/healthz").status == 200
+        assert (server.worker.memory_info().rss - before) / 300 < 160 * 1024
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        pytest.param(b"P", id="first byte"),
+        pytest.param(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Le", id="header"),
+        pytest.param(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{", id="body"),
+        pytest.param(
+            b"POST /mutate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+            id="chunks",
+        ),
+    ],
+)
+def test_stalled_request_is_closed_and_not_served(serve: Serve, beginning: bytes) -> None:
+    server = serve()
+    with server.raw() as client:
+        client.sendall(beginning)
+        assert everything_from(client) == b""
+    assert server.get("/count").body == b"0"
+
+
+def test_part_of_a_second_request_read_ahead_is_closed_too(serve: Serve) -> None:
+    server = serve()
+    with server.raw() as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal")
+        assert everything_from(client).count(b"HTTP/1.1 200 OK") == 1
+
+
+def test_dripping_header_is_closed_at_the_deadline(serve: Serve) -> None:
+    server = serve()
+    with server.raw() as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+        send_until_closed(client, b"x", limit=1000, pause=0.1)
+
+
+def test_dripping_body_is_closed_at_the_deadline_and_not_served(serve: Serve) -> None:
+    server = serve()
+    with server.raw() as client:
+        client.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+        send_until_closed(client, b" ", limit=1000, pause=0.1)
+    assert server.get("/count").body == b"0"
+
+
+def test_client_that_takes_no_answers_is_closed(serve: Serve) -> None:
+    server = serve(answer_deadline=1.0)
+    with server.raw() as client:
+        client.sendall(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+        time.sleep(0.2)
+        wait_until("it is closed", lambda: server.open_connections() == 0)
+
+
+def test_connection_that_never_asks_is_closed(serve: Serve) -> None:
+    server = serve(keepalive=1.0)
+    with server.raw() as client:
+        assert everything_from(client) == b""
+
+
+def test_idle_connection_is_kept_and_then_closed(serve: Serve) -> None:
+    server = serve(keepalive=1.5)
+    client = server.client()
+    try:
+        for _ in range(2):
+            assert ask(client, "GET", "/healthz").status == 200
+            time.sleep(0.8)
+        assert ask(client, "GET", "/healthz").status == 200
+        assert isinstance(client.sock, socket.socket)
+        assert everything_from(client.sock) == b""
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("piece", "status"),
+    [
+        pytest.param(b"a" * 65536, b"HTTP/1.1 431", id="one endless line"),
+        pytest.param(b"X-A: " + b"a" * 2000 + b"\r\n", b"HTTP/1.1 431", id="endless lines"),
+    ],
+)
+def test_header_flood_is_not_kept_in_memory(serve: Serve, piece: bytes, status: bytes) -> None:
+    server = serve(request_deadline=10.0)
+    assert server.get("/healthz").status == 200
+    before = server.worker.memory_info().rss
+    with server.raw() as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nX-Flood: ")
+        send_until_closed(client, piece, limit=256 * MIB, pause=0)
+        assert everything_from(client)[:12] in {status, b""}  # b"": a reset overtook the answer
+    assert server.worker.memory_info().rss - before < 24 * MIB
+    assert server.get("/healthz").status == 200
+
+
+def test_clients_at_the_cap_lock_nobody_out(serve: Serve) -> None:
+    server = serve(max_connections=20, handshake_timeout=30.0)
+    early = server.client()
+    try:
+        assert ask(early, "GET", "/healthz").status == 200
+        with ExitStack() as stack:
+            clients = stall(server, stack, 60)
+            wait_until("the cap is reached", lambda: server.open_connections() <= 20)
+            assert [server.review().status for _ in range(10)] == [200] * 10
+            assert ask(early, "GET", "/healthz").status == 200
+            assert server.open_connections() <= 20
+            assert everything_from(clients[0]) == b"", "the oldest makes room"
+            clients[-1].settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                clients[-1].recv(1)
+    finally:
+        early.close()
+    assert "20 connections are open, the most allowed" in server.log
+
+
+def test_cap_full_of_served_clients_turns_new_ones_away(serve: Serve) -> None:
+    server = serve(max_connections=3)
+    clients = [server.client() for _ in range(3)]
+    try:
+        for client in clients:
+            assert ask(client, "GET", "/healthz").status == 200
+        with server.tcp() as extra:
+            assert everything_from(extra) == b""
+        assert [ask(client, "GET", "/healthz").status for client in clients] == [200] * 3
+    finally:
+        for client in clients:
+            client.close()
+    wait_until("there is room again", lambda: server.open_connections() == 0)
+    assert server.get("/healthz").status == 200

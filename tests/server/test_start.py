@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.server.conftest import Serve
+from tests.server.harness import PATIENCE, Pair, Server, everything_from, wait_until
+from webhook import gunicorn_conf
+from webhook.errors import StartError
+
+
+def exit_status(server: Server) -> int:
+    return server.process.wait(PATIENCE)
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def test_unreadable_certificate_ends_the_server_before_it_listens(
+    start: Serve, pair: Pair, free_port: int
+) -> None:
+    pair.certfile.write_text("not a certificate", encoding="utf-8")
+    server = start(port=free_port)
+    assert exit_status(server) == 1
+    (line,) = server.log.splitlines()
+    assert line.startswith(f"holdfast: cannot use the certificate {pair.certfile}")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", free_port))
+
+
+def test_missing_certificate_is_named(start: Serve, pair: Pair) -> None:
+    pair.certfile.unlink()
+    server = start()
+    assert exit_status(server) == 1
+    assert "No such file or directory" in server.log
+
+
+def test_key_of_another_certificate_ends_the_server(
+    start: Serve, pair: Pair, other_pair: Pair
+) -> None:
+    server = start(pair=Pair(pair.certfile, other_pair.keyfile))
+    assert exit_status(server) == 1
+    (line,) = server.log.splitlines()
+    assert "the key is another certificate's" in line
+
+
+def test_certificate_lost_after_the_fork_never_means_plaintext(
+    start: Serve, free_port: int
+) -> None:
+    server = start(port=free_port, fault="certificate")
+    heard = b""
+    while server.process.poll() is None:
+        try:
+            with socket.create_connection(("127.0.0.1", free_port), timeout=PATIENCE) as client:
+                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                heard += everything_from(client)
+        except ConnectionError:
+            time.sleep(0.02)
+    assert (exit_status(server), heard) == (3, b"")
+    assert "cannot start: cannot use the certificate" in server.log
+    assert not server.ready_file.exists()
+
+
+def test_plaintext_on_the_port_gets_no_http(serve: Serve) -> None:
+    server = serve()
+    with server.tcp() as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"HTTP" not in everything_from(client)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        pytest.param("startup", "no luck at start-up; try another day", id="lifespan"),
+        pytest.param("factory", "the factory is closed; open it", id="factory"),
+    ],
+)
+def test_failing_start_ends_the_server(start: Serve, fault: str, text: str) -> None:
+    server = start(fault=fault)
+    assert exit_status(server) == 3
+    assert sum(text in line for line in server.log.splitlines()) == 1, server.log
+    assert "Traceback" not in server.log
+    assert not server.ready_file.exists()
+
+
+def test_taken_port_is_one_line(start: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        server = start(port=port)
+        assert exit_status(server) == 1
+    assert server.log == (
+        f"holdfast: cannot listen on 127.0.0.1:{port}: address already in use; "
+        "stop the other process or choose another port with --port\n"
+    )
+
+
+def test_strange_address_names_the_option() -> None:
+    with pytest.raises(StartError, match=r"no such address; choose another with --host"):
+        gunicorn_conf.listen("192.0.2.1", 0)
+
+
+def test_ready_file_names_the_bound_address(serve: Serve) -> None:
+    server = serve()
+    host, _, port = server.ready_file.read_text(encoding="utf-8").rpartition(":")
+    assert host == "127.0.0.1"
+    assert int(port) != 0
+    assert server.get("/healthz").body == b"ok"
+
+
+def test_works_where_nothing_can_be_written(serve: Serve) -> None:
+    server = serve(cwd=Path("/proc"))
+    assert server.get("/healthz").status == 200
+    written = {
+        file.path
+        for process in (psutil.Process(server.process.pid), server.worker)
+        for file in process.open_files()
+    }
+    assert {path for path in written if not path.startswith("/dev/shm/")} <= {str(server.log_file)}
+
+
+def test_ends_with_its_parents_pipe(serve: Serve) -> None:
+    server = serve(exit_with_stdin=True)
+    assert server.process.stdin is not None
+    server.process.stdin.close()
+    assert exit_status(server) == 0
+    assert server.stopped_file.exists()
+
+
+def test_worker_ends_when_its_master_is_killed(serve: Serve) -> None:
+    server = serve()
+    worker = server.worker
+    server.process.send_signal(signal.SIGKILL)
+    wait_until("the worker is gone", lambda: not worker.is_running())
+    assert server.stopped_file.exists()
+
+
+def test_gunicorn_is_told_what_makes_it_sound(pair: Pair) -> None:
+    settings = gunicorn_conf.ServerSettings(certfile=pair.certfile, keyfile=pair.keyfile)
+    told = gunicorn_conf._gunicorn_settings(settings, 3)
+    assert told["http_parser"] == "python", "the C parser does not bound headers"
+    assert told["asgi_lifespan"] == "on", "auto serves in spite of a failed start-up"
+    assert told["control_socket_disable"] is True
+    assert told["accesslog"] is None
+    assert told["keepalive"] >= 95
+    assert told["graceful_timeout"] >= settings.drain + 4, "or SIGKILL overtakes the shutdown"
+
+
+def test_keepalive_outlasts_go() -> None:
+    assert gunicorn_conf.KEEPALIVE == 95
+    settings = gunicorn_conf.ServerSettings(certfile=Path("a"), keyfile=Path("b"))
+    assert settings.keepalive == gunicorn_conf.KEEPALIVE

@@ -1,0 +1,286 @@
+"""The bridge between gunicorn's event loop and Flask.
+
+A review that cannot block is answered right where it arrives, in the event loop: handing it to a
+thread costs three times the CPU of answering it. Only a review that concerns a plugin which may
+wait (a lookup in the cluster, a third party's code) goes to a bounded pool of threads, and is
+given up at a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from io import BytesIO
+from typing import Any
+from wsgiref.types import WSGIApplication
+
+from webhook.errors import HoldfastError, ReviewError
+
+BODY_LIMIT = 7 * 1024 * 1024
+"""Bytes: an object of etcd's 1.5 MiB, old and new, their envelope, and room, as in Go's kit."""
+POOL_SIZE = 16
+"""Threads for reviews that may block; as many more may wait for one of them."""
+DEADLINE = 2.5
+"""Seconds for a review that may block: less than the 3 s that the API server waits for us."""
+BODIES_AT_ONCE = 8
+"""How many bodies of the greatest size may be in the reading at the same time."""
+
+REVIEW = "holdfast.review"
+"""Where in the WSGI environ the parsed review is, or the ReviewError that says why there is none"""
+
+Scope = dict[str, Any]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Prepare = Callable[[bytes], tuple[object, bool]]
+Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
+
+_logger = logging.getLogger("holdfast.server")
+
+_KNOWN_NAMES = 256
+"""Header names whose environ keys are remembered: clients choose names, so there is an end."""
+
+
+class Bridge:
+    """An ASGI application that calls a WSGI one.
+
+    `prepare` turns a POST's body into the review and tells whether answering it may block; what it
+    returns, or the ReviewError that it raises, lies in the environ under REVIEW. `on_startup` runs
+    in the worker before the first connection is taken: its exception stops the server;
+    `on_shutdown` runs when the last is closed. `deadline` is in seconds, `body_limit` in bytes.
+    """
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        *,
+        prepare: Prepare,
+        on_startup: Callable[[], None] | None = None,
+        on_shutdown: Callable[[], None] | None = None,
+        body_limit: int = BODY_LIMIT,
+        pool_size: int = POOL_SIZE,
+        deadline: float = DEADLINE,
+    ) -> None:
+        self._app = app
+        self._prepare = prepare
+        self._on_startup = on_startup
+        self._on_shutdown = on_shutdown
+        self._body_limit = body_limit
+        self._deadline = deadline
+        self._pool = ThreadPoolExecutor(pool_size, thread_name_prefix="holdfast-review")
+        self._room = threading.BoundedSemaphore(2 * pool_size)
+        self._reading = 0
+        self._keys = {b"content-type": "CONTENT_TYPE", b"content-length": "CONTENT_LENGTH"}
+        self._constant_environ: dict[str, Any] = {
+            "SCRIPT_NAME": "",
+            "wsgi.version": (1, 0),
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+            # The body is whole: without this Flask takes a chunked one for empty.
+            "wsgi.input_terminated": True,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the life of the worker."""
+        kind = scope["type"]
+        if kind == "http":
+            answer = await self._answer(scope, receive)
+            if answer is not None:
+                status, headers, body = answer
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                await send({"type": "http.response.body", "body": body})
+        elif kind == "lifespan":
+            await self._live(receive, send)
+        else:
+            await send({"type": "websocket.close"})
+
+    def close(self) -> None:
+        """Take no more work into the pool; what waits there is dropped, what runs may finish."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer | None:
+        environ = self._environ(scope)
+        if scope["method"] != "POST":
+            environ["wsgi.input"] = BytesIO()
+            return self._call(environ)
+        try:
+            body = await self._body(environ, receive)
+        except _BodyRefusedError as refusal:
+            return _text(refusal.status, str(refusal), close=True)
+        if body is None:
+            return None
+        environ["wsgi.input"] = BytesIO(body)
+        try:
+            environ[REVIEW], may_block = self._prepare(body)
+        except ReviewError as error:
+            environ[REVIEW], may_block = error, False
+        except Exception:
+            _logger.exception("cannot read a review")
+            return _text(500, "internal error while reading the review; see the server's log")
+        return await self._call_in_pool(environ) if may_block else self._call(environ)
+
+    async def _body(self, environ: dict[str, Any], receive: Receive) -> bytes | None:
+        """Read the whole body; None when the client left before its end."""
+        announced = environ.get("CONTENT_LENGTH", "")
+        if announced.isdecimal() and int(announced) > self._body_limit:
+            raise self._too_large()
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body: bytes = message.get("body", b"")
+        if message.get("more_body", False):
+            return await self._long_body(body, receive)
+        if len(body) > self._body_limit:
+            raise self._too_large()
+        return body
+
+    async def _long_body(self, first: bytes, receive: Receive) -> bytes | None:
+        chunks = [first]
+        size = 0
+        more = True
+        try:
+            while True:
+                size += len(chunks[-1])
+                self._reading += len(chunks[-1])
+                if size > self._body_limit:
+                    raise self._too_large()
+                if self._reading > BODIES_AT_ONCE * self._body_limit:
+                    raise _BodyRefusedError(503, "too many large bodies at once; try again")
+                if not more:
+                    return b"".join(chunks)
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                chunks.append(message.get("body", b""))
+                more = message.get("more_body", False)
+        finally:
+            self._reading -= size
+
+    def _too_large(self) -> _BodyRefusedError:
+        return _BodyRefusedError(413, f"the body is larger than {self._body_limit} bytes")
+
+    def _environ(self, scope: Scope) -> dict[str, Any]:
+        environ = self._constant_environ.copy()
+        path = scope["path"]
+        server = scope.get("server") or ("", 0)
+        environ["REQUEST_METHOD"] = scope["method"]
+        environ["PATH_INFO"] = path if path.isascii() else path.encode().decode("latin-1")
+        environ["QUERY_STRING"] = scope["query_string"].decode("latin-1")
+        environ["SERVER_PROTOCOL"] = "HTTP/" + scope["http_version"]
+        environ["SERVER_NAME"] = server[0]
+        environ["SERVER_PORT"] = str(server[1])
+        environ["REMOTE_ADDR"] = (scope.get("client") or ("",))[0]
+        environ["wsgi.url_scheme"] = scope["scheme"]
+        keys = self._keys
+        for name, value in scope["headers"]:
+            key = keys.get(name) or self._key(name)
+            text = value.decode("latin-1")
+            environ[key] = f"{environ[key]},{text}" if key in environ else text
+        return environ
+
+    def _key(self, name: bytes) -> str:
+        key = "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
+        if len(self._keys) < _KNOWN_NAMES:
+            self._keys[name] = key
+        return key
+
+    def _call(self, environ: dict[str, Any]) -> Answer:
+        """Call the WSGI application; whatever it raises is logged, once, and answered with 500."""
+        try:
+            return self._call_app(environ)
+        except Exception:
+            _logger.exception(
+                "cannot answer %s %.200r", environ["REQUEST_METHOD"], environ["PATH_INFO"]
+            )
+            return _text(500, "internal error; see the server's log")
+
+    def _call_app(self, environ: dict[str, Any]) -> Answer:
+        status = ""
+        headers: list[tuple[str, str]] = []
+        chunks: list[bytes] = []
+
+        def start_response(
+            line: str, fields: list[tuple[str, str]], exc_info: object = None, /
+        ) -> Callable[[bytes], object]:
+            nonlocal status, headers
+            del exc_info  # nothing has been sent yet, so a second call simply replaces the first
+            status, headers = line, fields
+            return chunks.append
+
+        result = self._app(environ, start_response)
+        try:
+            chunks.extend(result)
+        finally:
+            close = getattr(result, "close", None)
+            if close is not None:
+                close()
+        body = b"".join(chunks)
+        fields = [
+            (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers
+        ]
+        if not any(name == b"content-length" for name, _ in fields):
+            fields.append((b"content-length", b"%d" % len(body)))
+        return int(status[:3]), fields, body
+
+    async def _call_in_pool(self, environ: dict[str, Any]) -> Answer:
+        if not self._room.acquire(blocking=False):
+            return _text(500, "too many reviews are waiting on plugins that block; try again")
+        try:
+            job = self._pool.submit(self._call, environ)
+        except RuntimeError:
+            self._room.release()
+            return _text(500, "the server is shutting down; try again")
+        # A thread past the deadline still runs: its place is free only when it has ended.
+        job.add_done_callback(self._make_room)
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await asyncio.wrap_future(job)
+        except TimeoutError:
+            return _text(500, f"a plugin did not finish the review within {self._deadline:g} s")
+
+    def _make_room(self, _job: Future[Answer]) -> None:
+        self._room.release()
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            if self._on_startup is not None:
+                self._on_startup()
+        except Exception as error:
+            if not isinstance(error, HoldfastError):
+                _logger.exception("start-up failed")
+            text = str(error) or type(error).__name__
+            await send({"type": "lifespan.startup.failed", "message": text})
+            self.close()
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self.close()
+        if self._on_shutdown is not None:
+            self._on_shutdown()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class _BodyRefusedError(Exception):
+    """A body is not read to its end; `status` is the HTTP status that says why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def _text(status: int, text: str, *, close: bool = False) -> Answer:
+    body = f"{text}\n".encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    if close:
+        headers.append((b"connection", b"close"))
+    return status, headers, body

@@ -1,0 +1,369 @@
+"""gunicorn's asgi worker, made fit for an admission webhook.
+
+The stock worker serves plaintext when its certificate cannot be loaded, lets stalled clients stay
+for ever, does not count its connections, and closes kept-alive connections at SIGTERM without
+having said so. This one accepts connections itself, gives every state of a connection a limit in
+time, and announces its end. It builds on private names of gunicorn 27.0.1, each marked with
+"private:" and why it is used; gunicorn is pinned to that version, and tests/server holds each
+point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.sslproto
+import contextlib
+import enum
+import logging
+import os
+import socket
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
+from gunicorn.asgi.lifespan import LifespanManager  # type: ignore[import-untyped]
+from gunicorn.asgi.protocol import ASGIProtocol  # type: ignore[import-untyped]
+from gunicorn.workers.gasgi import ASGIWorker  # type: ignore[import-untyped]
+
+from webhook.errors import StartError
+
+if TYPE_CHECKING:
+    from webhook.gunicorn_conf import ServerSettings
+
+TICK = 0.25
+"""Seconds between two looks at all connections, and at the master: how exact the limits are."""
+FINISH = 3.0
+"""Seconds after the drain for requests that still run; more than the 2.5 s a review may take."""
+QUIET = 0.5
+"""Seconds that a connection which opened at the very end of the drain has to send its request."""
+ACCEPTS_AT_ONCE = 100
+"""Connections accepted in one go, so that a storm of them leaves time for those at hand."""
+NO_DESCRIPTORS_PAUSE = 0.5
+"""Seconds without accepting after the system refused a descriptor."""
+READ_BUFFER = 32 * 1024
+"""Bytes that asyncio holds for each TLS connection, idle ones too; a TLS record has at most 16 KiB.
+Its own 256 KiB make 300 MB of a thousand connections that stall in their handshake."""
+CAP_LOG_INTERVAL = 10.0
+"""Seconds between two log lines about the connection cap."""
+
+_logger = logging.getLogger("holdfast.server")
+
+
+def server_context(certfile: Path, keyfile: Path) -> ssl.SSLContext:
+    """Make the TLS context: TLS 1.2 or newer, HTTP/1.1 only.
+
+    Raises StartError when there is no usable certificate with its own key in the files.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    load_pair(context, certfile, keyfile)
+    return context
+
+
+def load_pair(context: ssl.SSLContext, certfile: Path, keyfile: Path) -> None:
+    """Serve this pair to all handshakes from now on; open connections keep theirs.
+
+    Raises StartError, with the context left as it was, when the pair cannot be used.
+    """
+    try:
+        # A scratch context first: a load that fails half-way would leave the live one unusable.
+        for target in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+            # Without the empty password an encrypted key would be asked for on the terminal.
+            target.load_cert_chain(certfile, keyfile, password="")
+    except (OSError, ValueError) as error:
+        raise StartError(
+            f"cannot use the certificate {certfile} with the key {keyfile}: {_reason(error)}; "
+            "give a PEM certificate and its own unencrypted key"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return {"KEY_VALUES_MISMATCH": "the key is another certificate's"}.get(
+            error.reason or "", error.reason or "not PEM"
+        )
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+class Phase(enum.Enum):
+    """What a connection waits for; each phase has a limit in time."""
+
+    HANDSHAKE = enum.auto()
+    """TLS is being set up; asyncio itself ends this one."""
+    IDLE = enum.auto()
+    """The first byte of a request."""
+    READING = enum.auto()
+    """The end of a request whose first byte has come."""
+    ANSWERING = enum.auto()
+    """The application, and the client's taking of the answer."""
+    CLOSING = enum.auto()
+    """The client's consent to the end."""
+
+
+_BETWEEN_REQUESTS = frozenset({Phase.IDLE, Phase.ANSWERING})
+
+
+class Connection(ASGIProtocol):  # type: ignore[misc]
+    """One client's connection, from accept to close, and how long it has been in its phase."""
+
+    worker: HoldfastWorker
+
+    def __init__(self, worker: HoldfastWorker) -> None:
+        super().__init__(worker)
+        self.opening: asyncio.Task[None] | None = None
+        self.enter(Phase.HANDSHAKE)
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase now."""
+        self.phase = phase
+        self.since: float = self.worker.loop.time()
+
+    def finish(self) -> None:
+        """Close in the orderly way; what has been written is still sent."""
+        if self.phase is Phase.HANDSHAKE:
+            self.drop()
+            return
+        self.enter(Phase.CLOSING)
+        # private: also what gunicorn calls at its keep-alive limit.
+        self._close_transport()
+        # private: wakes gunicorn's task for this connection, which then sees that it is closed.
+        self._request_ready.set()
+
+    def drop(self) -> None:
+        """Close at once and forget the connection, whatever it is doing."""
+        self.worker.forget(self)
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """TLS is set up."""
+        self.enter(Phase.IDLE)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave nothing behind; gunicorn alone would keep its task for another three seconds."""
+        super().connection_lost(exc)
+        self.worker.forget(self)
+        self._request_ready.set()  # private: see finish()
+
+    def _feed_callback_parser(self, data: bytes) -> bool:
+        # private: gets all bytes of requests, from the socket and those read ahead. The event is
+        # set from a request's last header until its answer: bytes that come then are read ahead.
+        if self.phase in _BETWEEN_REQUESTS and not self._request_ready.is_set():
+            self.enter(Phase.READING)
+        return bool(super()._feed_callback_parser(data))
+
+    def _on_message_complete(self) -> None:
+        # private: the parser's callback at a request's last byte.
+        self.enter(Phase.ANSWERING)
+        super()._on_message_complete()
+
+    def _arm_keepalive_timer(self) -> None:
+        # private: called after an answer, before waiting for the next request. In the place of a
+        # timer for each request, the worker looks at all connections every TICK.
+        if self.phase is Phase.ANSWERING:
+            self.enter(Phase.IDLE)
+            self.worker.newcomers.pop(self, None)
+
+    def _will_close(self, request: object, response_requires_close: object) -> bool:
+        # private: gunicorn's one place where "Connection: close" is decided. worker.alive stays
+        # True while draining: gunicorn closes by it also where it has promised to keep alive.
+        return self.worker.draining or bool(super()._will_close(request, response_requires_close))
+
+
+class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
+    """The worker: accepts, watches over the limits, drains."""
+
+    loop: asyncio.AbstractEventLoop
+    sockets: list[Any]
+    tls: ssl.SSLContext
+    """The one live TLS context: `load_pair` on it swaps the certificate."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.settings: ServerSettings = self.app.settings
+        self.draining = False
+        self.connections: set[Connection] = set()
+        self.newcomers: dict[Connection, None] = {}
+        """Connections that have had no answer yet, in the order in which they came."""
+        self._limits = {
+            Phase.IDLE: self.settings.keepalive,
+            Phase.READING: self.settings.request_deadline,
+            Phase.ANSWERING: self.settings.answer_deadline,
+            Phase.CLOSING: self.settings.shutdown_timeout,
+        }
+        self._turned_away = 0
+        self._cap_logged = float("-inf")
+
+    def forget(self, connection: Connection) -> None:
+        """Count a connection no longer."""
+        self.connections.discard(connection)
+        self.newcomers.pop(connection, None)
+
+    def handle_exit_signal(self) -> None:
+        """SIGTERM: begin the drain."""
+        self.draining = True
+
+    async def _serve(self) -> None:
+        # private: the whole life of a worker. Nothing of gunicorn's own loop is used.
+        lifespan = await self._boot()
+        while not self._told_to_stop():
+            await self._tick(TICK)
+        await self._drain()
+        await lifespan.shutdown()
+
+    async def _boot(self) -> LifespanManager:
+        lifespan = LifespanManager(self.asgi, self.log, self.state)
+        # Not documented, yet the only place: no argument of asyncio's reaches this size.
+        asyncio.sslproto.SSLProtocol.max_size = READ_BUFFER
+        try:
+            self.tls = server_context(self.settings.certfile, self.settings.keyfile)
+            if self.settings.on_tls is not None:
+                self.settings.on_tls(self.tls)
+            await lifespan.startup()
+            self._listen()
+        except Exception as error:
+            _logger.error("cannot start: %s", error)  # noqa: TRY400 - the cause is in one line
+            raise SystemExit(Arbiter.WORKER_BOOT_ERROR) from error
+        return lifespan
+
+    def _listen(self) -> None:
+        for listener in self.sockets:
+            self.loop.add_reader(listener.fileno(), self._accept, listener.sock)
+        address = _address(self.sockets[0].getsockname())
+        _logger.info("serving on https://%s", address)
+        if self.settings.ready_file is not None:
+            _write_whole(self.settings.ready_file, address)
+
+    def _told_to_stop(self) -> bool:
+        return self.draining or not self.alive or self.ppid != os.getppid()
+
+    async def _tick(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.notify()
+        now = self.loop.time()
+        for connection in list(self.connections):
+            limit = self._limits.get(connection.phase)
+            if limit is None or now - connection.since <= limit:
+                continue
+            if connection.phase is Phase.IDLE:
+                connection.finish()
+            else:
+                connection.drop()
+        if self._turned_away and now - self._cap_logged >= CAP_LOG_INTERVAL:
+            _logger.warning(
+                "%d connections are open, the most allowed: closed %d that had asked nothing",
+                self.settings.max_connections,
+                self._turned_away,
+            )
+            self._turned_away, self._cap_logged = 0, now
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                peer, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause_accepting(listener, error)
+                return
+            self._open(peer)
+
+    def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
+        _logger.error("cannot accept connections for now: %s", error)
+        self._make_room()
+        self.loop.remove_reader(listener.fileno())
+        self.loop.call_later(NO_DESCRIPTORS_PAUSE, self._resume_accepting, listener)
+
+    def _resume_accepting(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
+
+    def _open(self, peer: socket.socket) -> None:
+        if len(self.connections) >= self.settings.max_connections:
+            self._turned_away += 1
+            if not self._make_room():
+                peer.close()
+                return
+        peer.settimeout(0)
+        connection = Connection(self)
+        self.connections.add(connection)
+        self.newcomers[connection] = None
+        opening = self.loop.create_task(self._shake_hands(connection, peer))
+        opening.add_done_callback(lambda _: self._opened(connection, peer))
+        connection.opening = opening
+
+    def _make_room(self) -> bool:
+        """Drop the oldest connection that has never had an answer, and tell whether there was one.
+
+        So clients that stall cannot lock out the API server: it has its answer in milliseconds,
+        and it is they who are the oldest.
+        """
+        for connection in self.newcomers:
+            if connection.phase is not Phase.ANSWERING:
+                connection.drop()
+                return True
+        return False
+
+    async def _shake_hands(self, connection: Connection, peer: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # whatever the client did, it is not served
+            await self.loop.connect_accepted_socket(
+                lambda: connection,
+                peer,
+                ssl=self.tls,
+                ssl_handshake_timeout=self.settings.handshake_timeout,
+                ssl_shutdown_timeout=self.settings.shutdown_timeout,
+            )
+
+    def _opened(self, connection: Connection, peer: socket.socket) -> None:
+        connection.opening = None
+        if connection.transport is None:
+            self.forget(connection)
+            peer.close()  # asyncio has done so too, unless its task was cancelled before it began
+
+    async def _drain(self) -> None:
+        """Announce the end with every answer for a while, then stop accepting, then close."""
+        self.draining = True
+        end = self.loop.time() + self.settings.drain
+        while self.alive and self.loop.time() < end:
+            await self._tick(min(TICK, self.settings.drain))
+        self._stop_accepting()
+        end = self.loop.time() + FINISH
+        while self.alive and self.connections and self.loop.time() < end:
+            self._finish_quiet()
+            await self._tick(TICK / 5)
+        for connection in list(self.connections):
+            connection.drop()
+
+    def _stop_accepting(self) -> None:
+        for listener in self.sockets:
+            self._accept(listener.sock)  # who has been let in by the kernel is still served
+            self.loop.remove_reader(listener.fileno())
+            listener.close()
+        self.sockets = []
+
+    def _finish_quiet(self) -> None:
+        now = self.loop.time()
+        for connection in list(self.connections):
+            if now - connection.since < QUIET:
+                continue
+            if connection.phase is Phase.CLOSING:
+                connection.drop()
+            elif connection.phase in {Phase.IDLE, Phase.HANDSHAKE}:
+                connection.finish()
+
+
+def _address(name: tuple[Any, ...]) -> str:
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that no reader can see half-written."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
