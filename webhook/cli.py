@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from webhook import config, logs, plugins
+from webhook import config, guard, logs, plugins
 from webhook.errors import HoldfastError, StartError
 from webhook.metrics import ControllerMetrics, ServerMetrics
 from webhook.pipeline import Observe, Pipeline
@@ -233,6 +233,18 @@ def check_config(file: Path) -> None:
     for profile in pipeline.profiles.values():
         names = ", ".join(plugin.name for plugin in profile.plugins) or "no plugin"
         click.echo(f"{file}: profile {profile.name}: {names}")
+
+
+@cli.command()
+@_config_option
+def policies(*, config_path: Path | None) -> None:
+    r"""Print the admission policies that guard holds, and Holdfast itself, as YAML.
+
+    \b
+    Example: holdfast policies --config holdfast.yaml | kubectl apply -f -
+    """
+    pipeline = _pipeline(config_path, _unobserved)
+    click.echo(guard.manifest(guard.policies(pipeline)), nl=False)
 
 
 def _pipeline(path: Path | None, observe: Observe) -> Pipeline:

@@ -1,0 +1,654 @@
+"""The policies on a real API server, with real users, the roles that ship, and the controller
+under its own ServiceAccount. Pods are gated by hand, so that no webhook is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import pytest
+import yaml
+
+from controlplane.errors import ControlPlaneError
+from controlplane.launcher import ControlPlane
+from demo.command import Command
+from tests.e2e.world import Object, World, gates, pod
+from webhook import guard
+
+pytestmark = pytest.mark.xdist_group("guard")
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+GATE, FOREIGN_GATE = "holdfast.dev/delay", "example.com/mine"
+CONTROLLER = "system:serviceaccount:holdfast-system:holdfast-controller"
+POLICIES = (guard.HOLD, guard.CONTROLLER_PODS, guard.CONTROLLER_WEBHOOKS)
+
+Operation = dict[str, Any]
+Row = tuple[Sequence[Operation], str]
+"""A JSON patch, and what is said of it."""
+
+P = ParamSpec("P")
+
+_numbers = itertools.count(1)
+
+
+def annotation(key: str, value: str | None) -> Operation:
+    path = f"/metadata/annotations/{key.replace('/', '~1')}"
+    return {"op": "remove", "path": path} if value is None else write(path, value)
+
+
+def write(path: str, value: Any) -> Operation:
+    return {"op": "add", "path": path, "value": value}
+
+
+STRIP = {"op": "remove", "path": "/spec/schedulingGates/0"}
+
+HOLD_CHANGES: Mapping[str, Row] = {
+    "gate taken off": ([STRIP], "release it"),
+    "delay 0": ([annotation("delay", "0")], "change delay"),
+    "delay removed": ([annotation("delay", None)], "change delay"),
+    "another key of a delay": (
+        [annotation("holdfast.dev/delay", "0")],
+        "change holdfast.dev/delay",
+    ),
+    "not-before added": (
+        [annotation("holdfast.dev/not-before", "2020-01-01T00:00:00Z")],
+        "change holdfast.dev/not-before",
+    ),
+    "jitter added": ([annotation("holdfast.dev/jitter", "1h")], "change holdfast.dev/jitter"),
+    "hint changed": ([annotation("holdfast.dev/held", "delay=1s")], "change holdfast.dev/held"),
+    "hint removed": ([annotation("holdfast.dev/held", None)], "change holdfast.dev/held"),
+    "profile changed": ([annotation("holdfast.dev/profile", "x")], "change holdfast.dev/profile"),
+    "all annotations removed": (
+        [{"op": "remove", "path": "/metadata/annotations"}],
+        "change delay, holdfast.dev/held, holdfast.dev/profile",
+    ),
+    "both": ([STRIP, annotation("delay", "0")], "release it or change delay"),
+}
+
+CONTROLLER_MAY_NOT: Mapping[str, Row] = {
+    "image": ([write("/spec/containers/0/image", "evil")], "spec.containers"),
+    "image of an init container": (
+        [write("/spec/initContainers/0/image", "evil")],
+        "spec.initContainers",
+    ),
+    "active deadline": ([write("/spec/activeDeadlineSeconds", 1)], "spec.activeDeadlineSeconds"),
+    "label": ([write("/metadata/labels/app", "other")], "metadata.labels"),
+    "label added": ([write("/metadata/labels/new", "one")], "metadata.labels"),
+    "labels removed": ([{"op": "remove", "path": "/metadata/labels"}], "metadata.labels"),
+    "annotation of others": (
+        [annotation("team", "b")],
+        "annotations outside holdfast.dev/",
+    ),
+    "annotation of others added": (
+        [annotation("example.com/new", "b")],
+        "annotations outside holdfast.dev/",
+    ),
+    "annotation of others removed": (
+        [annotation("team", None)],
+        "annotations outside holdfast.dev/",
+    ),
+    "the user's delay": ([annotation("delay", "0")], "annotations outside holdfast.dev/"),
+    "owner": (
+        [
+            write(
+                "/metadata/ownerReferences",
+                [{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}],
+            )
+        ],
+        "metadata.ownerReferences",
+    ),
+    "foreign gate": ([{"op": "remove", "path": "/spec/schedulingGates/1"}], "spec.schedulingGates"),
+    "all gates": ([{"op": "remove", "path": "/spec/schedulingGates"}], "spec.schedulingGates"),
+    "foreign finalizer": (
+        [{"op": "remove", "path": "/metadata/finalizers/1"}],
+        "metadata.finalizers",
+    ),
+    "all finalizers": ([{"op": "remove", "path": "/metadata/finalizers"}], "metadata.finalizers"),
+    "finalizer added": (
+        [write("/metadata/finalizers/-", "example.com/new")],
+        "metadata.finalizers",
+    ),
+    "finalizer of ours added": (
+        [write("/metadata/finalizers/-", "holdfast.dev/new")],
+        "metadata.finalizers",
+    ),
+}
+
+CONTROLLER_MAY: Mapping[str, Sequence[Operation]] = {
+    "release": [STRIP],
+    "finalizer of ours taken off": [{"op": "remove", "path": "/metadata/finalizers/0"}],
+    "annotations of ours": [
+        annotation("holdfast.dev/held", None),
+        annotation("holdfast.dev/new", "a"),
+    ],
+    "node selector": [write("/spec/nodeSelector", {"disk": "fast"})],
+    "toleration": [write("/spec/tolerations/-", {"key": "a", "operator": "Exists"})],
+    "affinity with the release": [
+        write(
+            "/spec/affinity",
+            {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {
+                                "matchFields": [
+                                    {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
+                                ]
+                            }
+                        ]
+                    }
+                }
+            },
+        ),
+        STRIP,
+    ],
+}
+
+SERVICE = {"service": {"namespace": "holdfast-system", "name": "holdfast-webhook", "path": "/x"}}
+
+
+def rule(**changes: list[str]) -> Object:
+    usual = {"apiGroups": [""], "resources": ["pods"], "operations": ["CREATE", "UPDATE"]}
+    return {**usual, "apiVersions": ["v1"], **changes}
+
+
+def configuration(
+    kind: str, name: str = "holdfast", *, client: Object = SERVICE, rules: Sequence[Object] = ()
+) -> Object:
+    webhook = {
+        "name": "pods.holdfast.dev",
+        "clientConfig": client,
+        "rules": list(rules) or [rule()],
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 1,
+        # so that what is really stored harms nothing
+        "objectSelector": {"matchLabels": {"nobody": "has-this"}},
+    }
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "webhooks": [webhook],
+    }
+
+
+KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+_OTHER_NAME = "may only write webhook configurations of the name holdfast"
+_OTHER_SERVICE = "may only register webhooks of the Service holdfast-system/holdfast-webhook"
+_OTHER_RULES = "may only register webhooks for CREATE and UPDATE of pods and workloads"
+
+WEBHOOKS_REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "another name": ({"name": "other"}, _OTHER_NAME),
+    "a url": ({"client": {"url": "https://evil.example.com/x"}}, _OTHER_SERVICE),
+    "another namespace": (
+        {"client": {"service": {**SERVICE["service"], "namespace": "default"}}},
+        _OTHER_SERVICE,
+    ),
+    "another service": (
+        {"client": {"service": {**SERVICE["service"], "name": "evil"}}},
+        _OTHER_SERVICE,
+    ),
+    "secrets": ({"rules": [rule(), rule(resources=["secrets"])]}, _OTHER_RULES),
+    "every resource": ({"rules": [rule(resources=["*"])]}, _OTHER_RULES),
+    "a subresource": ({"rules": [rule(resources=["pods/exec"])]}, _OTHER_RULES),
+    "every group": ({"rules": [rule(apiGroups=["*"])]}, _OTHER_RULES),
+    "deletion": ({"rules": [rule(operations=["DELETE"])]}, _OTHER_RULES),
+    "every operation": ({"rules": [rule(operations=["*"])]}, _OTHER_RULES),
+}
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Somebody who uses kubectl in one namespace."""
+
+    world: World
+    kubeconfig: Path
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl as this user."""
+        return self.world.plane.kubectl(
+            "--namespace", self.world.namespace, *arguments, stdin=stdin, kubeconfig=self.kubeconfig
+        )
+
+    def patch(
+        self, name: str, operations: Sequence[Operation], *more: str, dry_run: bool = True
+    ) -> str:
+        """Patch a pod; a dry run passes all admission."""
+        dry = ["--dry-run=server"] if dry_run else []
+        patch = json.dumps(list(operations))
+        return self.kubectl("patch", "pod", name, "--type=json", f"--patch={patch}", *dry, *more)
+
+    def create(self, *objects: Object, dry_run: bool = True) -> str:
+        """Create objects."""
+        dry = ["--dry-run=server"] if dry_run else []
+        return self.kubectl("create", "-f", "-", *dry, stdin=yaml.safe_dump_all(objects))
+
+
+def refusal(call: Callable[P, object], *arguments: P.args, **more: P.kwargs) -> str:
+    """Do what may be refused, and return what the user is told; nothing where it is not."""
+    try:
+        call(*arguments, **more)
+    except ControlPlaneError as exc:
+        return str(exc)
+    return ""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A cluster with roles, policies and the controller, as they ship."""
+
+    plane: ControlPlane
+    token_kubeconfig: Path
+
+    def world(self) -> World:
+        """Make a namespace with a developer, jane, and an admin, amy."""
+        world = World.in_new_namespace(self.plane, f"guard-{next(_numbers)}")
+        for user, role in (("jane", "edit"), ("amy", "admin")):
+            world.kubectl("create", "rolebinding", user, f"--user={user}", f"--clusterrole={role}")
+        return world
+
+    def controller(self, world: World) -> Actor:
+        """Act as the controller does."""
+        return Actor(world, self.token_kubeconfig)
+
+    def user(self, world: World, name: str) -> Actor:
+        """Act as a person."""
+        return Actor(world, self.plane.kubeconfig_for(name))
+
+    def apply_guard(self) -> None:
+        """Apply the policies and their bindings, as they ship."""
+        self.plane.kubectl("apply", "-k", str(MANIFESTS / "guard"))
+
+    def probe(self, world: World, policy: str) -> str:
+        """Ask, in a dry run, for what a policy alone refuses; return what is said."""
+        probes = {
+            guard.HOLD: lambda: self.user(world, "jane").patch("probed", [STRIP]),
+            guard.CONTROLLER_PODS: lambda: self.controller(world).patch(
+                "probed", [write("/metadata/labels", {"a": "b"})]
+            ),
+            guard.CONTROLLER_WEBHOOKS: lambda: self.controller(world).create(
+                configuration(KINDS[0], "other")
+            ),
+        }
+        return refusal(probes[policy])
+
+    def await_policy(self, world: World, policy: str) -> None:
+        """Wait until the API server follows a policy, which takes it a moment."""
+        world.eventually(lambda: policy in self.probe(world, policy))
+
+    @contextmanager
+    def left_out(self, world: World, policy: str) -> Iterator[None]:
+        """Take a policy's binding away for a while."""
+        world.apply(held("probed"))
+        self.plane.kubectl("delete", "validatingadmissionpolicybinding", policy)
+        try:
+            world.eventually(lambda: not self.probe(world, policy))
+            yield
+        finally:
+            self.apply_guard()
+            self.await_policy(world, policy)
+
+
+def held(name: str, **annotations: str) -> Object:
+    """Make a pod as the webhook would have left it, to be held for long."""
+    hint = {"holdfast.dev/held": "delay=1000s", "holdfast.dev/profile": "*"}
+    return pod(name, {"delay": "1000", **hint, **annotations}, schedulingGates=[{"name": GATE}])
+
+
+def full(name: str) -> Object:
+    """Make a held pod that has something of everything the controller must not touch."""
+    made = held(name, team="a")
+    made["metadata"]["labels"] = {"app": "mine"}
+    made["metadata"]["finalizers"] = ["holdfast.dev/sticky", "example.com/mine"]
+    spec = made["spec"]
+    spec["schedulingGates"].append({"name": FOREIGN_GATE})
+    spec["initContainers"] = [{"name": "first", "image": "busybox"}]
+    spec["tolerations"] = [{"key": "mine", "operator": "Exists"}]
+    return made
+
+
+def kubeconfig(plane: ControlPlane, token: str) -> str:
+    """Write a kubeconfig for a ServiceAccount's token."""
+    ca = base64.b64encode(plane.ca.read_bytes()).decode()
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "controller",
+            "clusters": [
+                {
+                    "name": "plane",
+                    "cluster": {"server": plane.server, "certificate-authority-data": ca},
+                }
+            ],
+            "users": [{"name": "controller", "user": {"token": token}}],
+            "contexts": [
+                {"name": "controller", "context": {"cluster": "plane", "user": "controller"}}
+            ],
+        }
+    )
+
+
+def temptation() -> list[Object]:
+    """Make rights for the controller that it never has, so that only policies stop it."""
+    name = "far-too-much"
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name},
+        "rules": [
+            {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]},
+            {
+                "apiGroups": ["admissionregistration.k8s.io"],
+                "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+                "verbs": ["*"],
+            },
+        ],
+    }
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": name,
+        },
+        "subjects": [{"kind": "User", "name": CONTROLLER}],
+    }
+    return [role, binding]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guard")
+    token_kubeconfig = folder / "controller.kubeconfig"
+    with ControlPlane(nodes=1, audit=True) as plane:
+        plane.kubectl("apply", "-k", str(MANIFESTS / "rbac"))
+        plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(temptation()))
+        token = plane.kubectl(
+            "create", "token", "holdfast-controller", "--namespace=holdfast-system"
+        )
+        token_kubeconfig.write_text(kubeconfig(plane, token.strip()))
+        running = Guarded(plane, token_kubeconfig)
+        running.apply_guard()
+        world = running.world()
+        world.apply(held("probed"))
+        for policy in POLICIES:
+            running.await_policy(world, policy)
+        arguments = ["--kubeconfig", str(token_kubeconfig), "--health-port", "0"]
+        with Command("controller", *arguments, log=folder / "controller.log"):
+            yield running
+
+
+@pytest.fixture
+def world(guarded: Guarded) -> World:
+    return guarded.world()
+
+
+@pytest.fixture(scope="module")
+def shared(guarded: Guarded) -> World:
+    """A namespace with pods for all tests that only ever try, in dry runs."""
+    world = guarded.world()
+    world.apply(held("held"), full("full"))
+    return world
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_api_server_finds_nothing_wrong_with_the_types(guarded: Guarded, policy: str) -> None:
+    def checked() -> Object:
+        seen = guarded.plane.kubectl("get", "validatingadmissionpolicy", policy, "-o", "json")
+        found: Object = json.loads(seen)
+        status = found.get("status", {})
+        current = status.get("observedGeneration") == found["metadata"]["generation"]
+        return status if current and "typeChecking" in status else {}
+
+    world = World(guarded.plane, "default")
+    assert world.eventually(checked)["typeChecking"] == {}
+
+
+def test_applying_the_manifests_again_changes_nothing(guarded: Guarded) -> None:
+    for folder in ("rbac", "guard"):
+        said = guarded.plane.kubectl("apply", "-k", str(MANIFESTS / folder)).splitlines()
+        assert [line for line in said if not line.endswith(" unchanged")] == []
+
+
+@pytest.mark.parametrize(("change", "what"), HOLD_CHANGES.values(), ids=HOLD_CHANGES)
+def test_a_developer_can_neither_release_nor_change_what_decides(
+    guarded: Guarded, shared: World, change: Sequence[Operation], what: str
+) -> None:
+    told = refusal(guarded.user(shared, "jane").patch, "held", change, dry_run=False)
+    where = shared.namespace
+    assert told.endswith(
+        f"pod {where}/held is held by holdfast.dev/delay: jane may not {what}; only who may "
+        f"'release' holds.holdfast.dev in namespace {where} may: ask for the role holdfast-releaser"
+    )
+
+
+def test_the_key_that_the_hint_names_decides_though_no_configuration_knows_it(
+    guarded: Guarded, world: World
+) -> None:
+    hint = {"example.com/wait": "1000", "holdfast.dev/held": "example.com/wait=1000s,jitter=1s"}
+    world.apply(pod("old", hint, schedulingGates=[{"name": GATE}]))
+    jane = guarded.user(world, "jane")
+    told = refusal(jane.patch, "old", [annotation("example.com/wait", "0")])
+    assert "jane may not change example.com/wait;" in told
+    jane.patch("old", [annotation("jitter", "mine")])
+
+
+def test_annotations_cannot_be_changed_through_the_status_either(
+    guarded: Guarded, world: World
+) -> None:
+    world.apply(held("held"))
+    world.kubectl("create", "role", "status", "--verb=get,patch", "--resource=pods/status")
+    world.kubectl("create", "rolebinding", "status", "--user=jane", "--role=status")
+    jane = guarded.user(world, "jane")
+    told = refusal(jane.patch, "held", [annotation("delay", "0")], "--subresource=status")
+    assert "jane may not change delay;" in told
+    jane.patch("held", [annotation("team", "a")], "--subresource=status")
+
+
+def test_the_admin_of_a_namespace_may_do_all_of_it_there(guarded: Guarded, world: World) -> None:
+    world.apply(held("held"))
+    amy = guarded.user(world, "amy")
+    world.eventually(lambda: not refusal(amy.patch, "held", [STRIP]))  # is aggregated
+    told = {name: refusal(amy.patch, "held", c) for name, (c, _) in HOLD_CHANGES.items()}
+    assert told == dict.fromkeys(HOLD_CHANGES, "")
+    amy.patch("held", [STRIP], dry_run=False)
+    assert gates(world.get("pod", "held")) == []
+
+
+def test_the_role_that_the_refusal_names_is_the_cure(guarded: Guarded, world: World) -> None:
+    world.apply(held("held"))
+    jane = guarded.user(world, "jane")
+    assert "ask for the role holdfast-releaser" in refusal(jane.patch, "held", [STRIP])
+    world.kubectl("create", "rolebinding", "cure", "--user=jane", "--clusterrole=holdfast-releaser")
+    world.eventually(lambda: not refusal(jane.patch, "held", [STRIP]))
+
+
+def test_the_right_to_release_ends_with_the_namespace(
+    guarded: Guarded, world: World, shared: World
+) -> None:
+    world.kubectl("create", "rolebinding", "more", "--user=amy", "--clusterrole=edit")
+    shared.kubectl("create", "rolebinding", "guest", "--user=ann", "--clusterrole=edit")
+    world.kubectl("create", "rolebinding", "chief", "--user=ann", "--clusterrole=admin")
+    told = refusal(guarded.user(shared, "ann").patch, "held", [STRIP])
+    assert "ann may not release it" in told
+
+
+def test_a_developer_does_everything_else_with_a_held_pod(guarded: Guarded, world: World) -> None:
+    world.apply(full("full"))
+    jane = guarded.user(world, "jane")
+    jane.kubectl("label", "pod", "full", "app=other", "--overwrite")
+    jane.kubectl("annotate", "pod", "full", "team=b", "sticky=yes", "--overwrite")
+    jane.patch("full", [{"op": "remove", "path": "/spec/schedulingGates/1"}], dry_run=False)
+    jane.patch("full", [{"op": "remove", "path": "/metadata/finalizers"}], dry_run=False)
+    assert gates(world.get("pod", "full")) == [GATE]
+    jane.kubectl("delete", "pod", "full")
+    assert world.all("pods") == []
+
+
+def test_the_annotations_of_a_pod_without_our_gate_are_anybodys(
+    guarded: Guarded, world: World
+) -> None:
+    foreign = {"schedulingGates": [{"name": FOREIGN_GATE}]}
+    world.apply(pod("free", {"delay": "15"}), pod("others", {"delay": "15"}, **foreign))
+    jane = guarded.user(world, "jane")
+    for name in ("free", "others"):
+        jane.kubectl("annotate", "pod", name, "delay=0", "holdfast.dev/held=x", "--overwrite")
+        jane.kubectl("annotate", "pod", name, "delay-", "holdfast.dev/held-")
+    jane.patch("others", [STRIP], dry_run=False)
+
+
+def test_the_controller_releases_under_its_own_account(guarded: Guarded, world: World) -> None:
+    world.apply(
+        pod("soon", {"delay": "1"}, schedulingGates=[{"name": GATE}, {"name": FOREIGN_GATE}])
+    )
+    world.eventually(lambda: "soon" in world.releases())
+    assert gates(world.get("pod", "soon")) == [FOREIGN_GATE]
+    (who,) = {
+        event["user"]["username"]
+        for event in world.audit()
+        if event["verb"] == "patch"
+        and event["userAgent"] == "holdfast"
+        and event["objectRef"]["resource"] == "pods"
+    }
+    assert who == CONTROLLER
+
+
+def test_a_pod_as_large_as_they_get_is_released_and_guarded(guarded: Guarded, world: World) -> None:
+    large = pod(
+        "large",
+        {"delay": "3"} | {f"example.com/key-{number:05}": "x" * 40 for number in range(4000)},
+        schedulingGates=[
+            *({"name": f"example.com/gate-{number}"} for number in range(1000)),
+            {"name": GATE},
+        ],
+        initContainers=[{"name": f"first-{number}", "image": "busybox"} for number in range(200)],
+    )
+    large["metadata"]["labels"] = {f"label-{number:04}": "x" * 60 for number in range(1000)}
+    jane = guarded.user(world, "jane")
+    jane.create(large, dry_run=False)
+    jane.kubectl("label", "pod", "large", "app=mine")
+    told = refusal(jane.patch, "large", [annotation("delay", "0")])
+    assert "jane may not change delay;" in told
+    world.eventually(lambda: "large" in world.releases())
+    assert len(gates(world.get("pod", "large"))) == 1000
+
+
+def test_a_pod_with_far_too_many_gates_of_ours_wedges_nothing(
+    guarded: Guarded, world: World
+) -> None:
+    many = [{"name": f"holdfast.dev/gate-{number}"} for number in range(2000)]
+    made = pod("many", {"delay": "1000"}, schedulingGates=many)
+    made["metadata"]["finalizers"] = ["example.com/mine"]
+    jane = guarded.user(world, "jane")
+    jane.create(made, dry_run=False)
+    jane.patch("many", [{"op": "remove", "path": "/metadata/finalizers"}], dry_run=False)
+    guarded.controller(world).patch("many", [{"op": "remove", "path": "/spec/schedulingGates"}])
+    assert "many" in refusal(jane.patch, "many", [STRIP])
+
+
+@pytest.mark.parametrize(("change", "what"), CONTROLLER_MAY_NOT.values(), ids=CONTROLLER_MAY_NOT)
+def test_the_controller_cannot_change_what_is_not_its_own(
+    guarded: Guarded, shared: World, change: Sequence[Operation], what: str
+) -> None:
+    told = refusal(guarded.controller(shared).patch, "full", change)
+    assert f"'holdfast-controller-pods' denied request: {CONTROLLER} may not change {what}" in told
+
+
+@pytest.mark.parametrize("change", CONTROLLER_MAY.values(), ids=CONTROLLER_MAY)
+def test_the_controller_can_do_its_work(
+    guarded: Guarded, shared: World, change: Sequence[Operation]
+) -> None:
+    assert "patched" in guarded.controller(shared).patch("full", change)
+
+
+def test_the_controller_cannot_change_a_subresource(guarded: Guarded, shared: World) -> None:
+    change = [write("/status/message", "all is well")]
+    told = refusal(guarded.controller(shared).patch, "full", change, "--subresource=status")
+    assert f"{CONTROLLER} may not change a subresource of a pod" in told
+
+
+def test_nobody_adds_a_gate_to_a_stored_pod(guarded: Guarded, shared: World) -> None:
+    for actor in (guarded.controller(shared), guarded.user(shared, "amy")):
+        add = [write("/spec/schedulingGates/-", {"name": "holdfast.dev/other"})]
+        assert "only deletion is allowed" in refusal(actor.patch, "full", add)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("change", "what"), WEBHOOKS_REFUSED.values(), ids=WEBHOOKS_REFUSED)
+def test_the_controller_cannot_register_what_is_not_ours(
+    guarded: Guarded, shared: World, kind: str, change: dict[str, Any], what: str
+) -> None:
+    controller = guarded.controller(shared)
+    told = refusal(controller.create, configuration(kind, **change))
+    assert f"'holdfast-controller-webhooks' denied request: {CONTROLLER} {what}" in told
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_controller_keeps_our_webhook_configurations(
+    guarded: Guarded, shared: World, kind: str
+) -> None:
+    controller = guarded.controller(shared)
+    ours, theirs = configuration(kind), configuration(kind, "others")
+    ours["webhooks"][0]["rules"] += [
+        rule(apiGroups=["apps"], resources=["deployments", "statefulsets", "daemonsets"]),
+        rule(apiGroups=["batch"], resources=["jobs", "cronjobs"]),
+        rule(apiGroups=["kubevirt.io"], resources=["virtualmachines"]),
+    ]
+    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(theirs))
+    controller.create({**ours, "webhooks": []}, dry_run=False)
+    evil = {"url": "https://evil.example.com/x"}
+
+    def replace(made: Object) -> str:
+        return controller.kubectl("replace", "-f", "-", stdin=yaml.safe_dump(made))
+
+    replace(ours)
+    assert _OTHER_SERVICE in refusal(replace, configuration(kind, client=evil))
+    assert _OTHER_NAME in refusal(replace, theirs)
+    assert _OTHER_NAME in refusal(controller.kubectl, "delete", kind, "others")
+    assert _OTHER_NAME in refusal(controller.kubectl, "delete", kind, "--all")
+    assert refusal(controller.kubectl, "get", kind, "others") == ""
+    shared.plane.kubectl("delete", kind, "others", "holdfast", "--ignore-not-found")
+
+
+def test_others_register_what_they_like(shared: World) -> None:
+    for kind in KINDS:
+        for change, _ in WEBHOOKS_REFUSED.values():
+            made = yaml.safe_dump(configuration(kind, **change))
+            shared.plane.kubectl("create", "-f", "-", "--dry-run=server", stdin=made)
+
+
+def test_without_the_hold_policy_a_developer_may(guarded: Guarded, world: World) -> None:
+    world.apply(held("held"))
+    jane = guarded.user(world, "jane")
+    with guarded.left_out(world, guard.HOLD):
+        told = [refusal(jane.patch, "held", c) for c, _ in HOLD_CHANGES.values()]
+        assert told == [""] * len(HOLD_CHANGES)
+
+
+def test_without_the_pods_policy_the_controller_may(guarded: Guarded, world: World) -> None:
+    world.apply(full("full"))
+    controller = guarded.controller(world)
+    with guarded.left_out(world, guard.CONTROLLER_PODS):
+        changes = [change for change, _ in CONTROLLER_MAY_NOT.values()]
+        told = [refusal(controller.patch, "full", c) for c in changes]
+        assert told == [""] * len(changes)
+
+
+def test_without_the_webhooks_policy_the_controller_may(guarded: Guarded, world: World) -> None:
+    controller = guarded.controller(world)
+    with guarded.left_out(world, guard.CONTROLLER_WEBHOOKS):
+        made = [configuration(KINDS[0], **change) for change, _ in WEBHOOKS_REFUSED.values()]
+        told = [refusal(controller.create, m) for m in made]
+        assert told == [""] * len(made)

@@ -1,0 +1,360 @@
+"""The guard: admission policies over who may release a pod, and over Holdfast itself. Pure.
+
+Three ValidatingAdmissionPolicies, each with its binding, each of use without the others. They run
+within the API server, so they hold while no process of Holdfast does:
+
+- `holdfast-hold`: only who may `release` a hold takes our gate off, or changes what decides;
+- `holdfast-controller-pods`: what the controller may change of a pod, which RBAC cannot say;
+- `holdfast-controller-webhooks`: whom the controller may register, and for what.
+
+An expression that fails refuses the request, so each reads what may be absent with `?`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from webhook import holds, workloads
+from webhook.conditions import string
+from webhook.pipeline import Pipeline
+
+API_VERSION = "admissionregistration.k8s.io/v1"
+HOLD = "holdfast-hold"
+CONTROLLER_PODS = "holdfast-controller-pods"
+CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
+
+RELEASE_VERB, RELEASE_GROUP, RELEASE_RESOURCE = "release", holds.DOMAIN, "holds"
+"""What RBAC grants to those who may release: a verb on a resource that exists in rules alone."""
+RELEASER = "holdfast-releaser"
+"""The ClusterRole that grants it, named in refusals."""
+
+FIXED_FIELDS = (
+    "metadata.labels",
+    "metadata.ownerReferences",
+    "metadata.generateName",
+    "spec.containers",
+    "spec.initContainers",
+    "spec.ephemeralContainers",
+    "spec.activeDeadlineSeconds",
+    "spec.terminationGracePeriodSeconds",
+)
+"""All that the API server lets an update change, beyond what the controller is there to change.
+
+It keeps the rest of a pod's spec as it is itself (ValidatePodUpdate in its source).
+"""
+
+_HINT_PARTS = ("not-before", "jitter")
+"""What a hint names beside the key of a delay; these are no keys of annotations."""
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where Holdfast is installed, and as whom it acts."""
+
+    namespace: str = "holdfast-system"
+    service: str = "holdfast-webhook"
+    """The only Service that the controller may register."""
+    controller: str = "system:serviceaccount:holdfast-system:holdfast-controller"
+    """The controller's user name."""
+    configurations: tuple[str, ...] = ("holdfast",)
+    """The names of the webhook configurations that are Holdfast's own."""
+    own_annotations: tuple[str, ...] = ()
+    """Annotations outside `holdfast.dev/` that the controller may write on pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """A validation: what has to be true, and what is said when it is not."""
+
+    expression: str
+    message: str
+    message_expression: str = ""
+
+    def as_object(self) -> Object:
+        """Write it as the API has it."""
+        written = {"expression": self.expression, "message": self.message, "reason": "Forbidden"}
+        if self.message_expression:
+            written["messageExpression"] = self.message_expression
+        return written
+
+
+def policies(pipeline: Pipeline, installation: Installation | None = None) -> list[Object]:
+    """Make the three policies, each followed by its binding."""
+    where = installation or Installation()
+    made = (hold_policy(deciding_keys(pipeline)), pods_policy(where), webhooks_policy(where))
+    return [each for policy in made for each in (policy, _binding(policy["metadata"]["name"]))]
+
+
+def manifest(objects: Iterable[Object]) -> str:
+    """Write objects as YAML, expressions in blocks that can be read."""
+    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=100, explicit_start=True)
+
+
+def deciding_keys(pipeline: Pipeline) -> list[str]:
+    """Name the annotations that decide about a held pod: the plugins', the hint, the profile."""
+    plugins = (plugin for profile in pipeline.profiles.values() for plugin in profile.plugins)
+    configured = (key for plugin in plugins for key in plugin.keys)
+    return list(dict.fromkeys((*configured, holds.HELD, holds.PROFILE)))
+
+
+def hold_policy(keys: Sequence[str]) -> Object:
+    """Make the policy that keeps held pods held.
+
+    It takes in `pods/status`, by which annotations can be changed as well.
+    """
+    what = (
+        "((variables.taken.size() > 0 ? ['release it'] : [])\n"
+        "  + (variables.changed.size() > 0 ? ['change ' + variables.changed.join(', ')] : []))\n"
+        "  .join(' or ')"
+    )
+    return _policy(
+        HOLD,
+        rule=_rule("", ["pods", "pods/status"], ["UPDATE"]),
+        condition=("changes-a-hold", _changes_a_hold(keys)),
+        variables={
+            "gates": f"{_gates('oldObject')}\n"
+            f"  .filter(gate, {_is_own('gate.name')}).map(gate, gate.name)",
+            "taken": _taken(),
+            "changed": _changed(keys),
+            "what": what,
+        },
+        checks=[
+            _Check(
+                f"authorizer.group({string(RELEASE_GROUP)}).resource({string(RELEASE_RESOURCE)})\n"
+                "  .namespace(request.namespace).name(request.name)\n"
+                f"  .check({string(RELEASE_VERB)}).allowed()",
+                "the pod is held by Holdfast; only who may "
+                f"{RELEASE_VERB!r} {RELEASE_RESOURCE}.{RELEASE_GROUP} in its namespace may release "
+                f"it or change what decides: ask for the role {RELEASER}",
+                "'pod ' + request.namespace + '/' + request.name + ' is held by '\n"
+                "  + variables.gates.join(', ') + ': ' + request.userInfo.username\n"
+                "  + ' may not ' + variables.what + '; only who may \\'release\\' '\n"
+                f"  + '{RELEASE_RESOURCE}.{RELEASE_GROUP} in namespace ' + request.namespace\n"
+                f"  + ' may: ask for the role {RELEASER}'",
+            )
+        ],
+    )
+
+
+def pods_policy(where: Installation) -> Object:
+    """Make the policy that bounds what the controller changes of a pod."""
+    may_not = f"{where.controller} may not change"
+    return _policy(
+        CONTROLLER_PODS,
+        rule=_rule("", ["pods", "pods/*"], ["UPDATE"]),
+        condition=_by_controller(where),
+        checks=[
+            _Check(
+                "!has(request.subResource) || request.subResource == ''",
+                f"{may_not} a subresource of a pod",
+            ),
+            _Check(
+                _only_own_removed("spec.?schedulingGates.orValue([]).map(gate, gate.name)"),
+                f"{may_not} spec.schedulingGates but by taking gates under {holds.OWN_PREFIX} off",
+            ),
+            _Check(
+                _only_own_removed("metadata.?finalizers.orValue([])"),
+                f"{may_not} metadata.finalizers but by taking finalizers under "
+                f"{holds.OWN_PREFIX} off",
+            ),
+            _Check(
+                _other_annotations_kept(where.own_annotations),
+                f"{may_not} annotations outside {holds.OWN_PREFIX}",
+            ),
+            *(
+                _Check(f"{_field('object', path)} == {_field('oldObject', path)}", text)
+                for path in FIXED_FIELDS
+                for text in [f"{may_not} {path}"]
+            ),
+        ],
+    )
+
+
+def webhooks_policy(where: Installation) -> Object:
+    """Make the policy that bounds the webhooks which the controller registers."""
+    groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
+    resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
+    may_only = f"{where.controller} may only"
+    return _policy(
+        CONTROLLER_WEBHOOKS,
+        rule=_rule(
+            "admissionregistration.k8s.io",
+            ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+            ["CREATE", "UPDATE", "DELETE"],
+        ),
+        condition=_by_controller(where),
+        checks=[
+            _Check(
+                "(request.operation == 'DELETE' ? oldObject.metadata.name : object.metadata.name)\n"
+                f"  in {_list(where.configurations)}",
+                f"{may_only} write webhook configurations of the name "
+                f"{' or '.join(where.configurations)}",
+            ),
+            _Check(
+                _each_webhook(
+                    "has(webhook.clientConfig.service) && !has(webhook.clientConfig.url)\n"
+                    f"  && webhook.clientConfig.service.namespace == {string(where.namespace)}\n"
+                    f"  && webhook.clientConfig.service.name == {string(where.service)}"
+                ),
+                f"{may_only} register webhooks of the Service {where.namespace}/{where.service}",
+            ),
+            _Check(
+                _each_webhook(
+                    "webhook.?rules.orValue([]).all(rule,\n"
+                    "    rule.?operations.orValue([]).all(one, one in ['CREATE', 'UPDATE'])\n"
+                    f"    && rule.?apiGroups.orValue([]).all(one, one in {_list(groups)})\n"
+                    f"    && rule.?resources.orValue([]).all(one, one in\n"
+                    f"      {_list(resources)}))"
+                ),
+                f"{may_only} register webhooks for CREATE and UPDATE of pods and workloads",
+            ),
+        ],
+    )
+
+
+def _policy(
+    name: str,
+    *,
+    rule: Object,
+    condition: tuple[str, str],
+    checks: Iterable[_Check],
+    variables: Mapping[str, str] | None = None,
+) -> Object:
+    condition_name, condition_expression = condition
+    spec: Object = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": [rule]},
+        "matchConditions": [{"name": condition_name, "expression": condition_expression}],
+        "variables": [
+            {"name": variable, "expression": expression}
+            for variable, expression in (variables or {}).items()
+        ],
+        "validations": [check.as_object() for check in checks],
+    }
+    return _object("ValidatingAdmissionPolicy", name, spec)
+
+
+def _binding(policy: str) -> Object:
+    spec = {"policyName": policy, "validationActions": ["Deny"]}
+    return _object("ValidatingAdmissionPolicyBinding", policy, spec)
+
+
+def _object(kind: str, name: str, spec: Object) -> Object:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "holdfast"}},
+        "spec": {key: value for key, value in spec.items() if value != []},
+    }
+
+
+def _rule(group: str, resources: list[str], operations: list[str]) -> Object:
+    """Make a rule; with the default written out, applying it again changes nothing."""
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["v1"],
+        "operations": operations,
+        "resources": resources,
+        "scope": "*",
+    }
+
+
+def _by_controller(where: Installation) -> tuple[str, str]:
+    return "by-the-controller", f"request.userInfo.username == {string(where.controller)}"
+
+
+def _gates(pod: str) -> str:
+    return f"{pod}.spec.?schedulingGates.orValue([])"
+
+
+def _changes_a_hold(keys: Sequence[str]) -> str:
+    """Test, cheapest first, since this is asked about every update of a pod.
+
+    An unchanged list of gates is not looked through: that costs its length squared, which could
+    be too much, and then nobody could change anything of the pod.
+    """
+    before, after = _gates("oldObject"), _gates("object")
+    held = f"{before}.exists(gate, {_is_own('gate.name')})"
+    taken = f"({before} != {after}\n  && {_taken()}.size() > 0)"
+    return f"{held}\n&& ({taken}\n|| {_changed(keys)}.size() > 0)"
+
+
+def _taken() -> str:
+    """List our gates that the update takes off."""
+    return (
+        f"{_gates('oldObject')}.map(gate, gate.name)\n"
+        f"  .filter(name, {_is_own('name')}\n"
+        f"    && !{_gates('object')}.exists(gate, gate.name == name))"
+    )
+
+
+def _changed(keys: Sequence[str]) -> str:
+    """List the deciding annotations that the update changes.
+
+    The controller follows the key that the hint names, also when the configuration no longer does.
+    """
+    others = _list((*_HINT_PARTS, *keys))
+    return (
+        f"(\n  {_list(keys)}\n"
+        f"  + {_annotation('oldObject', string(holds.HELD))}.orValue('').split(',')\n"
+        "    .map(part, part.split('=')[0])\n"
+        f"    .filter(key, !(key in {others}))\n"
+        f").filter(key, {_annotation('object', 'key')} != {_annotation('oldObject', 'key')})"
+    )
+
+
+def _only_own_removed(path: str) -> str:
+    """Test a list of names: others' are as they were, and none of ours is new."""
+    old, new, own = f"oldObject.{path}", f"object.{path}", _is_own("name")
+    return (
+        f"{new}.filter(name, !{own})\n  == {old}.filter(name, !{own})\n"
+        f"&& {new}.filter(name, {own})\n  .all(name, name in {old})"
+    )
+
+
+def _other_annotations_kept(allowed: Sequence[str]) -> str:
+    exempt = _is_own("key") + (f" || key in {_list(allowed)}" if allowed else "")
+    same = f"{_annotation('object', 'key')} == {_annotation('oldObject', 'key')}"
+    return "\n&& ".join(
+        f"{pod}.metadata.?annotations.orValue({{}}).all(key, {exempt}\n  || {same})"
+        for pod in ("object", "oldObject")
+    )
+
+
+def _each_webhook(test: str) -> str:
+    return f"request.operation == 'DELETE'\n|| object.?webhooks.orValue([]).all(webhook,\n  {test})"
+
+
+def _annotation(pod: str, key: str) -> str:
+    return f"{pod}.metadata.?annotations[?{key}]"
+
+
+def _field(pod: str, path: str) -> str:
+    parent, _, name = path.rpartition(".")
+    return f"{pod}.{parent}.?{name}"
+
+
+def _is_own(name: str) -> str:
+    return f"{name}.startsWith({string(holds.OWN_PREFIX)})"
+
+
+def _list(texts: Iterable[str]) -> str:
+    return f"[{', '.join(string(text) for text in texts)}]"
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML with texts of several lines as blocks."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
