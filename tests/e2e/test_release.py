@@ -38,20 +38,20 @@ def test_500_pods_and_five_kills(bare_world: Callable[[], World], log: Path) -> 
             holdfast.kill()
             holdfast.start()
             dead.append((died, time.time()))
-        world.eventually(lambda: len(world.releases()) == len(delays), 90)
+        world.eventually(lambda: not [each for each in world.all("pods") if gates(each)], 60)
 
     due = {each["metadata"]["name"]: created(each) for each in made}
     due = {name: at + round(delays[name], 3) for name, at in due.items()}
-    releases = world.releases()
-    early = {name: releases[name] - at for name, at in due.items() if releases[name] < at}
+    # an attempt whose sender was killed meanwhile may have worked, whatever its answer was
+    attempts = world.release_attempts()
+    early = {name: attempts[name][0] - at for name, at in due.items() if attempts[name][0] < at}
     assert early == {}
     late = {
-        name: releases[name] - at
+        name: attempts[name][-1] - at
         for name, at in due.items()
-        if releases[name] > SLACK + max([at, *(end for start, end in dead if start - 1 < at < end)])
+        if attempts[name][-1] > SLACK + max([at, *(end for start, end in dead if start - 1 < at)])
     }
     assert late == {}
-    assert [name for name in due if gates(world.get("pod", name))] == []
 
 
 def test_ten_thousand_held_pods_do_not_slow_one_that_is_due(

@@ -130,12 +130,26 @@ class World:
         """When the API server received each pod's release, by its own clock, in seconds."""
         return {
             event["objectRef"]["name"]: seconds(event["requestReceivedTimestamp"])
+            for event in self._patches()
+            if event.get("responseStatus", {}).get("code") == 200
+        }
+
+    def release_attempts(self) -> dict[str, list[float]]:
+        """When it received each pod's releases, those that failed too, in order."""
+        attempts: dict[str, list[float]] = {}
+        for event in self._patches():
+            received = seconds(event["requestReceivedTimestamp"])
+            attempts.setdefault(event["objectRef"]["name"], []).append(received)
+        return {name: sorted(times) for name, times in attempts.items()}
+
+    def _patches(self) -> list[Object]:
+        return [
+            event
             for event in self.audit()
             if event["verb"] == "patch"
             and event["objectRef"]["resource"] == "pods"
             and event["userAgent"] == "holdfast"
-            and event.get("responseStatus", {}).get("code") == 200
-        }
+        ]
 
     def reviews(self) -> float:
         """How many reviews the admission server has been asked for."""
