@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from controlplane.errors import ControlPlaneError
 from demo.command import Command
 from tests.e2e.world import Object, World, created, gates, listens, pod
 
@@ -138,3 +139,65 @@ def test_with_every_replica_down_the_cluster_lives_on(
         world.eventually(lambda: world.get("job", "job")["status"].get("succeeded") == 1)
         finished = world.all("pods", "batch.kubernetes.io/job-name=job")
         assert [each["metadata"].get("finalizers", []) for each in finished] == [[]]
+
+
+REFUSING_POLICY: list[Object] = [
+    {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "nothing-changes"},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["UPDATE"],
+                        "resources": ["pods"],
+                    }
+                ]
+            },
+            "matchConditions": [{"name": "one", "expression": "object.metadata.name == 'blocked'"}],
+            "validations": [{"expression": "false", "message": "not while we are closed"}],
+        },
+    },
+    {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "nothing-changes"},
+        "spec": {"policyName": "nothing-changes", "validationActions": ["Deny"]},
+    },
+]
+
+
+def test_a_release_that_others_refuse_is_told_retried_and_holds_up_nobody(
+    bare_world: Callable[[], World], log: Path
+) -> None:
+    world = bare_world()
+    world.apply(*REFUSING_POLICY)
+    world.apply(gated("blocked", 4), gated("free", 5))
+    world.eventually(lambda: refused(world, "label", "pod", "blocked", "a=b", "--overwrite"))
+    with controller(world, log):
+        world.eventually(lambda: "free" in world.releases())
+        assert gates(world.get("pod", "blocked")) == [GATE]
+        told = world.eventually(lambda: notes(world, "blocked").get("ReleaseFailed", ""))
+        assert "not while we are closed" in told
+        assert "it is tried again until it succeeds" in told
+        world.kubectl("delete", "validatingadmissionpolicybinding", "nothing-changes")
+        world.eventually(lambda: "blocked" in world.releases())
+        world.eventually(lambda: "Released" in notes(world, "blocked"))
+
+
+def refused(world: World, *arguments: str) -> bool:
+    try:
+        world.kubectl(*arguments)
+    except ControlPlaneError:
+        return True
+    return False
+
+
+def notes(world: World, name: str) -> dict[str, str]:
+    """What Events say about a pod, by reason."""
+    events = world.all("events.events.k8s.io")
+    return {each["reason"]: each["note"] for each in events if each["regarding"]["name"] == name}
