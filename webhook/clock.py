@@ -26,6 +26,10 @@ narrows the bounds ninefold, so that three turns make milliseconds of a whole se
 FEW_PROBES, FEW_PROBES_WIDTH = 3, 0.05
 """Where the bounds (seconds) are narrow already and have only drifted, a few probes will do."""
 
+PAST_TURN = 0.002
+"""Seconds behind the last moment at which the second may turn: a probe there that still sees the
+old second shows a clock that was set back by less than a second. More than the drift until then."""
+
 NARROW_ENOUGH = 0.008
 """Seconds of uncertainty that are not worth a probe. Drift alone makes them in a few seconds, so
 that a clock at rest costs less than one small request a second."""
@@ -97,7 +101,7 @@ class ServerClock:
         first, last = turn - bounds.high, turn - bounds.low
         count = PROBES_PER_TURN if bounds.width > FEW_PROBES_WIDTH else FEW_PROBES
         step = (last - first) / (count + 1)
-        return [first + step * (i + 1) for i in range(count)]
+        return [*(first + step * (i + 1) for i in range(count)), last + PAST_TURN]
 
     def _drifted(self, local: float) -> Bounds | None:
         if self._bounds is None:

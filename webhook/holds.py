@@ -131,7 +131,7 @@ def read_hint(text: str) -> Ask:
     fields: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
-        if not (key and equals and value) or key in fields:
+        if not (key and equals and value) or key in fields or key in {NOT_BEFORE, JITTER}:
             raise ValueRefusedError(f"annotation {HELD}: {values.shown(text)} is no hint of ours")
         fields[key] = value
     not_before = fields.pop(_HINT_NOT_BEFORE, None)

@@ -193,12 +193,12 @@ class Pipeline:
 
         A refusal is answered with all that is wrong, so that it can be mended at once.
         """
-        profile = self.profile_for(review.pod)
-        if profile is None:
-            return Verdict(Code.SKIP)
         forged = _added_finalizers(review)
         if forged:
             return Verdict(Code.REFUSE, (), forged)
+        profile = self.profile_for(review.pod)
+        if profile is None:
+            return Verdict(Code.SKIP)
         context = Context(review, profile.name, now_ms)
         edits: list[Edit] = []
         warnings: list[str] = []
@@ -215,11 +215,11 @@ class Pipeline:
     def validate(self, review: PodReview, *, now_ms: int) -> Verdict:
         """Run `validate` of every plugin and gather all refusals."""
         profile = self.profile_for(review.pod)
+        reasons = _added_finalizers(review)
         if profile is None:
-            return Verdict(Code.SKIP)
+            return Verdict(Code.REFUSE if reasons else Code.SKIP, (), reasons)
         context = Context(review, profile.name, now_ms)
         results = [self._run(p, "validate", p.validate, context) for p in profile.plugins]
-        reasons = _added_finalizers(review)
         reasons += [result.reason for result in results if result.code is Code.REFUSE]
         if review.workload is not None:
             reasons = [f"{review.workload.path}.metadata: {reason}" for reason in reasons]

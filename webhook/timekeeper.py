@@ -43,6 +43,8 @@ class Timekeeper:
                 continue
             try:
                 self._probe(probes, stop)
+                if self._clock.bounds(self._now()) is None:
+                    stop.wait(IDLE_SECONDS)  # answers without a Date must not make a busy loop
             except ClusterError as exc:
                 _log.debug("asking the API server for its time: %s", exc)
                 stop.wait(IDLE_SECONDS)

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.fakes import apply_patch
+from tests.unit.builders import CREATED_MS, GATE, HOUR, body, held, instant, make_pod
+from webhook import app as module
+from webhook import config, plugins, review
+from webhook.app import BODY_LIMIT, create_app, prepare
+from webhook.errors import ReviewError
+from webhook.holds import HELD, NOT_BEFORE, PROFILE
+from webhook.metrics import ServerMetrics
+from webhook.objects import Pod
+from webhook.pipeline import Context, Pipeline, Result
+from webhook.plugins.delay import Delay
+
+JSON = "application/json"
+
+
+class World:
+    """The application on the pipeline of an empty configuration, at the time of CREATED."""
+
+    def __init__(self) -> None:
+        self.metrics = ServerMetrics()
+        self.ready = True
+        self.pipeline: Pipeline = config.build_pipeline(
+            config.Configuration(),
+            plugins.registry(),
+            source="x",
+            timer=lambda: 0.0,
+            observe=self.metrics.observe_plugin,
+        )
+        self.app = create_app(
+            self.pipeline,
+            self.metrics,
+            now_ms=lambda: CREATED_MS,
+            ready=lambda: self.ready,
+        )
+
+    @property
+    def client(self) -> FlaskClient:
+        return self.app.test_client()
+
+    def post(self, path: str, content: bytes, content_type: str = JSON) -> Any:
+        return self.client.post(path, data=content, content_type=content_type)
+
+    def answer(self, path: str, content: bytes) -> Any:
+        found = self.post(path, content)
+        assert found.status_code == 200
+        assert found.content_type == JSON
+        return found.get_json()["response"]
+
+    def reviews(self, path: str, outcome: str) -> float | None:
+        labels = {"path": path, "outcome": outcome}
+        return self.metrics.registry.get_sample_value("holdfast_reviews_total", labels)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# --- reviews -----------------------------------------------------------------------------------
+
+
+def test_mutate_holds_a_pod(world: World) -> None:
+    pod = make_pod({"delay": "15"})
+    answer = world.answer("/mutate", body(pod))
+    patched = apply_patch(pod, json.loads(base64.b64decode(answer["patch"])))
+
+    assert (
+        answer["uid"],
+        answer["allowed"],
+        answer["patchType"],
+    ) == ("c0ffee", True, "JSONPatch")
+    assert patched["spec"]["schedulingGates"] == [{"name": GATE}]
+    assert patched["metadata"]["annotations"] == {"delay": "15", HELD: "delay=15s", PROFILE: "*"}
+    assert world.reviews("mutate", "patched") == 1
+
+
+def test_mutate_leaves_other_pods_alone(world: World) -> None:
+    assert world.answer("/mutate", body(make_pod())) == {"uid": "c0ffee", "allowed": True}
+    assert world.reviews("mutate", "allowed") == 1
+
+
+@pytest.mark.parametrize("path", ["mutate", "validate"])
+def test_refusal(world: World, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "holdfast.review")
+    answer = world.answer(f"/{path}", body(make_pod({"delay": "soon\n"})))
+
+    assert {"uid", "allowed", "status"} == set(answer)
+    assert not answer["allowed"]
+    assert (answer["status"]["code"], answer["status"]["reason"]) == (422, "Invalid")
+    assert answer["status"]["message"].startswith('annotation delay: "soon\\n" is no duration; ')
+    assert world.reviews(path, "refused") == 1
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{path} refused: default/web-0 uid=c0ffee: annotation ")
+
+
+def test_validate_allows_what_is_held(world: World) -> None:
+    answer = world.answer("/validate", body(held({"delay": "15"})))
+
+    assert answer == {"uid": "c0ffee", "allowed": True}
+
+
+def test_warnings_are_answered(world: World) -> None:
+    answer = world.answer("/mutate", body(make_pod({"delay": "15"}, node="n1")))
+
+    assert answer["warnings"] == ["holdfast: not held: spec.nodeName is set already"]
+    assert "patch" not in answer
+
+
+def test_template_is_validated(world: World) -> None:
+    template = {"metadata": {"annotations": {"delay": "soon"}}}
+    deployment = {"metadata": {"name": "w"}, "spec": {"template": template}}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    answer = world.answer("/validate", body(deployment, kind=kind))
+
+    assert answer["status"]["message"].startswith("spec.template.metadata: annotation delay: ")
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "patched"), [(HOUR, True), (-HOUR, False)], ids=["ahead", "past"]
+)
+def test_time_is_the_one_that_was_passed_in(world: World, milliseconds: int, patched: bool) -> None:
+    pod = make_pod({NOT_BEFORE: instant(CREATED_MS + milliseconds)})
+
+    assert patched == ("patch" in world.answer("/mutate", body(pod)))
+
+
+def test_time_of_the_machine_is_the_default() -> None:
+    app = create_app(World().pipeline, ServerMetrics())
+    past = body(make_pod({NOT_BEFORE: "2020-01-01T00:00:00Z"}))
+    answer = app.test_client().post("/mutate", data=past, content_type=JSON).get_json()
+
+    assert "patch" not in answer["response"]
+    assert app.test_client().get("/readyz").data == b"ok\n"
+
+
+# --- what cannot be answered -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["mutate", "validate"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000], ids=["empty", "cut", "nested"])
+def test_body_that_is_no_review(world: World, path: str, content: bytes) -> None:
+    answer = world.post(f"/{path}", content)
+
+    assert answer.status_code == 400
+    assert answer.text.startswith("the body is no AdmissionReview of admission.k8s.io/v1: ")
+    assert world.reviews(path, "bad") == 1
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json", 200),
+        ("application/json; charset=utf-8", 200),
+        ("Application/JSON", 200),
+        ("text/plain", 415),
+        ("application/yaml", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("", 415),
+    ],
+)
+def test_content_type(world: World, content_type: str, status: int) -> None:
+    answer = world.post("/mutate", body(), content_type)
+
+    assert status == answer.status_code
+    if status == 415:
+        assert answer.text == "send an AdmissionReview as application/json\n"
+        assert world.reviews("mutate", "bad") == 1
+
+
+@pytest.mark.parametrize(("more", "status"), [(0, 200), (1, 413)], ids=["just fits", "too large"])
+def test_size(world: World, more: int, status: int) -> None:
+    content = body()
+    content += b" " * (BODY_LIMIT - len(content) + more)
+
+    assert status == world.post("/mutate", content).status_code
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/mutate", 405),
+        ("PUT", "/validate", 405),
+        ("POST", "/healthz", 405),
+        ("DELETE", "/metrics", 405),
+        ("GET", "/", 404),
+        ("POST", "/mutate/", 404),
+        ("GET", "/static/x", 404),
+        ("GET", "/../etc/passwd", 404),
+    ],
+)
+def test_other_methods_and_paths(world: World, method: str, path: str, status: int) -> None:
+    assert status == world.client.open(path, method=method).status_code
+
+
+class Failing(Delay):
+    """A plugin with a bug."""
+
+    def mutate(self, pod: Pod, context: Context) -> Result:
+        raise RuntimeError(f"secret of {pod.metadata.name} in {context.profile}")
+
+
+def test_failure_is_answered_with_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = ServerMetrics()
+    pipeline = config.build_pipeline(
+        config.Configuration(),
+        {"delay": Failing},
+        source="x",
+        timer=lambda: 0.0,
+        observe=metrics.observe_plugin,
+    )
+    client = create_app(pipeline, metrics).test_client()
+    answer = client.post("/mutate", data=body(), content_type=JSON)
+
+    assert answer.status_code == 500
+    assert answer.text == "the review failed; the reason is in the webhook's log\n"
+    (record,) = caplog.records
+    assert record.getMessage() == "mutate failed: default/web-0 uid=c0ffee"
+    assert "plugin 'delay' failed in mutate: RuntimeError: secret of web-0 in *" in caplog.text
+    found = metrics.registry.get_sample_value
+    assert found("holdfast_reviews_total", {"path": "mutate", "outcome": "failed"}) == 1
+    assert (
+        found(
+            "holdfast_plugin_execution_duration_seconds_count",
+            {"plugin": "delay", "extension_point": "mutate", "status": "Error", "profile": "*"},
+        )
+        == 1
+    )
+
+
+# --- what the bridge has parsed already --------------------------------------------------------
+
+
+def test_review_of_the_bridge_is_used(world: World) -> None:
+    found = review.parse(body(make_pod({"delay": "soon"})))
+    answer = world.client.post(
+        "/mutate", data=b"", content_type=JSON, environ_overrides={"holdfast.review": found}
+    )
+
+    assert not answer.get_json()["response"]["allowed"]
+
+
+def test_error_of_the_bridge_is_used(world: World) -> None:
+    answer = world.client.post(
+        "/mutate",
+        data=body(),
+        content_type=JSON,
+        environ_overrides={"holdfast.review": ReviewError("no review")},
+    )
+
+    assert (answer.status_code, answer.text) == (400, "no review\n")
+
+
+def test_prepare_gives_the_review_and_whether_it_may_block(world: World) -> None:
+    found, blocks = prepare(world.pipeline)(body(make_pod({"delay": "15"})))
+
+    assert found.pod.annotations == {"delay": "15"}
+    assert not blocks
+
+
+def test_prepare_refuses_what_is_no_review(world: World) -> None:
+    with pytest.raises(ReviewError):
+        prepare(world.pipeline)(b"{")
+
+
+# --- health and metrics ------------------------------------------------------------------------
+
+
+def test_health(world: World) -> None:
+    answer = world.client.get("/healthz")
+
+    assert (answer.status_code, answer.text) == (200, "ok\n")
+
+
+@pytest.mark.parametrize(
+    ("ready", "expected"), [(True, (200, "ok\n")), (False, (503, "not ready\n"))]
+)
+def test_readiness(world: World, ready: bool, expected: tuple[int, str]) -> None:
+    world.ready = ready
+    answer = world.client.get("/readyz")
+
+    assert expected == (answer.status_code, answer.text)
+
+
+def test_metrics(world: World) -> None:
+    world.answer("/mutate", body(make_pod({"delay": "15"})))
+    answer = world.client.get("/metrics")
+
+    assert ServerMetrics.content_type == answer.content_type
+    assert 'holdfast_reviews_total{outcome="patched",path="mutate"} 1.0' in answer.text
+    assert "holdfast_build_info{version=" in answer.text
+    assert (
+        'holdfast_plugin_execution_duration_seconds_count{extension_point="mutate",plugin="delay",'
+        'profile="*",status="Success"} 1.0'
+    ) in answer.text
+
+
+def test_limit_leaves_room_for_two_objects_of_etcds_size() -> None:
+    assert module.BODY_LIMIT > 2 * 1.5 * 2**20

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.builders import make_delay, make_pipeline
+from webhook import conditions
+
+EMPTY = "profiles: [{plugins: {enabled: []}}]"
+
+
+def cel_read(literal: str) -> str:
+    """Read a CEL string literal as CEL does."""
+    match = re.fullmatch(r"'((?:[^'\\]|\\['\\]|\\U[0-9a-f]{8})*)'", literal, re.DOTALL)
+    assert match is not None
+    return re.sub(
+        r"\\(?:U([0-9a-f]{8})|(.))",
+        lambda found: chr(int(found[1], 16)) if found[1] else found[2],
+        match[1],
+        flags=re.DOTALL,
+    )
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_string_is_read_back(text: str) -> None:
+    literal = conditions.string(text)
+
+    assert text == cel_read(literal)
+    assert literal.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("delay", "'delay'", id="plain"),
+        pytest.param("a'b", "'a\\'b'", id="a quote"),
+        pytest.param("a\\", "'a\\\\'", id="a backslash"),
+        pytest.param("a\n", "'a\\U0000000a'", id="a line break"),
+        pytest.param("') || true || ('", "'\\') || true || (\\''", id="an injection"),
+    ],
+)
+def test_string(text: str, expected: str) -> None:
+    assert expected == conditions.string(text)
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(
+            "object",
+            "has(object.metadata.annotations) && "
+            "('a' in object.metadata.annotations || 'b' in object.metadata.annotations)",
+            id="pod",
+        ),
+        pytest.param(
+            "object.spec.template",
+            "has(object.spec.template) && has(object.spec.template.metadata) && "
+            "has(object.spec.template.metadata.annotations) && "
+            "('a' in object.spec.template.metadata.annotations || "
+            "'b' in object.spec.template.metadata.annotations)",
+            id="template",
+        ),
+    ],
+)
+def test_has_annotation_tests_each_level(pod: str, expected: str) -> None:
+    assert expected == conditions.has_annotation(["a", "b"], pod)
+
+
+def test_asks_is_what_the_plugins_match_or_what_is_ours() -> None:
+    expected = (
+        f"({make_delay().match('object')}) || "
+        "(has(object.spec.schedulingGates) && object.spec.schedulingGates"
+        ".exists(one, one.name.startsWith('holdfast.dev/'))) || "
+        "(has(object.metadata.finalizers) && object.metadata.finalizers"
+        ".exists(one, one.startsWith('holdfast.dev/')))"
+    )
+
+    assert expected == conditions.asks(make_pipeline())
+
+
+def test_asks_says_the_same_thing_once() -> None:
+    twice = make_pipeline("profiles: [{schedulerName: a}, {schedulerName: b}]")
+
+    assert conditions.asks(make_pipeline()) == conditions.asks(twice)
+
+
+def test_templates_without_plugins_are_never_asked_about() -> None:
+    assert conditions.asks(make_pipeline(EMPTY), "object.spec.template") == "false"
+    assert conditions.changes(make_pipeline(EMPTY), "object.spec.template") == "false"
+
+
+def test_changes_names_each_key_with_its_old_value() -> None:
+    expected = " || ".join(
+        f"object.?spec.?template.?metadata.?annotations[?'{key}'] != "
+        f"oldObject.?spec.?template.?metadata.?annotations[?'{key}']"
+        for key in ("holdfast.dev/delay", "delay", "holdfast.dev/not-before", "holdfast.dev/jitter")
+    )
+
+    assert expected == conditions.changes(make_pipeline(), "object.spec.template")
+
+
+def test_changes_of_a_pod_include_an_added_finalizer_of_ours() -> None:
+    assert conditions.changes(make_pipeline(EMPTY)) == (
+        "object.metadata.?finalizers.orValue([]).exists(one, one.startsWith('holdfast.dev/') && "
+        "!(one in oldObject.metadata.?finalizers.orValue([])))"
+    )

@@ -1,0 +1,624 @@
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeApi, raising, status_error, unreachable
+from tests.unit.builders import (
+    CREATED_MS,
+    GATE,
+    held,
+    make_pipeline,
+    make_pod,
+)
+from webhook import controller as module
+from webhook import events
+from webhook.clock import ServerClock
+from webhook.cluster import boot_time
+from webhook.controller import Controller
+from webhook.holds import HELD
+from webhook.metrics import ControllerMetrics
+from webhook.objects import Names, Pod
+
+KEY = ("default", "web-0")
+CREATED_S = CREATED_MS / 1_000
+
+
+class Pool(ThreadPoolExecutor):
+    """Carries out what it was given only when the test says so, in the test's own thread."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.jobs: list[Callable[[], Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.jobs.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+
+class Impatient(threading.Condition):
+    """Takes down how long it was to wait, and does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        return True
+
+
+class Told(events.Silence):
+    """Takes events down."""
+
+    def __init__(self) -> None:
+        self.events: list[events.Event] = []
+
+    def record(self, event: events.Event) -> None:
+        self.events.append(event)
+
+    def notes(self, reason: str) -> list[str]:
+        return [event.note for event in self.events if event.reason == reason]
+
+
+class World:
+    """A controller without threads, on a clock that stands until the test moves it.
+
+    Local time is seconds since the pods' creation, by a server whose clock is known exactly.
+    """
+
+    def __init__(self, *pods: dict[str, Any], synced: bool = True) -> None:
+        self.local = 0.0
+        self.api = FakeApi(*pods)
+        self.clock = ServerClock()
+        self.metrics = ControllerMetrics()
+        self.told = Told()
+        self.pool = Pool()
+        self.waits = Impatient()
+        self.controller = Controller(
+            self.api,
+            make_pipeline().due,
+            self.clock,
+            self.metrics,
+            told=self.told,
+            now=lambda: self.local,
+        )
+        self.controller._changed = self.waits
+        self.hear(CREATED_S)
+        if synced:
+            self.sync()
+
+    def hear(self, date: float) -> None:
+        self.clock.observe(sent=self.local, received=self.local, date=date)
+
+    def move(self, seconds: float) -> None:
+        """Let time pass; the server is asked for its own at the end."""
+        self.local += seconds
+        if self.local == int(self.local):
+            self.hear(CREATED_S + self.local)
+
+    def sync(self) -> None:
+        self.controller.replace([Pod.of(pod) for pod in self.api.pods.values()])
+
+    def tell(self, key: Names = KEY) -> None:
+        self.controller.update(Pod.of(self.api.pods[key]))
+
+    def turn(self) -> float:
+        """Do one turn of the loop without carrying anything out; gives how long it would sleep."""
+        self.controller._turn(self.pool)
+        return self.waits.waits[-1]
+
+    def work(self) -> None:
+        """Carry out what was handed out."""
+        jobs, self.pool.jobs = self.pool.jobs, []
+        for job in jobs:
+            job()
+
+    def settle(self) -> None:
+        """Turn and work until nothing more is to be done now."""
+        self.turn()
+        while self.pool.jobs:
+            self.work()
+            self.turn()
+
+    @property
+    def released(self) -> list[str]:
+        """The names of the pods that were patched, in order."""
+        return [path.rsplit("/", 1)[1] for method, path in self.api.requests if method == "PATCH"]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"holdfast_{name}", labels)
+
+
+def pods(**delays: str) -> list[dict[str, Any]]:
+    return [
+        held({"delay": delay, HELD: f"delay={delay}"}, name=name, uid=f"uid-{name}")
+        for name, delay in delays.items()
+    ]
+
+
+def one(delay: str = "15") -> World:
+    return World(held({"delay": delay, HELD: f"delay={delay}s"}))
+
+
+# --- on time -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_released_early() -> None:
+    world = one()
+    world.move(14.999)
+    world.settle()
+    assert world.api.gates(KEY) == [GATE]
+
+    world.move(0.001)
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_loop_sleeps_until_the_next_pod_is_due_and_no_longer() -> None:
+    world = one()
+    assert world.turn() == module.LONGEST_WAIT
+
+    world.move(14.5)
+    passed = world.clock.surely_passed(world.local)
+    assert passed is not None
+    assert pytest.approx(CREATED_S + 15 - passed) == world.turn()
+
+
+def test_nothing_is_released_while_the_servers_clock_is_unknown() -> None:
+    world = World(*pods(a="0"))
+    world.controller._clock = ServerClock()
+
+    assert world.turn() == module.LONGEST_WAIT
+    assert world.pool.jobs == []
+
+
+@pytest.mark.parametrize("step", [-3_600.0, 3_600.0], ids=["back", "forward"])
+def test_releases_follow_the_servers_clock_where_it_is_set(step: float) -> None:
+    world = World(*pods(soon="15", later="2h"))
+    world.move(10)
+    world.hear(CREATED_S + 10 + step)
+    world.local += 10
+    world.hear(CREATED_S + 20 + step)
+    world.settle()
+
+    assert (["soon"] if step > 0 else []) == world.released
+
+
+def test_overdue_pods_are_released_in_the_order_of_their_time() -> None:
+    world = World(*pods(c="30", a="10", d="1h", b="20"))
+    world.move(60)
+    world.settle()
+
+    assert world.released == ["a", "b", "c"]
+    assert world.controller.synced
+
+
+def test_no_more_releases_are_under_way_than_there_are_workers() -> None:
+    world = World(*pods(**{f"p{number:02}": str(number) for number in range(40)}))
+    world.move(60)
+    assert world.turn() == module.LONGEST_WAIT
+    assert len(world.pool.jobs) == module.WORKERS
+
+    world.settle()
+    assert sorted(world.released) == world.released
+    assert len(world.released) == 40
+
+
+def test_not_synced_before_the_first_list() -> None:
+    assert not World(*pods(a="1"), synced=False).controller.synced
+
+
+def test_pods_that_are_not_ours_are_left_alone() -> None:
+    world = World(make_pod({"delay": "0"}, name="free"), make_pod(gates=["a.io/b"], name="another"))
+    world.move(60)
+    world.settle()
+
+    assert world.released == []
+    assert world.metric("held_pods") == 0
+
+
+# --- changes while it waits --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("annotations", "due"),
+    [
+        pytest.param({"delay": "30"}, 30, id="longer"),
+        pytest.param({"delay": "5"}, 5, id="shorter"),
+        pytest.param({"delay": None}, 0, id="removed"),
+        pytest.param({"delay": "soon"}, 15, id="unreadable"),
+        pytest.param({"delay": "0"}, 0, id="zero"),
+    ],
+)
+def test_change_of_the_annotation_is_followed(annotations: dict[str, Any], due: int) -> None:
+    world = one()
+    world.api.annotate(KEY, **annotations)
+    world.tell()
+    if due:
+        world.move(due - 1)
+        world.settle()
+        assert world.api.gates(KEY) == [GATE]
+        world.move(1)
+    world.settle()
+
+    assert world.api.gates(KEY) == []
+
+
+def test_pod_that_lost_its_gate_is_forgotten() -> None:
+    world = one()
+    world.api.put(make_pod({"delay": "15"}))
+    world.tell()
+    world.move(60)
+    world.settle()
+
+    assert world.released == []
+
+
+def test_deleted_pod_is_forgotten() -> None:
+    world = one()
+    world.controller.remove(Pod.of(world.api.pods[KEY]))
+    world.move(60)
+    world.settle()
+
+    assert world.released == []
+
+
+def test_pod_that_a_new_list_lacks_is_forgotten() -> None:
+    world = World(*pods(a="15", b="15"))
+    world.api.delete(("default", "a"))
+    world.sync()
+    world.move(60)
+    world.settle()
+
+    assert world.released == ["b"]
+
+
+# --- changes that cross a release --------------------------------------------------------------
+
+
+def crossing(change: Callable[[World], None]) -> World:
+    """Let a pod become due and be handed out, change it, and only then carry the release out."""
+    world = one()
+    world.move(15)
+    world.turn()
+    assert len(world.pool.jobs) == 1
+    change(world)
+    world.work()
+    world.settle()
+    return world
+
+
+def recreate(delay: str) -> Callable[[World], None]:
+    def act(world: World) -> None:
+        world.controller.remove(Pod.of(world.api.pods[KEY]))
+        world.api.put(held({"delay": delay}, uid="another"))
+        world.tell()
+
+    return act
+
+
+def lengthen(world: World) -> None:
+    world.api.annotate(KEY, delay="1h")
+    world.tell()
+
+
+@pytest.mark.parametrize("change", [lengthen, recreate("1h")], ids=["lengthened", "recreated"])
+def test_pod_that_may_only_go_later_after_all_is_kept(change: Callable[[World], None]) -> None:
+    world = crossing(change)
+    assert world.api.gates(KEY) == [GATE]
+
+    world.move(3_584)
+    world.settle()
+    assert world.api.gates(KEY) == [GATE]
+
+    world.move(1)
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_change_that_the_watch_has_not_told_of_yet_is_followed() -> None:
+    world = crossing(lambda world: world.api.annotate(KEY, delay="1h"))
+    assert world.api.gates(KEY) == [GATE]
+
+    world.move(3_585)
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_new_pod_of_the_same_name_that_is_due_is_released_as_well() -> None:
+    world = crossing(recreate("5"))
+
+    assert world.api.gates(KEY) == []
+    assert len(world.released) == 2
+
+
+def test_new_pod_that_appears_while_the_old_one_is_released_is_kept_in_mind() -> None:
+    world = one()
+    world.api.after("PATCH", lambda: recreate("30")(world))
+    world.move(15)
+    world.settle()
+    assert world.api.gates(KEY) == [GATE]
+
+    world.move(15)
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_pod_that_is_deleted_meanwhile_is_nobodys_trouble() -> None:
+    def delete(world: World) -> None:
+        world.controller.remove(Pod.of(world.api.pods[KEY]))
+        world.api.delete(KEY)
+
+    world = crossing(delete)
+
+    assert world.metric("releases_total", outcome="gone") == 1
+    assert world.metric("held_pods") == 0
+
+
+def test_pod_is_not_handed_out_twice_while_it_is_under_way() -> None:
+    world = one()
+    world.move(15)
+    world.turn()
+    world.api.annotate(KEY, delay="14")
+    world.tell()
+    world.turn()
+
+    assert len(world.pool.jobs) == 1
+
+
+# --- failures ----------------------------------------------------------------------------------
+
+
+def test_failures_back_off_and_never_give_up() -> None:
+    world = one()
+    world.api.before("PATCH", *[raising(status_error(500))] * 12)
+    world.move(15)
+    waits = []
+    world.turn()
+    for _ in range(12):
+        world.work()
+        (at, _key), *others = world.controller._retries
+        assert others == []
+        waits.append(at - world.local)
+        world.local = math.nextafter(at, 0)
+        world.turn()
+        assert world.pool.jobs == []
+        world.local = at
+        world.turn()
+    world.work()
+
+    limits = [min(0.25 * 2**number, 30.0) for number in range(12)]
+    assert all(limit / 2 <= wait <= limit for limit, wait in zip(limits, waits, strict=True))
+    assert world.api.gates(KEY) == []
+    assert world.metric("releases_total", outcome="retried") == 12
+
+
+def test_sleep_ends_with_the_next_retry() -> None:
+    world = one()
+    world.api.before("PATCH", raising(status_error(500)))
+    world.move(15)
+    world.settle()
+
+    assert 0.125 <= world.turn() <= 0.25
+
+
+def test_server_that_asks_to_wait_is_heard() -> None:
+    world = one()
+    world.api.before("PATCH", raising(status_error(429, retry_after=40.0)))
+    world.move(15)
+    world.settle()
+    world.move(39)
+    world.settle()
+    assert len(world.released) == 1
+
+    world.move(1)
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_back_off_starts_anew_for_a_new_pod_of_the_name() -> None:
+    world = one()
+    world.api.before("PATCH", *[raising(status_error(500))] * 4)
+    world.move(15)
+    for _ in range(4):
+        world.settle()
+        world.move(60)
+    world.controller.remove(Pod.of(world.api.pods[KEY]))
+    world.tell()
+    world.api.before("PATCH", raising(status_error(500)))
+    world.settle()
+
+    (at, _key) = world.controller._retries[-1]
+    assert at - world.local <= module.RETRY_SECONDS
+
+
+def test_one_bad_pod_does_not_delay_another() -> None:
+    world = World(*pods(bad="10", good="11", better="12"))
+    world.api.before("PATCH", raising(unreachable()))
+    world.move(12)
+    world.settle()
+
+    assert world.released == ["bad", "good", "better"]
+    assert world.api.gates(("default", "bad")) == [GATE]
+    assert [] == world.api.gates(("default", "good")) == world.api.gates(("default", "better"))
+
+
+def test_lost_answer_of_a_release_that_was_done() -> None:
+    world = one()
+    world.api.after("PATCH", raising(unreachable()))
+    world.move(15)
+    world.settle()
+    world.move(1)
+    world.settle()
+
+    assert world.api.gates(KEY) == []
+    assert world.metric("releases_total", outcome="gone") == 1
+    assert world.metric("held_pods") == 0
+
+
+def test_retry_of_a_pod_that_is_gone_meanwhile_is_dropped() -> None:
+    world = one()
+    world.api.before("PATCH", raising(status_error(500)))
+    world.move(15)
+    world.settle()
+    world.controller.remove(Pod.of(world.api.pods[KEY]))
+    world.move(60)
+    world.settle()
+
+    assert len(world.released) == 1
+
+
+def test_refusal_by_somebody_elses_webhook_is_tried_again() -> None:
+    world = one()
+    world.api.before("PATCH", raising(status_error(422)))
+    world.move(15)
+    world.settle()
+    assert world.api.gates(KEY) == [GATE]
+
+    world.move(1)
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_thread_that_dies_ends_the_controller(caplog: pytest.LogCaptureFixture) -> None:
+    world = one()
+    world.api.before("PATCH", raising(ZeroDivisionError()))
+    world.move(15)
+    world.turn()
+    with pytest.raises(ZeroDivisionError):
+        world.work()
+
+    assert world.controller.failed
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    world.controller.run()  # ends at once
+
+
+def test_pod_that_no_calendar_has_a_time_for_is_held() -> None:
+    world = World(*pods(endless=str(2**63 - 1), good="1"))
+    world.move(1)
+    world.settle()
+
+    assert world.released == ["good"]
+
+
+# --- what it tells -----------------------------------------------------------------------------
+
+
+def test_metrics() -> None:
+    world = World(*pods(a="10", b="20"))
+    assert world.metric("held_pods") == 2
+    assert world.metric("overdue_pods") == 0
+
+    world.move(15)
+    assert world.metric("overdue_pods") == 1
+    assert pytest.approx(1.0, abs=0.02) == world.metric("clock_uncertainty_seconds")
+
+    world.settle()
+    assert (world.metric("held_pods"), world.metric("overdue_pods")) == (1, 0)
+    assert world.metric("releases_total", outcome="released") == 1
+    assert world.metric("release_lateness_seconds_count") == 1
+    assert world.metric("release_lateness_seconds_sum") == 5
+
+
+def test_metrics_while_the_servers_clock_is_unknown() -> None:
+    world = World(*pods(a="0"))
+    world.controller._clock = ServerClock()
+
+    assert world.metric("overdue_pods") == 0
+    assert math.inf == world.metric("clock_uncertainty_seconds")
+
+
+def test_watch_restarts_are_counted() -> None:
+    world = one()
+    world.controller._restarted("expired")
+
+    assert world.metric("watch_restarts_total", reason="expired") == 1
+
+
+def test_events_tell_of_hold_and_release() -> None:
+    world = one()
+    world.sync()
+    world.tell()
+    world.move(16)
+    world.settle()
+
+    assert world.told.notes("Held") == ["held until 2026-03-01T12:00:15Z by holdfast.dev/delay"]
+    assert world.told.notes("Released") == ["released 1.000 s after 2026-03-01T12:00:15Z"]
+    assert not any(event.warning for event in world.told.events)
+
+
+def test_events_tell_of_a_change() -> None:
+    world = one()
+    world.api.annotate(KEY, delay="1h")
+    world.tell()
+
+    assert world.told.notes("Held")[-1] == "held until 2026-03-01T13:00:00Z by holdfast.dev/delay"
+
+
+def test_events_tell_of_a_failure() -> None:
+    world = one()
+    world.api.before("PATCH", raising(status_error(500)))
+    world.move(15)
+    world.settle()
+
+    (event,) = [one for one in world.told.events if one.reason == "ReleaseFailed"]
+    assert event.warning
+    assert event.note == "HTTP 500: scripted; it is tried again until it succeeds"
+
+
+def test_events_tell_of_a_problem() -> None:
+    world = World(held())
+    world.settle()
+
+    problem = "no annotation says how long to hold it; released at once"
+    assert all(event.warning and event.note.endswith(problem) for event in world.told.events)
+    assert [event.reason for event in world.told.events] == ["Held", "Released"]
+
+
+# --- with its threads --------------------------------------------------------------------------
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.002)
+
+
+def test_run_releases_what_is_due_and_what_becomes_due() -> None:
+    second = datetime.now(UTC).replace(microsecond=0)
+    overdue = [
+        held({"delay": str(number)}, name=f"p{number}", created=second - timedelta(minutes=1))
+        for number in range(20)
+    ]
+    api = FakeApi(*overdue, held({"delay": "1h"}, name="later", created=second))
+    clock = ServerClock()
+    local = boot_time()
+    clock.observe(sent=local, received=local, date=second.timestamp())
+    controller = Controller(api, make_pipeline().due, clock, ControllerMetrics())
+    thread = threading.Thread(target=controller.run)
+    thread.start()
+    try:
+        eventually(lambda: all(not api.gates(("default", f"p{n}")) for n in range(20)))
+        api.put(held({"delay": "5"}, name="new", created=second - timedelta(seconds=10)))
+        eventually(lambda: not api.gates(("default", "new")))
+        api.annotate(("default", "later"), delay="0")
+        eventually(lambda: not api.gates(("default", "later")))
+    finally:
+        controller.stop()
+        api.close()
+        thread.join(5)
+    assert not thread.is_alive()
+    assert not controller.failed
+    assert all(json.loads(body)[0]["path"] == "/metadata/uid" for body in api.bodies)

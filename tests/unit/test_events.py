@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeApi, raising, status_error, unreachable
+from tests.unit.builders import CREATED_MS
+from webhook import events
+from webhook.events import Event, Recorder, Silence, event_object
+
+EVENT = Event(("default", "web-0"), "u-1", events.RELEASED, "released 0.003 s after 12:00")
+
+
+class Posts(FakeApi):
+    """An API that takes events."""
+
+    def request(self, method: str, path: str, **fields: Any) -> bytes:
+        self.requests.append((method, path))
+        if self._before[method]:
+            self._before[method].popleft()()
+        self.bodies.append(fields["body"])
+        return b"{}"
+
+
+class World:
+    def __init__(self) -> None:
+        self.api = Posts()
+        self.dropped = 0
+        self.now = 0.0
+        self.recorder = Recorder(
+            self.api,
+            now_ms=lambda: CREATED_MS,
+            on_dropped=self._drop,
+            now=lambda: self.now,
+            instance="pod-1",
+        )
+
+    def _drop(self) -> None:
+        self.dropped += 1
+
+    def tell(self) -> None:
+        """Tell what waits."""
+        stop = threading.Event()
+        stop.set()
+        self.recorder.run(stop)
+
+
+def test_event_is_told_as_the_api_server_wants_it() -> None:
+    world = World()
+    world.recorder.record(EVENT)
+    world.tell()
+
+    assert world.api.requests == [("POST", "/apis/events.k8s.io/v1/namespaces/default/events")]
+    told = json.loads(world.api.bodies[0])
+    name = told["metadata"].pop("name")
+    assert name.startswith("web-0.")
+    assert told == {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"namespace": "default"},
+        "eventTime": "2026-03-01T12:00:00.000000+00:00",
+        "reportingController": "holdfast.dev/controller",
+        "reportingInstance": "pod-1",
+        "action": "Release",
+        "reason": "Released",
+        "type": "Normal",
+        "note": "released 0.003 s after 12:00",
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": "default",
+            "name": "web-0",
+            "uid": "u-1",
+        },
+    }
+
+
+def named(**changed: Any) -> Any:
+    fields: dict[str, Any] = {
+        "pod": ("default", "web-0"),
+        "uid": "u-1",
+        "reason": events.HELD,
+        "note": "held",
+    }
+    event = Event(**(fields | changed))
+    return event_object(event, now_ms=CREATED_MS, instance="x")["metadata"]
+
+
+def test_same_event_has_the_same_name_whoever_tells_it() -> None:
+    assert named() == named(warning=True)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"uid": "u-2"}, {"reason": "Released"}, {"note": "held longer"}],
+    ids=["uid", "reason", "note"],
+)
+def test_other_event_has_another_name(changed: dict[str, Any]) -> None:
+    assert named() != named(**changed)
+
+
+def test_name_of_an_event_is_never_too_long() -> None:
+    assert len(named(pod=("default", "a" * 253))["name"]) <= 253
+
+
+def test_note_is_cut_between_characters() -> None:
+    note = event_object(
+        Event(("a", "b"), "u", events.HELD, "x" + "€" * 500, warning=True),
+        now_ms=0,
+        instance="x",
+    )["note"]
+
+    assert isinstance(note, str)
+    assert 997 < len(note.encode()) <= 1_000
+    assert set("x€") == set(note)
+
+
+@pytest.mark.parametrize(
+    ("error", "dropped"),
+    [(status_error(409), 0), (status_error(403), 0), (unreachable(), 1)],
+    ids=["told already", "forbidden", "unreachable"],
+)
+def test_failure_is_nobodys_trouble(error: Exception, dropped: int) -> None:
+    world = World()
+    world.api.before("POST", raising(error))
+    world.recorder.record(EVENT)
+    world.recorder.record(EVENT)
+    world.tell()
+
+    assert (2, 1, dropped) == (len(world.api.requests), len(world.api.bodies), world.dropped)
+
+
+def test_events_beyond_the_queue_are_dropped_and_counted() -> None:
+    world = World()
+    for _ in range(510):
+        world.recorder.record(EVENT)
+
+    assert world.dropped == 10
+
+
+def test_burst_then_a_steady_rate() -> None:
+    world = World()
+    for _ in range(500):
+        world.recorder.record(EVENT)
+    world.tell()
+    for _ in range(30):
+        world.recorder.record(EVENT)
+    world.now += 1.0
+    world.tell()
+
+    assert (len(world.api.requests), world.dropped) == (520, 10)
+
+
+def test_recorder_waits_for_events_until_it_is_stopped() -> None:
+    world, stop = World(), threading.Event()
+    world.api.before("POST", stop.set)
+    world.recorder.record(EVENT)
+    world.recorder.run(stop)
+
+    assert len(world.api.bodies) == 1
+
+
+def test_silence_tells_nothing() -> None:
+    silence = Silence()
+    silence.record(EVENT)
+    silence.run(threading.Event())

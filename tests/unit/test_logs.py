@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook import logs
+
+
+def written(message: str, *args: object, exc_info: bool = False) -> str:
+    info = sys.exc_info() if exc_info else None
+    record = logging.LogRecord("holdfast", logging.INFO, "x.py", 1, message, args, info)
+    return logs.OneLine("%(levelname)s %(message)s").format(record)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("plain", "plain", id="plain"),
+        pytest.param("grüße", "grüße", id="letters of others"),
+        pytest.param("a\nINFO b", "a\\nINFO b", id="line break"),
+        pytest.param("a\r\nb", "a\\r\\nb", id="Windows line break"),
+        pytest.param("a\\nb", "a\\\\nb", id="backslash"),
+        pytest.param("\x1b[31m", "\\x1b[31m", id="terminal control"),
+        pytest.param("a\u2028b\x85c", "a\\u2028b\\x85c", id="line breaks of Unicode"),
+        pytest.param("\u202e", "\\u202e", id="right-to-left override"),
+        pytest.param("\ud800", "\\ud800", id="lone surrogate"),
+    ],
+)
+def test_message(text: str, expected: str) -> None:
+    assert f"INFO {expected}" == written("%s", text)
+
+
+@given(st.text())
+def test_whatever_it_is_it_stays_on_one_line(text: str) -> None:
+    line = written("%s", text)
+
+    assert [line] == line.splitlines()
+    assert line.isprintable()
+
+
+def test_traceback_is_folded_into_the_line() -> None:
+    try:
+        int("a\nb")
+    except ValueError:
+        line = written("failed", exc_info=True)
+
+    assert len(line.splitlines()) == 1
+    assert "\\nValueError: invalid literal for int()" in line
+
+
+@pytest.fixture
+def _restored() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("holdfast")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    root.handlers = []  # basicConfig(force=True) closes what it finds
+    yield
+    root.handlers = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+@pytest.mark.usefixtures("_restored")
+@pytest.mark.parametrize(("level", "count"), [("INFO", 1), ("DEBUG", 2), ("ERROR", 0)])
+def test_set_up(level: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up(level)
+    logging.getLogger("holdfast.x").info("told\n")
+    logging.getLogger("holdfast.x").debug("whispered")
+    logging.getLogger("library").info("noise")
+    output = capsys.readouterr()
+
+    assert output.out == ""
+    assert count == len(output.err.splitlines())
+    assert level == "ERROR" or " INFO holdfast.x: told\\n\n" in output.err

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.unit.builders import CREATED, CREATED_MS, make_pod, read_pod
+from webhook.objects import Pod, owned_by_prefix
+
+
+def test_pod_of_nothing() -> None:
+    pod = Pod.of({})
+
+    assert {} == pod.annotations == pod.labels
+    assert [] == list(pod.gates) == list(pod.finalizers)
+    assert pod.key == ("", "")
+    assert pod.created_ms == 0
+
+
+def test_pod() -> None:
+    pod = read_pod({"a": "1"}, labels={"b": "2"}, gates=["g/1", "g/2"], finalizers=["f/1"])
+
+    assert pod.annotations == {"a": "1"}
+    assert pod.labels == {"b": "2"}
+    assert pod.gates == ["g/1", "g/2"]
+    assert pod.finalizers == ["f/1"]
+    assert pod.key == ("default", "web-0")
+
+
+@pytest.mark.parametrize(
+    ("created", "expected"),
+    [
+        (CREATED, CREATED_MS),
+        (datetime(1970, 1, 1, tzinfo=UTC), 0),
+        (datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), -1_000),
+        (datetime(1, 1, 1, tzinfo=UTC), -62_135_596_800_000),
+    ],
+    ids=["today", "the epoch", "before it", "long before it"],
+)
+def test_time_of_creation(created: datetime, expected: int) -> None:
+    source = make_pod()
+    source["metadata"]["creationTimestamp"] = created.isoformat()
+
+    assert expected == Pod.of(source).created_ms
+
+
+def test_owned_by_prefix() -> None:
+    assert owned_by_prefix(["a/1", "b/1", "a/2"], "a/") == ["a/1", "a/2"]

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeApi, event, raising, status_error, unreachable
+from tests.unit.builders import held, make_pod
+from webhook import reflector
+from webhook.objects import Pod
+from webhook.reflector import Reflector
+
+SELECTOR = "spec.nodeName=,status.phase=Pending"
+
+
+class Followed:
+    """A follower that takes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[str]]] = []
+
+    def replace(self, pods: Iterable[Pod]) -> None:
+        self.told.append(("replace", [pod.metadata.name for pod in pods]))
+
+    def update(self, pod: Pod) -> None:
+        self.told.append(("update", [pod.metadata.name]))
+
+    def remove(self, pod: Pod) -> None:
+        self.told.append(("remove", [pod.metadata.name]))
+
+
+class World:
+    """An API, a follower, and a reflector between them that stops when the streams are used up."""
+
+    def __init__(self, *names: str) -> None:
+        self.api = FakeApi(*(held(name=name) for name in names))
+        self.follower = Followed()
+        self.restarts: list[str] = []
+        self.stop = threading.Event()
+        self.time = 0.0
+        self.reflector = Reflector(
+            self.api,
+            self.follower,
+            field_selector=SELECTOR,
+            on_restart=self.restarts.append,
+            now=lambda: self.time,
+        )
+
+    def run(self, *streams: Iterable[bytes | Exception]) -> None:
+        self.api.streams.extend([*streams, self._last()])
+        self.reflector.run(self.stop)
+
+    def _last(self) -> Iterator[bytes]:
+        self.stop.set()
+        yield bookmark("999")
+
+    @property
+    def told(self) -> list[tuple[str, list[str]]]:
+        return self.follower.told
+
+    def asked(self, name: str) -> list[Any]:
+        """Give one parameter of each request that was sent."""
+        return [query.get(name) for query in self.api.queries]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "BACKOFF_SECONDS", 0.001)
+
+
+def bookmark(version: str) -> bytes:
+    return event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": version}})
+
+
+def error(code: int) -> bytes:
+    return event("ERROR", {"kind": "Status", "code": code, "message": "too old"})
+
+
+def change(kind: str, name: str, version: str = "5") -> bytes:
+    return event(kind, held(name=name, version=version))
+
+
+def acting(act: Callable[[], None], *lines: bytes) -> Iterator[bytes]:
+    act()
+    yield from lines
+
+
+def test_list_then_watch_from_where_the_list_was() -> None:
+    world = World("a", "b")
+    world.run([change("ADDED", "c"), change("MODIFIED", "a"), change("DELETED", "b", "8")])
+
+    assert world.told == [
+        ("replace", ["a", "b"]),
+        ("update", ["c"]),
+        ("update", ["a"]),
+        ("remove", ["b"]),
+    ]
+    assert world.asked("resourceVersion") == [None, "102", "8"]
+    assert world.asked("fieldSelector") == [SELECTOR] * 3
+    assert world.asked("allowWatchBookmarks") == [None, "true", "true"]
+    assert world.restarts == ["end", "end", "stop"]
+
+
+def test_list_of_several_pages_is_told_as_one() -> None:
+    world = World("a", "b", "c", "d", "e")
+    world.api.page_size = 2
+    world.run()
+
+    assert world.told == [("replace", ["a", "b", "c", "d", "e"])]
+    assert world.asked("limit") == [500, 500, 500, None]
+    assert world.asked("continue") == [None, "2", "4", None]
+
+
+def test_empty_list() -> None:
+    world = World()
+    world.run()
+
+    assert world.told == [("replace", [])]
+
+
+def test_bound_pods_are_not_listed() -> None:
+    world = World("a")
+    world.api.put(make_pod(name="bound", node="n1"))
+    world.run()
+
+    assert world.told == [("replace", ["a"])]
+
+
+def test_bookmarks_move_the_watch_on_and_tell_nothing() -> None:
+    world = World("a")
+    world.run([bookmark("70")], [bookmark("80")])
+
+    assert world.told == [("replace", ["a"])]
+    assert world.asked("resourceVersion")[2:] == ["70", "80"]
+
+
+def test_watch_that_ends_silently_is_begun_again_where_it_was() -> None:
+    world = World("a")
+    world.run([], [change("ADDED", "b", "9")], [])
+
+    assert world.asked("resourceVersion")[1:] == ["101", "101", "9", "9"]
+    assert world.restarts == ["end"] * 4 + ["stop"]
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param([change("ADDED", "b"), error(410)], id="an event"),
+        pytest.param([change("ADDED", "b"), status_error(410)], id="a status"),
+    ],
+)
+def test_expired_watch_lists_again(ending: list[bytes | Exception]) -> None:
+    world = World("a")
+    world.run(ending)
+
+    assert world.told == [("replace", ["a"]), ("update", ["b"]), ("replace", ["a"])]
+    assert world.restarts == ["expired", "end", "stop"]
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param([error(500)], id="an ERROR event"),
+        pytest.param([event("ERROR", {})], id="an ERROR event without a code"),
+        pytest.param([unreachable()], id="broken off"),
+        pytest.param([status_error(403)], id="forbidden"),
+        pytest.param([b'{"type": "ADD'], id="a line that is cut off"),
+        pytest.param([b"\xff"], id="a line that is no text"),
+        pytest.param([b"[]"], id="a line of another shape"),
+        pytest.param([event("ADDED", {"metadata": []})], id="a pod of another shape"),
+        pytest.param([b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}'], id="no UTF-8"),
+    ],
+)
+def test_failing_watch_lists_again(
+    ending: list[bytes | Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World("a")
+    world.run(ending)
+
+    assert world.told == [("replace", ["a"])] * 2
+    assert world.restarts == ["error", "end", "stop"]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [status_error(500), status_error(410), unreachable()],
+    ids=["500", "410", "unreachable"],
+)
+def test_failing_list_is_told_only_once_it_is_whole(failure: Exception) -> None:
+    world = World("a", "b", "c")
+    world.api.page_size = 2
+    world.api.before("GET", lambda: None, raising(failure))  # the second page fails
+    world.run()
+
+    assert world.told == [("replace", ["a", "b", "c"])]
+    assert world.asked("continue")[:4] == [None, "2", None, "2"]
+    assert world.restarts == ["error", "end", "stop"]
+
+
+def test_list_that_cannot_be_read_is_asked_for_again() -> None:
+    world = World("a")
+    healthy = world.api.pods["default", "a"]
+    broken = json.loads(json.dumps(healthy)) | {"metadata": 5}
+    world.api.before(
+        "GET",
+        lambda: world.api.pods.update({("default", "a"): broken}),
+        lambda: world.api.pods.update({("default", "a"): healthy}),
+    )
+    world.run()
+
+    assert world.told == [("replace", ["a"])]
+
+
+def test_all_is_listed_anew_now_and_then() -> None:
+    world = World("a")
+
+    def later() -> None:
+        world.time += reflector.RELIST_SECONDS
+
+    world.run(acting(later, change("ADDED", "b")))
+
+    assert world.told == [("replace", ["a"]), ("update", ["b"]), ("replace", ["a"])]
+    assert world.restarts == ["end", "relist", "end", "stop"]
+
+
+def test_stop_is_heard_in_the_middle_of_a_watch() -> None:
+    world = World("a")
+    world.api.streams.append(acting(world.stop.set, change("ADDED", "b"), change("ADDED", "c")))
+    world.reflector.run(world.stop)
+
+    assert world.told == [("replace", ["a"]), ("update", ["b"])]
+
+
+def test_stop_before_the_start() -> None:
+    world = World("a")
+    world.stop.set()
+    world.reflector.run(world.stop)
+
+    assert world.api.requests == []

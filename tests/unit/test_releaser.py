@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeApi, raising, status_error, unreachable
+from tests.unit.builders import CREATED_MS, GATE, HOUR, SECOND, held, make_pipeline, make_pod
+from webhook.holds import HELD
+from webhook.objects import Pod
+from webhook.release_queue import Held
+from webhook.releaser import Attempt, Outcome, Releaser, held_pod, release_patch
+
+KEY = ("default", "web-0")
+Action = Callable[[], None]
+decide = make_pipeline().due
+
+
+def noted(api: FakeApi) -> Held:
+    found = held_pod(Pod.of(api.pods[KEY]), decide)
+    assert found is not None
+    return found
+
+
+def waiting(**fields: Any) -> FakeApi:
+    return FakeApi(held({"delay": "15", HELD: "delay=15s"}, **fields))
+
+
+def release(api: FakeApi, known: Held | None = None) -> Attempt:
+    return Releaser(api, decide).release(KEY, known or noted(api))
+
+
+def test_release_takes_our_gate_off() -> None:
+    api = waiting()
+
+    assert Attempt(Outcome.RELEASED) == release(api)
+    assert api.gates(KEY) == []
+    assert api.requests == [("PATCH", "/api/v1/namespaces/default/pods/web-0")]
+
+
+def test_release_leaves_the_gates_of_others() -> None:
+    api = waiting(gates=["a.io/b", GATE, "c.io/d", "holdfast.dev/x", "e.io/f"])
+
+    assert Attempt(Outcome.RELEASED) == release(api)
+    assert api.gates(KEY) == ["a.io/b", "c.io/d", "e.io/f"]
+
+
+def test_names_are_escaped_in_the_path() -> None:
+    api = waiting()
+    known = noted(api)
+
+    assert Outcome.GONE is Releaser(api, decide).release(("a/b", "../x"), known).outcome
+    assert api.requests == [("PATCH", "/api/v1/namespaces/a%2Fb/pods/..%2Fx")]
+
+
+def test_patch_tests_all_that_it_relies_on() -> None:
+    known = Held(0, "u-1", "42", ("a.io/b", GATE, "c.io/d", "holdfast.dev/x"))
+
+    assert release_patch(known) == [
+        {"op": "test", "path": "/metadata/uid", "value": "u-1"},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "42"},
+        {"op": "test", "path": "/spec/schedulingGates/3", "value": {"name": "holdfast.dev/x"}},
+        {"op": "remove", "path": "/spec/schedulingGates/3"},
+        {"op": "test", "path": "/spec/schedulingGates/1", "value": {"name": GATE}},
+        {"op": "remove", "path": "/spec/schedulingGates/1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(make_pod({"delay": "15"}), None, id="no gate"),
+        pytest.param(make_pod({"delay": "15"}, gates=["a.io/b"]), None, id="another's gate"),
+        pytest.param(
+            held({"delay": "15"}, uid="u-1", version="3"),
+            Held(CREATED_MS + 15 * SECOND, "u-1", "3", (GATE,)),
+            id="our gate",
+        ),
+        pytest.param(
+            held({"delay": "15"}, uid="u", gates=["holdfast.dev/old", "a.io/b"]),
+            Held(CREATED_MS + 15 * SECOND, "u", "7", ("holdfast.dev/old", "a.io/b")),
+            id="a gate of ours that no plugin knows",
+        ),
+        pytest.param(
+            held(uid="u"),
+            Held(
+                CREATED_MS,
+                "u",
+                "7",
+                (GATE,),
+                "no annotation says how long to hold it; released at once",
+            ),
+            id="a gate without annotations",
+        ),
+    ],
+)
+def test_held_pod(pod: Any, expected: Held | None) -> None:
+    assert expected == held_pod(Pod.of(pod), decide)
+
+
+# --- each way to fail --------------------------------------------------------------------------
+
+
+def test_deleted_pod_is_gone() -> None:
+    api = waiting()
+    known = noted(api)
+    api.delete(KEY)
+
+    assert Attempt(Outcome.GONE) == release(api, known)
+    assert api.count("GET") == 0
+
+
+def test_pod_that_is_deleted_while_it_is_read_again_is_gone() -> None:
+    api = waiting()
+    api.before("PATCH", raising(status_error(409)))
+    api.before("GET", lambda: api.delete(KEY))
+
+    assert Attempt(Outcome.GONE) == release(api)
+
+
+def test_gate_that_is_gone_already_is_gone() -> None:
+    api = waiting()
+    known = noted(api)
+    api.put(make_pod({"delay": "15"}))
+
+    assert Attempt(Outcome.GONE) == release(api, known)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [{"other": "1"}, {"delay": "5"}, {"delay": None}, {"delay": "soon"}],
+    ids=["another's annotation", "shorter", "removed", "unreadable, the hint decides"],
+)
+def test_changed_pod_that_is_due_still_is_released_at_once(annotations: dict[str, Any]) -> None:
+    api = waiting()
+    known = noted(api)
+    api.annotate(KEY, **annotations)
+
+    assert Attempt(Outcome.RELEASED) == release(api, known)
+    assert (api.count("PATCH"), api.count("GET")) == (2, 1)
+
+
+def test_pod_that_may_go_only_later_is_left_alone() -> None:
+    api = waiting()
+    known = noted(api)
+    api.annotate(KEY, delay="1h")
+
+    attempt = release(api, known)
+    assert Attempt(Outcome.CHANGED, noted(api)) == attempt
+    assert attempt.held is not None
+    assert attempt.held.due_ms == CREATED_MS + HOUR
+    assert api.gates(KEY) == [GATE]
+
+
+@pytest.mark.parametrize("delay", ["1", "15", "1h"], ids=["earlier", "same", "later"])
+def test_new_pod_of_the_same_name_is_never_released_for_the_old_one(delay: str) -> None:
+    api = waiting()
+    known = noted(api)
+    api.put(held({"delay": delay}, uid="another"))
+
+    assert Attempt(Outcome.CHANGED, noted(api)) == release(api, known)
+    assert api.gates(KEY) == [GATE]
+
+
+def test_gates_that_were_reordered_are_found() -> None:
+    api = waiting(gates=[GATE, "a.io/b"])
+    known = noted(api)
+    api.put(held({"delay": "15"}, gates=["a.io/b", GATE]))
+
+    assert Attempt(Outcome.RELEASED) == release(api, known)
+    assert api.gates(KEY) == ["a.io/b"]
+
+
+def test_pod_that_keeps_changing_is_tried_three_times() -> None:
+    api = waiting()
+    api.before("PATCH", *[lambda: api.annotate(KEY, noise=str(api.count("PATCH")))] * 4)
+    attempt = release(api)
+
+    assert Outcome.RETRY is attempt.outcome
+    assert attempt.reason == "3 patches in a row met a change of the pod"
+    assert (api.count("PATCH"), api.count("GET")) == (3, 3)
+    assert noted(api) == attempt.held
+
+
+@pytest.mark.parametrize("status", [409, 422])
+def test_refusal_by_somebody_elses_webhook_is_tried_again_later(status: int) -> None:
+    api = waiting()
+    api.before("PATCH", raising(status_error(status, retry_after=3.0)))
+
+    expected = Attempt(Outcome.RETRY, noted(api), f"HTTP {status}: scripted", 3.0)
+    assert expected == release(api)
+    assert (api.count("PATCH"), api.count("GET")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "retry_after"),
+    [
+        pytest.param(status_error(429, retry_after=7.0), 7.0, id="429 with Retry-After"),
+        pytest.param(status_error(429), None, id="429"),
+        pytest.param(status_error(500), None, id="500"),
+        pytest.param(status_error(503, retry_after=1.0), 1.0, id="503"),
+        pytest.param(status_error(403), None, id="403"),
+        pytest.param(status_error(401), None, id="401"),
+        pytest.param(unreachable(), None, id="unreachable"),
+    ],
+)
+@pytest.mark.parametrize("method", ["PATCH", "GET"])
+def test_other_failures_are_tried_again_later(
+    method: str, error: Exception, retry_after: float | None
+) -> None:
+    api = waiting()
+    api.before(method, raising(error))
+    if method == "GET":
+        api.before("PATCH", raising(status_error(409)))
+
+    assert Attempt(Outcome.RETRY, None, str(error), retry_after) == release(api)
+    assert api.gates(KEY) == [GATE]
+
+
+def test_answer_that_is_no_pod_is_tried_again_later() -> None:
+    api = waiting()
+    known = noted(api)
+    api.before("PATCH", raising(status_error(409)))
+    api.pods[KEY]["metadata"]["name"] = 5
+
+    assert Outcome.RETRY is release(api, known).outcome
+
+
+def test_lost_answer_of_a_release_that_was_done() -> None:
+    api = waiting()
+    known = noted(api)
+    api.after("PATCH", raising(unreachable()))
+
+    assert Outcome.RETRY is release(api, known).outcome
+    assert api.gates(KEY) == []
+    assert Attempt(Outcome.GONE) == release(api, known)
+
+
+def test_late_write_of_a_paused_leader_fails() -> None:
+    api = waiting()
+    paused = noted(api)
+    api.annotate(KEY, delay="1h")
+    another = Releaser(api, decide).release(KEY, paused)
+
+    assert Outcome.CHANGED is another.outcome
+    assert {"value": paused.resource_version} == {"value": json.loads(api.bodies[0])[1]["value"]}
+    assert api.gates(KEY) == [GATE]

@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes import PatchError, apply_patch
+from tests.unit.builders import GATE, body, make_pod, make_review, read_review
+from webhook import review
+from webhook.errors import ReviewError
+from webhook.objects import Pod
+from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetSchedulerName
+
+DEEP = "[" * 200_000
+CLOSED = DEEP + "]" * 200_000
+
+
+def text(**replaced: Any) -> str:
+    return json.dumps(make_review(**replaced))
+
+
+def spoilt(old: str, new: str) -> bytes:
+    whole = text(pod=make_pod({"delay": "15"}))
+    assert old in whole
+    return whole.replace(old, new, 1).encode(errors="surrogatepass")
+
+
+def without(*path: str) -> bytes:
+    document = make_review()
+    parent = document
+    for step in path[:-1]:
+        parent = parent[step]
+    del parent[path[-1]]
+    return json.dumps(document).encode()
+
+
+# --- parsing -----------------------------------------------------------------------------------
+
+
+def test_parse_reads_what_is_needed() -> None:
+    pod = make_pod({"delay": "15"}, gates=["a.io/b"], labels={"run": "x"}, scheduler="mine")
+    found = review.parse(body(pod, uid="u-1", dryRun=True))
+
+    assert found.request.uid == "u-1"
+    assert found.request.operation == "CREATE"
+    assert found.request.dry_run
+    assert found.request.user_info.username == "jane"
+    assert found.pod.annotations == {"delay": "15"}
+    assert found.pod.labels == {"run": "x"}
+    assert found.pod.gates == ["a.io/b"]
+    assert found.pod.spec.scheduler_name == "mine"
+    assert found.old is None
+    assert pod == found.whole_pod()
+
+
+def test_parse_reads_the_pod_as_it_was() -> None:
+    found = review.parse(body(operation="UPDATE", old=make_pod({"delay": "1"})))
+
+    assert found.old is not None
+    assert found.old.annotations == {"delay": "1"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"null", id="null"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b"{}", id="an empty object"),
+        pytest.param(b"{", id="cut off"),
+        pytest.param(text().encode()[:-1], id="cut off at the end"),
+        pytest.param(text().encode() + b"{}", id="two documents"),
+        pytest.param(b"\xff\xfe\x00", id="no UTF-8"),
+        pytest.param(text().encode("utf-16"), id="UTF-16"),
+        pytest.param(DEEP.encode(), id="nested: the body"),
+        pytest.param(text(uid="X").replace('"X"', DEEP).encode(), id="nested: the uid"),
+        pytest.param(text(pod="X").replace('"X"', DEEP).encode(), id="nested: the pod, open"),
+        pytest.param(text(pod="X").replace('"X"', CLOSED).encode(), id="nested: the pod"),
+        pytest.param(
+            text(pod={"metadata": {"x": "X"}, "spec": {}}).replace('"X"', CLOSED).encode(),
+            id="nested: an unknown field",
+        ),
+        pytest.param(
+            text(pod={"metadata": {"annotations": "X"}, "spec": {}})
+            .replace('"X"', CLOSED)
+            .encode(),
+            id="nested: the annotations",
+        ),
+        pytest.param(text(old="X").replace('"X"', CLOSED).encode(), id="nested: the old pod"),
+        pytest.param(text(extra="X").replace('"X"', CLOSED).encode(), id="nested: beside the pod"),
+        pytest.param(spoilt("admission.k8s.io/v1", "admission.k8s.io/v1beta1"), id="v1beta1"),
+        pytest.param(spoilt("admission.k8s.io/v1", "A" * 100_000), id="a long apiVersion"),
+        pytest.param(spoilt('"AdmissionReview"', '"Pod"'), id="another kind of envelope"),
+        pytest.param(spoilt('"AdmissionReview"', '"a\\nb\\u001b[31m"'), id="control characters"),
+        pytest.param(without("request"), id="no request"),
+        pytest.param(without("request", "uid"), id="no uid"),
+        pytest.param(without("request", "kind"), id="no kind"),
+        pytest.param(without("request", "operation"), id="no operation"),
+        pytest.param(without("request", "object"), id="no object"),
+        pytest.param(without("apiVersion"), id="no apiVersion"),
+        pytest.param(spoilt('"CREATE"', '"PATCH"'), id="an operation that is none"),
+        pytest.param(body(kind={"kind": "Node"}), id="a kind of others"),
+        pytest.param(body(kind={"kind": "N\n" * 1_000}), id="a long kind of others"),
+        pytest.param(body(kind={"group": "x.io", "kind": "Pod"}), id="a Pod of others"),
+        pytest.param(text(object=None).encode(), id="a null pod"),
+        pytest.param(body(pod=[]), id="a list for the pod"),
+        pytest.param(body(pod="x"), id="a text for the pod"),
+        pytest.param(body(old=[]), id="a list for the old pod"),
+        pytest.param(body(pod={"metadata": [], "spec": {}}), id="a list for metadata"),
+        pytest.param(body(pod={"metadata": {}, "spec": "x"}), id="a text for spec"),
+        pytest.param(spoilt('"15"', "15"), id="a number for an annotation"),
+        pytest.param(spoilt('"15"', "1" * 5_000), id="a huge number for an annotation"),
+        pytest.param(spoilt('"15"', "null"), id="null for an annotation"),
+        pytest.param(spoilt('"15"', "true"), id="a boolean for an annotation"),
+        pytest.param(spoilt('"15"', '["15"]'), id="a list for an annotation"),
+        pytest.param(spoilt('{"delay": "15"}', '["delay"]'), id="a list for the annotations"),
+        pytest.param(spoilt('"15"', '"\\ud800"'), id="a lone surrogate"),
+        pytest.param(spoilt('"15"', '"\\udc00\\ud800"'), id="surrogates the wrong way round"),
+        pytest.param(spoilt('"15"', '"\ud800"'), id="a lone surrogate in UTF-8"),
+        pytest.param(spoilt('"15"', '"\x01"'), id="a raw control character"),
+        pytest.param(spoilt('"15"', "NaN"), id="NaN"),
+        pytest.param(spoilt('"15"', "Infinity"), id="Infinity"),
+        pytest.param(spoilt('"15"', '"15",'), id="a trailing comma"),
+        pytest.param(spoilt('"web-0"', "0"), id="a number for the name"),
+        pytest.param(spoilt("2026-03-01T12", "yesterday"), id="a time that is none"),
+        pytest.param(
+            body(pod=make_pod(gates=["x"])).replace(b'"name": "x"', b'"a": 1'), id="a gate"
+        ),
+        pytest.param(body(dryRun="yes"), id="a text for a boolean"),
+        pytest.param(spoilt('"jane"', '"\\ud800"'), id="a lone surrogate for a user"),
+        pytest.param(text(uid="X").encode().replace(b'"X"', b'"\xff"'), id="no UTF-8 in the uid"),
+    ],
+)
+def test_parse_refuses(content: bytes) -> None:
+    with pytest.raises(ReviewError) as caught:
+        review.parse(content)
+
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(
+            spoilt('"delay": "15"', '"delay": "15", "delay": "16"'), {"delay": "16"}, id="keys"
+        ),
+        pytest.param(
+            spoilt('{"delay": "15"}', '{"delay": "15"}, "annotations": null'), {}, id="objects"
+        ),
+    ],
+)
+def test_last_of_duplicate_keys_counts_as_in_go(content: bytes, expected: dict[str, str]) -> None:
+    assert expected == review.parse(content).pod.annotations
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["annotations", "labels", "finalizers", "ownerReferences", "creationTimestamp"],
+)
+def test_null_means_absent(field: str) -> None:
+    absent, null = make_pod(), make_pod()
+    absent["metadata"].pop(field, None)
+    null["metadata"][field] = None
+
+    assert Pod.of(absent) == read_review(null).pod
+
+
+@given(st.binary(max_size=200))
+def test_whatever_comes_is_no_review(content: bytes) -> None:
+    with pytest.raises(ReviewError):
+        review.parse(content)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "request_name", "expected"),
+    [
+        pytest.param({"name": "web-0"}, "web-0", "default/web-0", id="named"),
+        pytest.param({"name": "web-0"}, "", "default/web-0", id="named by the pod"),
+        pytest.param({"generateName": "web-"}, "", "default/web-*", id="named later"),
+    ],
+)
+def test_described(metadata: dict[str, str], request_name: str, expected: str) -> None:
+    pod = {"metadata": metadata, "spec": {}}
+
+    assert expected == read_review(pod, name=request_name).described
+
+
+# --- the patch ---------------------------------------------------------------------------------
+
+
+def intended(pod: Any, edits: Sequence[Edit]) -> Any:
+    """Do to a pod, one after the other, what the edits say."""
+    pod = copy.deepcopy(pod)
+    metadata, spec = pod["metadata"], pod["spec"]
+    for edit in edits:
+        match edit:
+            case AddGate(name):
+                gates = spec.get("schedulingGates") or []
+                if {"name": name} not in gates:
+                    spec["schedulingGates"] = [*gates, {"name": name}]
+            case SetAnnotation(key, value):
+                metadata["annotations"] = (metadata.get("annotations") or {}) | {key: value}
+            case RemoveAnnotation(key):
+                (metadata.get("annotations") or {}).pop(key, None)
+            case SetSchedulerName(name):
+                spec["schedulerName"] = name
+    return pod
+
+
+def normal(pod: Any) -> Any:
+    """Write absent, null and empty alike, as the API server stores them."""
+    pod = copy.deepcopy(pod)
+    if not pod["metadata"].get("annotations"):
+        pod["metadata"].pop("annotations", None)
+    if not pod["spec"].get("schedulingGates"):
+        pod["spec"].pop("schedulingGates", None)
+    return pod
+
+
+keys = st.one_of(
+    st.sampled_from(
+        ["holdfast.dev/held", "a/b", "a~b", "~1", "~0", "a~1/b", "", "/", "é", "0", "-"]
+    ),
+    st.text(max_size=6),
+)
+gate_names = st.sampled_from([GATE, "a.io/b", "c.io/d", "~/e", "holdfast.dev/x"])
+pods = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {"name": st.just("x")},
+            optional={"annotations": st.none() | st.dictionaries(keys, st.text(max_size=6))},
+        ),
+        "spec": st.fixed_dictionaries(
+            {"containers": st.just([{"name": "main"}])},
+            optional={
+                "schedulerName": st.sampled_from(["default-scheduler", "mine"]),
+                "schedulingGates": st.none()
+                | st.lists(gate_names.map(lambda name: {"name": name}), max_size=4, unique_by=str),
+            },
+        ),
+    }
+)
+edit_lists = st.lists(
+    st.one_of(
+        st.builds(AddGate, gate_names),
+        st.builds(SetAnnotation, keys, st.text(max_size=6)),
+        st.builds(RemoveAnnotation, keys),
+        st.builds(SetSchedulerName, st.sampled_from(["mine", "yours"])),
+    ),
+    max_size=6,
+)
+
+
+@given(pods, edit_lists)
+def test_patch_makes_the_intended_pod(pod: Any, edits: list[Edit]) -> None:
+    operations = review.patch(Pod.of(pod), edits)
+
+    assert normal(intended(pod, edits)) == normal(apply_patch(pod, operations))
+
+
+@given(pods, edit_lists)
+def test_patch_of_the_patched_pod_is_empty(pod: Any, edits: list[Edit]) -> None:
+    patched = apply_patch(pod, review.patch(Pod.of(pod), edits))
+
+    assert review.patch(Pod.of(patched), edits) == []
+
+
+@given(pods, edit_lists)
+def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
+    operations = review.patch(Pod.of(pod), edits)
+    wanted = normal(intended(pod, edits))
+    for index in range(len(operations)):
+        rest = operations[:index] + operations[index + 1 :]
+        try:
+            outcome = normal(apply_patch(pod, rest))
+        except PatchError:
+            continue
+        assert wanted != outcome
+
+
+@pytest.mark.parametrize(
+    ("pod", "edits", "expected"),
+    [
+        pytest.param(make_pod(), [], [], id="nothing"),
+        pytest.param(
+            make_pod(),
+            [AddGate(GATE), SetAnnotation("a", "1"), SetAnnotation("b", "2")],
+            [
+                {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
+                {"op": "add", "path": "/metadata/annotations", "value": {"a": "1", "b": "2"}},
+            ],
+            id="a bare pod",
+        ),
+        pytest.param(
+            make_pod({"x": "y"}, gates=["a.io/b"]),
+            [AddGate(GATE), SetAnnotation("a/b~c", "1"), RemoveAnnotation("x")],
+            [
+                {"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}},
+                {"op": "add", "path": "/metadata/annotations/a~1b~0c", "value": "1"},
+                {"op": "remove", "path": "/metadata/annotations/x"},
+            ],
+            id="a pod with both",
+        ),
+        pytest.param(
+            make_pod({"a": "1"}, gates=[GATE], scheduler="mine"),
+            [
+                AddGate(GATE),
+                SetAnnotation("a", "1"),
+                RemoveAnnotation("b"),
+                SetSchedulerName("mine"),
+            ],
+            [],
+            id="all there already",
+        ),
+        pytest.param(
+            make_pod(),
+            [SetSchedulerName("mine")],
+            [{"op": "add", "path": "/spec/schedulerName", "value": "mine"}],
+            id="the scheduler's name",
+        ),
+        pytest.param(
+            make_pod(), [SetAnnotation("a", "1"), RemoveAnnotation("a")], [], id="later edits win"
+        ),
+    ],
+)
+def test_patch(pod: Any, edits: list[Edit], expected: list[dict[str, Any]]) -> None:
+    assert expected == review.patch(Pod.of(pod), edits)
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+def test_allowed_without_a_patch() -> None:
+    expected = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": "c0ffee", "allowed": True},
+    }
+
+    assert expected == json.loads(review.allowed(read_review().request))
+
+
+def test_allowed_with_a_patch() -> None:
+    operations = [{"op": "add", "path": "/é", "value": "1"}]
+    response = json.loads(review.allowed(read_review().request, operations, ["mind"]))["response"]
+
+    assert response["patchType"] == "JSONPatch"
+    assert operations == json.loads(base64.b64decode(response["patch"]))
+    assert response["warnings"] == ["mind"]
+
+
+def test_refused() -> None:
+    response = json.loads(review.refused(read_review().request, "no: " + "x" * 5_000))["response"]
+
+    assert not response["allowed"]
+    assert (response["status"]["code"], response["status"]["reason"]) == (422, "Invalid")
+    assert response["status"]["message"] == "no: " + "x" * 1_996
+    assert "patch" not in response
+
+
+@pytest.mark.parametrize(
+    "warning",
+    ["x" * 240, "x" * 241, "é" * 121, "€" * 200, "x" + "😀" * 100, "", "x" * 100_000],
+    ids=["just fits", "a byte too long", "2 bytes each", "3 bytes", "4 bytes", "empty", "huge"],
+)
+def test_warnings_are_cut_between_characters(warning: str) -> None:
+    answer = review.allowed(read_review().request, (), [warning])
+    (cut,) = json.loads(answer)["response"]["warnings"]
+
+    assert len(cut.encode()) <= 240
+    if len(warning.encode()) <= 240:
+        assert warning == cut
+    else:
+        assert cut.endswith("…")
+        assert warning.startswith(cut[:-1])
+        assert len(cut.encode()) > 230
