@@ -1,0 +1,389 @@
+"""The messages in docs/reference/errors.md: each is produced by the code that users meet.
+
+`docs.generate` writes the page from this list, and tests/unit/test_docs.py runs each case, so no
+message stands there that Holdfast does not say.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from controlplane.compiler import build_failure, require_room
+from controlplane.errors import ControlPlaneError, disk_full, from_os_error
+from controlplane.ports import port_taken
+from controlplane.settings import Settings
+from tests.unit.builders import UID, make_pipeline, make_pod, read_review
+from webhook import app, config, guard, holds, plugins
+from webhook.cluster import Cluster
+from webhook.errors import HoldfastError
+from webhook.gunicorn_conf import listen
+from webhook.metrics import ServerMetrics
+from webhook.tls import server_context
+
+NOW_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
+HEAD = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n"
+
+
+class Case(NamedTuple):
+    """A message: how it comes about, why, and what to do where the message does not say it."""
+
+    produce: Callable[[], str]
+    cause: str
+    cure: str = ""
+
+
+def _raised(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except (HoldfastError, ControlPlaneError) as exc:
+        return str(exc)
+    raise AssertionError("nothing was raised")
+
+
+# --- at admission ------------------------------------------------------------------------------
+
+
+def _mutated(annotations: Mapping[str, str], yaml: str = "", **pod: Any) -> str:
+    review = read_review(make_pod(annotations, **pod))
+    verdict = make_pipeline(yaml).mutate(review, now_ms=NOW_MS)
+    return verdict.message or verdict.warnings[0]
+
+
+def _validated(annotations: Mapping[str, str], **pod: Any) -> str:
+    review = read_review(make_pod(annotations, **pod))
+    return make_pipeline().validate(review, now_ms=NOW_MS).message
+
+
+def _template(kind: str, group: str, delay: str, **spec: Any) -> str:
+    template = {"metadata": {"annotations": {"delay": delay}}, "spec": {}}
+    review = read_review(
+        {"metadata": {"name": "web"}, "spec": {"template": template, **spec}},
+        kind={"group": group, "version": "v1", "kind": kind},
+    )
+    verdict = make_pipeline().validate(review, now_ms=NOW_MS)
+    return verdict.message or verdict.warnings[0]
+
+
+def _delay(value: str) -> Callable[[], str]:
+    return lambda: _mutated({holds.DELAY_KEYS[0]: value})
+
+
+def _not_before(value: str) -> Callable[[], str]:
+    return lambda: _mutated({holds.NOT_BEFORE: value})
+
+
+_IGNORE = (
+    "profiles: [{plugins: {enabled: [{name: delay}]},"
+    " pluginConfig: [{name: delay, args: {onInvalid: ignore}}]}]"
+)
+
+REFUSALS: Sequence[Case] = (
+    Case(
+        _delay("soon"),
+        "A delay is neither whole seconds nor a duration.",
+        "see the [table of values](annotations.md#delays).",
+    ),
+    Case(_delay("-15"), "A pod cannot be due before it was created.", "write `0`, or nothing."),
+    Case(
+        _delay("9223372036854775808"),
+        "More than 2^63-1 seconds.",
+        "write a shorter delay; `maxDelay` is far below that anyway.",
+    ),
+    Case(_delay("2562048h"), "More than 2^63-1 nanoseconds."),
+    Case(
+        _not_before("tomorrow"),
+        "A time is not RFC 3339, or has no offset.",
+        "see the [table of times](annotations.md#times).",
+    ),
+    Case(
+        _not_before("2026-12-24T18:00:00+24:00"),
+        "An offset has 23 hours and 59 minutes at most.",
+        "correct the offset.",
+    ),
+    Case(
+        _not_before("9999-12-31T23:59:59-00:01"),
+        "In UTC the time lies outside the calendar.",
+        "choose another time.",
+    ),
+    Case(
+        lambda: _mutated({"holdfast.dev/delay": "15", "delay": "20"}),
+        "Two keys of a delay have different values.",
+    ),
+    Case(
+        lambda: _mutated({"delay": "160h", holds.JITTER: "12h"}),
+        "Delay and jitter together are longer than `maxDelay`.",
+        "shorten them, or have `maxDelay` raised in the [configuration](configuration.md).",
+    ),
+    Case(
+        _not_before("2027-01-01T00:00:00Z"),
+        "At the creation of a pod the time is further away than `maxDelay`.",
+        "choose an earlier time, or have `maxDelay` raised.",
+    ),
+    Case(
+        lambda: _template("Deployment", "apps", "soon"),
+        "The same, in a workload's template: the path of the field comes first.",
+        "correct the value in the template.",
+    ),
+    Case(
+        lambda: _validated({"delay": "15"}),
+        "Another mutating webhook took the gate off, or added the annotation too late to be seen.",
+        "let that webhook leave `spec.schedulingGates` alone, or set `reinvocationPolicy`.",
+    ),
+    Case(
+        lambda: _validated({}, finalizers=["holdfast.dev/sticky"]),
+        "Somebody else adds a finalizer under `holdfast.dev/`.",
+    ),
+)
+
+WARNINGS: Sequence[Case] = (
+    Case(
+        lambda: _mutated({"delay": "soon"}, _IGNORE),
+        "With `onInvalid: ignore` a value that cannot be followed is passed over.",
+        "correct the value.",
+    ),
+    Case(
+        lambda: _mutated({"delay": "15"}, node="node-1"),
+        "A pod that has its node already cannot be gated.",
+        "leave `spec.nodeName` out, or the annotation.",
+    ),
+    Case(
+        lambda: _template("Deployment", "apps", "15m", progressDeadlineSeconds=600),
+        "The Deployment will be reported as not progressing while its pods are held.",
+        "raise `progressDeadlineSeconds` above the delay.",
+    ),
+    Case(
+        lambda: _template("Job", "batch", "60", activeDeadlineSeconds=30),
+        "The Job will end before its pods are released.",
+        "raise `activeDeadlineSeconds` above the delay.",
+    ),
+    Case(
+        lambda: _template("StatefulSet", "apps", "60", replicas=3),
+        "With `OrderedReady` the delays add up.",
+        "set `podManagementPolicy: Parallel`, or accept it.",
+    ),
+)
+
+
+# --- the guard ---------------------------------------------------------------------------------
+
+
+def _policy(name: str, index: int = 0) -> str:
+    made = guard.policies(make_pipeline())
+    (policy,) = (
+        one for one in made if one["metadata"]["name"] == name and "validations" in one["spec"]
+    )
+    return str(policy["spec"]["validations"][index]["message"])
+
+
+GUARD: Sequence[Case] = (
+    Case(
+        lambda: _policy(guard.HOLD),
+        "Somebody without the verb took our gate off, or changed what decides. The API server "
+        "usually shows a [longer form](../how-to/guard.md#what-the-refusals-look-like).",
+        "bind the ClusterRole `holdfast-releaser`.",
+    ),
+    Case(
+        lambda: _policy(guard.CONTROLLER_PODS, 3),
+        "The controller's account was used for something that the controller never does. There "
+        "is such a line for each field that it may not change.",
+        "find out who uses that account.",
+    ),
+    Case(
+        lambda: _policy(guard.CONTROLLER_WEBHOOKS, 1),
+        "The controller's account was used to register another webhook.",
+        "find out who uses that account.",
+    ),
+)
+
+# --- answers of the admission server that are no reviews ---------------------------------------
+
+
+def _answered(body: bytes, content_type: str) -> str:
+    client = app.create_app(make_pipeline(), ServerMetrics()).test_client()
+    answer = client.post("/mutate", data=body, content_type=content_type)
+    return f"HTTP {answer.status_code}: {answer.text.strip()}"
+
+
+ANSWERS: Sequence[Case] = (
+    Case(
+        lambda: _answered(b"{}", "text/plain"),
+        "Something other than an API server asked.",
+        "send `Content-Type: application/json`.",
+    ),
+    Case(
+        lambda: _answered(b"{}", "application/json"),
+        "The body is not what an API server sends.",
+        "register the webhook with `admissionReviewVersions: [v1]`.",
+    ),
+)
+
+# --- configuration -----------------------------------------------------------------------------
+
+
+def _configured(yaml: str) -> Callable[[], str]:
+    def build() -> None:
+        config.build_pipeline(
+            config.parse(yaml.encode(), "holdfast.yaml"),
+            plugins.registry([]),
+            source="holdfast.yaml",
+            timer=lambda: 0.0,
+            observe=lambda **_: None,
+        )
+
+    return lambda: _raised(build)
+
+
+def _delay_args(args: str) -> Callable[[], str]:
+    return _configured(f"{HEAD}profiles: [{{pluginConfig: [{{name: delay, args: {args}}}]}}]")
+
+
+CONFIGURATION: Sequence[Case] = (
+    Case(
+        lambda: _raised(lambda: config.load(Path("holdfast.yaml"))),
+        "The file given to `--config` is missing or not readable.",
+    ),
+    Case(_configured("a: ["), "The file is not YAML."),
+    Case(_configured("- a"), "The file is not a mapping."),
+    Case(
+        _configured("apiVersion: v1\nkind: HoldfastConfiguration"),
+        "A file of another kind or version.",
+    ),
+    Case(
+        _delay_args("{maxDelays: 24h}"),
+        "A field that does not exist, often a slip of the pen.",
+        "correct its name.",
+    ),
+    Case(_delay_args("{maxDelay: 24}"), "A value of another type.", "write text: `24h`."),
+    Case(_delay_args("{maxDelay: 1d}"), "`maxDelay` is no duration.", "write `24h`."),
+    Case(_delay_args("{annotations: []}"), "No key is left."),
+    Case(
+        _delay_args("{annotations: [holdfast.dev/jitter]}"),
+        "The key has a meaning of its own.",
+    ),
+    Case(_delay_args("{annotations: [a b]}"), "Kubernetes takes no such key."),
+    Case(_delay_args("{annotations: [a, a]}"), "A key stands there twice."),
+    Case(
+        _configured(f"{HEAD}profiles: [{{plugins: {{enabled: [{{name: dely}}]}}}}]"),
+        "There is no such plugin.",
+        "correct its name.",
+    ),
+    Case(
+        _configured(
+            f"{HEAD}profiles: [{{plugins: {{enabled: [{{name: delay}}, {{name: delay}}]}}}}]"
+        ),
+        "A plugin is enabled twice in one profile.",
+    ),
+    Case(
+        _configured(f"{HEAD}profiles: [{{}}, {{}}]"),
+        "Two profiles serve the same `schedulerName`.",
+    ),
+    Case(_configured(f"{HEAD}profiles: []"), "There is no profile."),
+)
+
+# --- start-up ----------------------------------------------------------------------------------
+
+
+def _taken_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        return _raised(lambda: listen("127.0.0.1", port)).replace(str(port), "8443")
+
+
+START: Sequence[Case] = (
+    Case(
+        lambda: _raised(lambda: Cluster.connect(Path("nowhere"))),
+        "No kubeconfig was found, or it cannot be used.",
+    ),
+    Case(
+        _taken_port,
+        "Another process listens there.",
+        "stop it, or choose another port with `--port` (of the controller: `--health-port`).",
+    ),
+    Case(
+        lambda: _raised(lambda: server_context(Path("tls.crt"), Path("tls.key"))),
+        "The certificate or its key is missing, not PEM, encrypted, or they do not belong "
+        "together. The server does not start: it never serves plaintext.",
+    ),
+)
+
+# --- the control plane of tests and demo -------------------------------------------------------
+
+
+def _os_error(code: int) -> Callable[[], str]:
+    return lambda: str(from_os_error(OSError(code, os.strerror(code), "FILE"), Path("FOLDER")))
+
+
+def _build(*tail: str) -> Callable[[], str]:
+    return lambda: str(build_failure(tail, Path("LOG"), Path("FOLDER")))
+
+
+def _no_room() -> str:
+    text = _raised(lambda: require_room([Path("FOLDER")], 10**18))
+    return re.sub(r"[0-9.]+ GB", "N GB", text)
+
+
+CONTROL_PLANE: Sequence[Case] = (
+    Case(_no_room, "There is too little room to build."),
+    Case(lambda: str(disk_full(Path("FOLDER"))), "The disk ran full."),
+    Case(_os_error(errno.EACCES), "The cache folder is not writable."),
+    Case(
+        _build("go: downloading x", 'Get "https://x": dial tcp: lookup x: no such host'),
+        "Go cannot reach a module proxy.",
+    ),
+    Case(_build("x.go:1:2: undefined: y"), "A build failed."),
+    Case(
+        lambda: str(port_taken(8443)),
+        "The API server's port was chosen and is in use.",
+    ),
+    Case(
+        lambda: _raised(lambda: Settings(nodes=-1)),
+        "`--nodes` is negative.",
+    ),
+)
+
+# --- what a release can meet -------------------------------------------------------------------
+
+
+def _problem(annotations: Mapping[str, str]) -> Callable[[], str]:
+    return lambda: (
+        holds.decide(annotations, created_ms=NOW_MS, uid=UID, delay_keys=holds.DELAY_KEYS).problem
+    )
+
+
+PROBLEMS: Sequence[Case] = (
+    Case(
+        _problem({}),
+        "A pod has our gate, and no annotation of a delay, a time or a jitter.",
+        "none is needed where somebody removed them on purpose.",
+    ),
+    Case(
+        _problem({"delay": "soon", holds.HELD: "delay=15s"}),
+        "An annotation became unreadable past the validation; the hint decides.",
+        "correct the annotation.",
+    ),
+    Case(
+        _problem({"delay": "soon"}),
+        "The same, without a hint: nothing says how long to hold it.",
+        "correct the annotation; the pod is released meanwhile.",
+    ),
+)
+
+CASES: Mapping[str, Sequence[Case]] = MappingProxyType(
+    {
+        "Refusals at admission": REFUSALS,
+        "Warnings at admission": WARNINGS,
+        "Refusals by the guard": GUARD,
+        "Answers to what is no review": ANSWERS,
+        "Configuration": CONFIGURATION,
+        "Start of a command": START,
+        "Notes of Events": PROBLEMS,
+        "The control plane of tests and demo": CONTROL_PLANE,
+    }
+)
