@@ -1,0 +1,44 @@
+"""A plugin that does what a pod's annotation says: raise, sleep, or answer rubbish."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from webhook import conditions
+from webhook.framework import Args, Context, Handle, Result, success
+from webhook.objects import Pod
+
+KEY = "misbehave"
+
+
+class Misbehaving:
+    """Takes no arguments, and says nothing of blocking: so it runs in the pool."""
+
+    name = "misbehaving"
+    args_type = Args
+    keys = ()
+
+    def __init__(self, _args: Args, _handle: Handle) -> None:
+        pass
+
+    def match(self, pod: str) -> str:
+        return conditions.has_annotation([KEY], pod)
+
+    def concerns(self, pod: Pod) -> bool:
+        return KEY in pod.annotations
+
+    def mutate(self, pod: Pod, _context: Context) -> Any:
+        match pod.annotations.get(KEY):
+            case "raise":
+                raise RuntimeError("as asked")
+            case "sleep":
+                time.sleep(6)
+            case "rubbish":
+                return ["rubbish"]
+            case "edits":
+                return success("rubbish")  # type: ignore[arg-type]
+        return success()
+
+    def validate(self, _pod: Pod, _context: Context) -> Result:
+        return success()
