@@ -40,7 +40,8 @@ def build() -> None:
 @click.option("--audit", is_flag=True, help="Write an audit log.")
 def up(*, nodes: int, port: int | None, audit: bool) -> None:
     """Run a cluster until Ctrl-C or SIGTERM."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore SIGINT
+        signal.signal(number, _terminate)
     with _one_line_errors(), ControlPlane(nodes=nodes, port=port, audit=audit) as control_plane:
         click.echo(f"export KUBECONFIG={control_plane.kubeconfig}")
         click.echo(f"export PATH={control_plane.bin}:$PATH")

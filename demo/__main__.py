@@ -51,7 +51,8 @@ def up(nodes: int) -> None:
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore SIGINT
+        signal.signal(number, _interrupt)
     try:
         yield
     except (ControlPlaneError, CommandError, HoldfastError, story.StoryError) as exc:

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from controlplane.build import ensure
 from controlplane.launcher import ControlPlane
 from demo.command import Command
 from demo.witness import Sighting, sightings
@@ -54,7 +55,9 @@ def tell(build: Path) -> Outcome:
     Raises StoryError when the pod is not released and running in time.
     """
     build.mkdir(exist_ok=True)
-    _say("starting a Kubernetes: etcd, API server, scheduler, controllers, three kwok nodes")
+    _say("building etcd and Kubernetes' own programs: minutes the first time, nothing later")
+    ensure()
+    _say("starting them: API server, scheduler, controllers, three kwok nodes")
     started = time.monotonic()
     with ControlPlane(nodes=3) as cluster:
         _say(f"Kubernetes is up after {time.monotonic() - started:.1f} s")

@@ -88,8 +88,9 @@ class FakeApi:
 
     Actions that a test lays in with `before` run ahead of the next request of that method, one a
     request: they may change the cluster, or raise what the request is to raise. `after` runs when
-    the request has been carried out: what it raises is a lost answer. Watches stream what a test
-    lays into `streams`, then, when it has laid in none, what happens to the pods.
+    the request has been carried out: what it raises is a lost answer. `answers` holds what a GET of
+    a path is answered with, whatever the pods are. Watches stream what a test lays into `streams`,
+    then, when it has laid in none, what happens to the pods.
     """
 
     def __init__(self, *pods: Document) -> None:
@@ -97,6 +98,7 @@ class FakeApi:
         self.requests: list[tuple[str, str]] = []
         self.queries: list[Query] = []
         self.bodies: list[bytes] = []
+        self.answers: dict[str, bytes] = {}
         self.streams: deque[Iterable[bytes | Exception]] = deque()
         self.page_size = 500
         self._before: dict[str, deque[Callable[[], None]]] = defaultdict(deque)
@@ -173,6 +175,8 @@ class FakeApi:
         self.queries.append(dict(query or {}))
         if self._before[method]:
             self._before[method].popleft()()
+        if method == "GET" and path in self.answers:
+            return self.answers[path]
         with self._changed:
             if path == "/version":
                 answer: Any = {"major": "1", "minor": "36"}

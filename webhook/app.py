@@ -10,8 +10,10 @@ from flask import Flask, Response, request
 
 from webhook import review as reviews
 from webhook.errors import ReviewError
+from webhook.framework import Code
 from webhook.metrics import ServerMetrics
-from webhook.pipeline import Code, Pipeline, Verdict
+from webhook.patch import patch
+from webhook.pipeline import Pipeline, Verdict
 from webhook.review import PodReview
 
 BODY_LIMIT = 7 << 20
@@ -31,6 +33,23 @@ def prepare(pipeline: Pipeline) -> Callable[[bytes], tuple[PodReview, bool]]:
         return review, pipeline.may_block(review.pod)
 
     return parse
+
+
+def deadline_reporter(pipeline: Pipeline, metrics: ServerMetrics) -> Callable[[object], None]:
+    """Make what the bridge calls when a review is given up: it names the plugin that is late."""
+
+    def report(review: object) -> None:
+        plugin = pipeline.at_work(review) if isinstance(review, PodReview) else None
+        metrics.deadlines.labels(plugin or "unknown").inc()
+        if isinstance(review, PodReview):
+            _log.error(
+                "given up at its deadline: %s uid=%s, in plugin %s",
+                review.described,
+                review.request.uid,
+                plugin,
+            )
+
+    return report
 
 
 def create_app(
@@ -83,13 +102,12 @@ def _admit(metrics: ServerMetrics, decide: Review) -> Response:
         _log.warning("%s: %s", path, exc)
         return _text(str(exc), 400)
     try:
-        verdict = decide(review)
+        return _answered(metrics, path, review, decide(review))
     except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
         # HTTP 500: the API server then follows failurePolicy, and nothing is let through unheld
         metrics.reviews.labels(path, "failed").inc()
         _log.exception("%s failed: %s uid=%s", path, review.described, review.request.uid)
         return _text("the review failed; the reason is in the webhook's log", 500)
-    return _answered(metrics, path, review, verdict)
 
 
 def _parsed() -> PodReview:
@@ -111,10 +129,10 @@ def _answered(metrics: ServerMetrics, path: str, review: PodReview, verdict: Ver
         )
         body = reviews.refused(review.request, verdict.message, verdict.warnings)
         return Response(body, content_type=_JSON)
-    operations = reviews.patch(review.pod, verdict.edits)
+    operations = patch(review.pod, verdict.edits)
+    body = reviews.allowed(review.request, operations, verdict.warnings)
     metrics.reviews.labels(path, "patched" if operations else "allowed").inc()
     _log.debug("%s allowed: %s uid=%s", path, review.described, review.request.uid)
-    body = reviews.allowed(review.request, operations, verdict.warnings)
     return Response(body, content_type=_JSON)
 
 

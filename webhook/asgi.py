@@ -51,7 +51,8 @@ class Bridge:
     `prepare` turns a POST's body into the review and tells whether answering it may block; what it
     returns, or the ReviewError that it raises, lies in the environ under REVIEW. `on_startup` runs
     in the worker before the first connection is taken: its exception stops the server;
-    `on_shutdown` runs when the last is closed. `deadline` is in seconds, `body_limit` in bytes.
+    `on_shutdown` runs when the last is closed. `on_deadline` is told each review that is given up
+    at its deadline, while its thread still runs. `deadline` is in seconds, `body_limit` in bytes.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Bridge:
         prepare: Prepare,
         on_startup: Callable[[], None] | None = None,
         on_shutdown: Callable[[], None] | None = None,
+        on_deadline: Callable[[object], None] | None = None,
         body_limit: int = BODY_LIMIT,
         pool_size: int = POOL_SIZE,
         deadline: float = DEADLINE,
@@ -69,6 +71,7 @@ class Bridge:
         self._prepare = prepare
         self._on_startup = on_startup
         self._on_shutdown = on_shutdown
+        self._on_deadline = on_deadline
         self._body_limit = body_limit
         self._deadline = deadline
         self._pool = ThreadPoolExecutor(pool_size, thread_name_prefix="holdfast-review")
@@ -242,6 +245,8 @@ class Bridge:
             async with asyncio.timeout(self._deadline):
                 return await asyncio.wrap_future(job)
         except TimeoutError:
+            if self._on_deadline is not None:
+                self._on_deadline(environ[REVIEW])
             return _text(500, f"a plugin did not finish the review within {self._deadline:g} s")
 
     def _make_room(self, _job: Future[Answer]) -> None:

@@ -10,14 +10,21 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from webhook import config, guard, logs, plugins
 from webhook.errors import HoldfastError, StartError
+from webhook.framework import Handle
+from webhook.lookup import ClusterLookup
 from webhook.metrics import ControllerMetrics, ServerMetrics
-from webhook.pipeline import Observe, Pipeline
+from webhook.pipeline import Pipeline
+from webhook.runner import Observe
+
+if TYPE_CHECKING:
+    from webhook.cluster import Cluster
+    from webhook.controller import Controller
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,8 +69,9 @@ def cli() -> None:
     """Hold pods back, keep VMs on their node, place workloads: beside the stock scheduler."""
 
 
-@cli.command()
+@cli.command(epilog="Example: holdfast serve --cert tls.crt --key tls.key --port 8443")
 @_config_option
+@_cluster_options
 @click.option("--host", default="0.0.0.0", show_default=True, help="The address to listen on.")  # noqa: S104
 @click.option("--port", default=8443, show_default=True, help="The port; 0 takes a free one.")
 @click.option("--cert", type=_FILE, required=True, help="The certificate, PEM.")
@@ -74,6 +82,8 @@ def cli() -> None:
 def serve(
     *,
     config_path: Path | None,
+    kubeconfig: Path | None,
+    context: str | None,
     host: str,
     port: int,
     cert: Path,
@@ -82,20 +92,23 @@ def serve(
     exit_with_stdin: bool,
     log_level: str,
 ) -> None:
-    r"""Run the admission server.
-
-    \b
-    Example: holdfast serve --cert tls.crt --key tls.key --port 8443
-    """
+    """Run the admission server."""
     from webhook import app, asgi, gunicorn_conf  # noqa: PLC0415 - heavy, and this command's alone
 
     logs.set_up(log_level.upper())
     metrics = ServerMetrics()
-    pipeline = _pipeline(config_path, metrics.observe_plugin)
+    handle = Handle()
+    handle.connect(lookup=ClusterLookup(lambda: _connect(kubeconfig, context)))
+    pipeline = _pipeline(config_path, metrics.observe_plugin, handle)
 
     def make_app() -> asgi.Bridge:
         flask = app.create_app(pipeline, metrics)
-        return asgi.Bridge(flask.wsgi_app, prepare=app.prepare(pipeline), body_limit=app.BODY_LIMIT)
+        return asgi.Bridge(
+            flask.wsgi_app,
+            prepare=app.prepare(pipeline),
+            on_deadline=app.deadline_reporter(pipeline, metrics),
+            body_limit=app.BODY_LIMIT,
+        )
 
     gunicorn_conf.run(
         make_app,
@@ -110,7 +123,7 @@ def serve(
     )
 
 
-@cli.command()
+@cli.command(epilog="Example: holdfast controller --kubeconfig ~/.kube/config")
 @_config_option
 @_cluster_options
 @click.option("--health-host", default="0.0.0.0", show_default=True)  # noqa: S104
@@ -129,17 +142,12 @@ def controller(
     exit_with_stdin: bool,
     log_level: str,
 ) -> None:
-    r"""Run the controller that releases held pods on time.
-
-    \b
-    Example: holdfast controller --kubeconfig ~/.kube/config
-    """
+    """Run the controller that releases held pods on time."""
     from webhook.health import HealthServer  # noqa: PLC0415
 
     logs.set_up(log_level.upper())
     metrics = ControllerMetrics()
-    pipeline = _pipeline(config_path, _unobserved)
-    _, loop = _controller(kubeconfig, context, pipeline, metrics)
+    _, _, loop = _controller(kubeconfig, context, config_path, metrics)
     health = HealthServer(
         health_host, health_port, ready=lambda: loop.synced, exposition=metrics.exposition
     )
@@ -157,7 +165,7 @@ def controller(
         raise StartError("the controller died; its reason is above")
 
 
-@cli.command()
+@cli.command(epilog="Example: holdfast dev --kubeconfig ~/.kube/config")
 @_config_option
 @_cluster_options
 @click.option(
@@ -167,6 +175,7 @@ def controller(
     help="This machine's address, as the cluster's API server reaches it.",
 )
 @click.option("--port", default=0, help="The port; a free one without it.")
+@click.option("--health-port", default=0, help="The controller's metrics; a free port without it.")
 @_ready_option
 @_exit_option
 @_log_option
@@ -177,58 +186,64 @@ def dev(
     context: str | None,
     host: str,
     port: int,
+    health_port: int,
     ready_file: Path | None,
     exit_with_stdin: bool,
     log_level: str,
 ) -> None:
-    r"""Run server and controller against a cluster, from here, until Ctrl-C.
+    """Run server and controller against a cluster, from here, until Ctrl-C.
 
     Makes certificates, registers the webhooks by URL, and unregisters them at the end.
-
-    \b
-    Example: holdfast dev --kubeconfig ~/.kube/config
     """
     from webhook import dev as running  # noqa: PLC0415
+    from webhook.health import HealthServer  # noqa: PLC0415
 
     logs.set_up(log_level.upper())
-    pipeline = _pipeline(config_path, _unobserved)
-    cluster, loop = _controller(kubeconfig, context, pipeline, ControllerMetrics())
+    metrics = ControllerMetrics()
+    cluster, pipeline, loop = _controller(kubeconfig, context, config_path, metrics)
     cluster.request("GET", "/version")
     stop = threading.Event()
     _on_signals(stop.set)
     if exit_with_stdin:
         _on_end_of_stdin(stop.set)
 
+    health = HealthServer(
+        "127.0.0.1", health_port, ready=lambda: loop.synced, exposition=metrics.exposition
+    )
+    health.start()
+
     def ready(address: str) -> None:
         click.echo(
             f"holdfast: serving {cluster.server} from {address}; Ctrl-C ends and unregisters"
         )
+        click.echo(f"holdfast: the controller's metrics: http://127.0.0.1:{health.port}/metrics")
         if ready_file is not None:
             _write(ready_file, address)
 
     arguments = ["--log-level", log_level]
     arguments += ["--config", str(config_path)] if config_path else []
-    running.run(
-        cluster,
-        pipeline,
-        loop,
-        host=host,
-        port=port,
-        serve_arguments=arguments,
-        stop=stop,
-        ready=ready,
-    )
+    arguments += ["--kubeconfig", str(kubeconfig)] if kubeconfig else []
+    arguments += ["--context", context] if context else []
+    try:
+        running.run(
+            cluster,
+            pipeline,
+            loop,
+            host=host,
+            port=port,
+            serve_arguments=arguments,
+            stop=stop,
+            ready=ready,
+        )
+    finally:
+        health.stop()
     click.echo("holdfast: unregistered; pods that are still held wait for the next controller")
 
 
-@cli.command("check-config")
+@cli.command("check-config", epilog="Example: holdfast check-config holdfast.yaml")
 @click.argument("file", type=_FILE)
 def check_config(file: Path) -> None:
-    r"""Check a configuration file, as a start would.
-
-    \b
-    Example: holdfast check-config holdfast.yaml
-    """
+    """Check a configuration file, as a start would."""
     pipeline = _pipeline(file, _unobserved)
     for profile in pipeline.profiles.values():
         names = ", ".join(plugin.name for plugin in profile.plugins) or "no plugin"
@@ -238,48 +253,59 @@ def check_config(file: Path) -> None:
 @cli.command()
 @_config_option
 def policies(*, config_path: Path | None) -> None:
-    r"""Print the admission policies that guard holds, and Holdfast itself, as YAML.
-
-    \b
-    Example: holdfast policies --config holdfast.yaml | kubectl apply -f -
-    """
+    """Print the admission policies that guard holds, and Holdfast itself, as YAML."""
     pipeline = _pipeline(config_path, _unobserved)
     click.echo(guard.manifest(guard.policies(pipeline)), nl=False)
 
 
-def _pipeline(path: Path | None, observe: Observe) -> Pipeline:
+def _pipeline(path: Path | None, observe: Observe, handle: Handle | None = None) -> Pipeline:
     return config.build_pipeline(
         config.load(path),
         plugins.registry(),
         source=str(path or "the default configuration"),
         timer=time.perf_counter,
         observe=observe,
+        handle=handle,
     )
 
 
+def _connect(
+    kubeconfig: Path | None,
+    context: str | None,
+    on_answer: Callable[[Any], None] | None = None,
+) -> Cluster:
+    from webhook.cluster import Cluster  # noqa: PLC0415 - the kubernetes client is slow to import
+
+    return Cluster.connect(kubeconfig, context, on_answer=on_answer)
+
+
 def _controller(
-    kubeconfig: Path | None, context: str | None, pipeline: Pipeline, metrics: ControllerMetrics
-) -> tuple[Any, Any]:
-    # the kubernetes client takes a second to import
+    kubeconfig: Path | None,
+    context: str | None,
+    config_path: Path | None,
+    metrics: ControllerMetrics,
+) -> tuple[Cluster, Pipeline, Controller]:
     from webhook.clock import ServerClock  # noqa: PLC0415
-    from webhook.cluster import Cluster, boot_time  # noqa: PLC0415
+    from webhook.cluster import boot_time  # noqa: PLC0415
     from webhook.controller import Controller  # noqa: PLC0415
     from webhook.events import Recorder  # noqa: PLC0415
 
+    handle = Handle()
+    pipeline = _pipeline(config_path, _unobserved, handle)
     clock = ServerClock()
-    cluster = Cluster.connect(
+    cluster = _connect(
         kubeconfig,
         context,
-        on_answer=lambda timing: clock.observe(
-            sent=timing.sent, received=timing.received, date=timing.date
-        ),
+        lambda timing: clock.observe(sent=timing.sent, received=timing.received, date=timing.date),
     )
 
     def server_ms() -> int:
         return int((clock.surely_passed(boot_time()) or time.time()) * 1_000)
 
     recorder = Recorder(cluster, now_ms=server_ms, on_dropped=metrics.events_dropped.inc)
-    return cluster, Controller(cluster, pipeline.due, clock, metrics, told=recorder)
+    controller = Controller(cluster, pipeline, clock, metrics, told=recorder)
+    handle.connect(lookup=ClusterLookup(lambda: cluster), held=controller, tell=controller.tell)
+    return cluster, pipeline, controller
 
 
 def _unobserved(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from webhook import holds
-from webhook.pipeline import Pipeline, Plugin
+from webhook.framework import Plugin
+from webhook.pipeline import Pipeline
 
 POD = "object"
 """The pod under review, in CEL."""
@@ -42,6 +43,23 @@ def has_annotation(keys: Iterable[str], pod: str) -> str:
     annotations = f"{pod}.metadata.annotations"
     tests = " || ".join(f"{string(key)} in {annotations}" for key in keys)
     return f"{_present(annotations)} && ({tests})"
+
+
+def has_entry(field: str, key: str, pod: str, values: Iterable[str] | None = None) -> str:
+    """Make an expression: the pod's `annotations` or `labels` have this key, with such a value.
+
+    None as the values stands for any value.
+    """
+    entries = f"{pod}.metadata.{field}"
+    test = f"{_present(entries)} && {string(key)} in {entries}"
+    if values is None:
+        return test
+    return f"{test} && {entries}[{string(key)}] in {strings(values)}"
+
+
+def strings(texts: Iterable[str]) -> str:
+    """Write texts as a CEL list."""
+    return f"[{', '.join(map(string, texts))}]"
 
 
 def string(text: str) -> str:

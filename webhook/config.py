@@ -7,7 +7,7 @@ it, and the cure.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,12 +15,19 @@ import msgspec
 import yaml
 
 from webhook.errors import ConfigurationError
-from webhook.pipeline import REST_OF_PODS, Observe, Pipeline, Plugin, PluginClass, Profile
+from webhook.framework import Handle, Plugin, PluginClass
+from webhook.pipeline import REST_OF_PODS, Pipeline, Profile
+from webhook.runner import Observe
 
 API_VERSION = "holdfast.dev/v1alpha1"
 T = TypeVar("T")
 
 KIND = "HoldfastConfiguration"
+DEFAULT_PLUGINS = ("delay", "placement")
+"""The plugins that a profile has without saying so, in the order in which they run."""
+ALL_PLUGINS = "*"
+"""In a list of disabled plugins: all default ones."""
+_SEE_REFERENCE = "docs/reference/configuration.md lists what is accepted"
 SIZE_LIMIT = 1 << 20
 """Bytes; a ConfigMap holds no more."""
 
@@ -39,9 +46,15 @@ class PluginName(_Part, frozen=True):
 
 
 class PluginSet(_Part, frozen=True):
-    """The plugins of a profile, in the order in which they run."""
+    """Which plugins a profile has beyond, or instead of, the default ones.
+
+    As in KubeSchedulerConfiguration: the default plugins run first, in their order, without those
+    that are disabled (`*`: all); enabled ones follow in the order given. To run a default plugin
+    at another place, disable it and enable it again.
+    """
 
     enabled: list[PluginName] = []
+    disabled: list[PluginName] = []
 
 
 class PluginConfig(_Part, frozen=True):
@@ -55,10 +68,10 @@ class ProfileConfig(_Part, frozen=True):
     """A profile, for the pods of one schedulerName; `*` serves all that no other one names."""
 
     scheduler_name: str = REST_OF_PODS
-    plugins: PluginSet = msgspec.field(
-        default_factory=lambda: PluginSet(enabled=[PluginName(name="delay")])
-    )
+    plugins: PluginSet = PluginSet()
     plugin_config: list[PluginConfig] = []
+    run_all_filters: bool = True
+    """Whether a refused pod is told all that is wrong with it, or the first refusal alone."""
 
 
 class Configuration(_Part, frozen=True):
@@ -100,7 +113,7 @@ def parse(text: bytes, source: str) -> Configuration:
             raise ConfigurationError(
                 f"{source}: {key}: {document.get(key)!r:.60} is not supported; write {wanted}"
             )
-    return _converted(document, Configuration, source)
+    return _converted(document, Configuration, source, joint=": ")
 
 
 def build_pipeline(
@@ -110,8 +123,10 @@ def build_pipeline(
     source: str,
     timer: Callable[[], float],
     observe: Observe,
+    handle: Handle | None = None,
 ) -> Pipeline:
     """Make every profile's plugins. Raises ConfigurationError, which names path and cure."""
+    handle = handle or Handle()
     if not configuration.profiles:
         raise ConfigurationError(f"{source}: profiles: is empty; add one, or leave the key out")
     profiles: list[Profile] = []
@@ -126,40 +141,53 @@ def build_pipeline(
                 f"{where}.schedulerName: {profile.scheduler_name!r} has a profile already; "
                 "merge the two"
             )
-        profiles.append(Profile(profile.scheduler_name, _plugins(profile, plugins, where)))
+        enabled = _plugins(profile, plugins, where, handle)
+        profiles.append(Profile(profile.scheduler_name, enabled, profile.run_all_filters))
     return Pipeline(profiles, timer=timer, observe=observe)
 
 
 def _plugins(
-    profile: ProfileConfig, known: Mapping[str, PluginClass], where: str
+    profile: ProfileConfig, known: Mapping[str, PluginClass], where: str, handle: Handle
 ) -> tuple[Plugin, ...]:
-    enabled = [plugin.name for plugin in profile.plugins.enabled]
+    enabled = _enabled(profile.plugins, known, f"{where}.plugins")
     configured = [config.name for config in profile.plugin_config]
-    _check_names(enabled, known, f"{where}.plugins.enabled", "is enabled twice; enable it once")
     _check_names(configured, known, f"{where}.pluginConfig", "is configured twice; merge the two")
-    args = {
-        config.name: (config.args, f"{where}.pluginConfig[{index}].args")
-        for index, config in enumerate(profile.plugin_config)
-    }
-    return tuple(
-        _plugin(known[name], *args.get(name, ({}, f"{where}.plugins.enabled[{index}]")))
-        for index, name in enumerate(enabled)
+    made: dict[str, Plugin] = {}
+    for index, config in enumerate(profile.plugin_config):
+        path = f"{where}.pluginConfig[{index}].args"
+        made[config.name] = _plugin(known[config.name], config.args, path, handle)
+    for name in enabled:
+        if name not in made:
+            made[name] = _plugin(known[name], {}, f"{where}.pluginConfig[{name}].args", handle)
+    return tuple(made[name] for name in enabled)
+
+
+def _enabled(plugins: PluginSet, known: Mapping[str, PluginClass], where: str) -> list[str]:
+    enabled = [plugin.name for plugin in plugins.enabled]
+    disabled = [plugin.name for plugin in plugins.disabled]
+    _check_names(enabled, known, f"{where}.enabled", "is enabled twice; enable it once")
+    _check_names(
+        disabled, [*known, ALL_PLUGINS], f"{where}.disabled", "is disabled twice; disable it once"
     )
+    kept = [
+        name
+        for name in DEFAULT_PLUGINS
+        if name in known and name not in disabled and ALL_PLUGINS not in disabled
+    ]
+    return [*kept, *(name for name in enabled if name not in kept)]
 
 
-def _plugin(plugin: PluginClass, args: Mapping[str, Any], where: str) -> Plugin:
+def _plugin(plugin: PluginClass, args: Mapping[str, Any], where: str, handle: Handle) -> Plugin:
     converted = _converted(args, plugin.args_type, where)
     try:
-        return plugin(converted)
+        return plugin(converted, handle)
     except ConfigurationError as exc:
         raise ConfigurationError(f"{where}.{exc}") from None
     except Exception as exc:
         raise ConfigurationError(f'{where}: initializing plugin "{plugin.name}": {exc}') from exc
 
 
-def _check_names(
-    names: Iterable[str], known: Mapping[str, PluginClass], where: str, twice: str
-) -> None:
+def _check_names(names: Iterable[str], known: Collection[str], where: str, twice: str) -> None:
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name not in known:
@@ -173,13 +201,31 @@ def _check_names(
         seen.add(name)
 
 
-def _converted(value: Any, kind: type[T], where: str) -> T:
+def _converted(value: Any, kind: type[T], where: str, *, joint: str = ".") -> T:
     try:
         return msgspec.convert(value, kind, strict=True)
     except (msgspec.ValidationError, RecursionError) as exc:
         text, _, path = str(exc).partition(" - at `$")
-        path = path.rstrip("`")
-        raise ConfigurationError(f"{where}{path and ': '}{path.lstrip('.')}: {text}") from None
+        path = path.strip(".`")
+        place = f"{where}{joint}{path}" if path else where
+        raise ConfigurationError(f"{place}: {_cured(text, kind)}") from None
+
+
+def _cured(text: str, kind: type[Any]) -> str:
+    """Say how to mend what msgspec found wrong."""
+    _, unknown, name = text.partition("unknown field ")
+    if not unknown:
+        return f"{text}; {_SEE_REFERENCE}"
+    name = name.strip("`")
+    near = difflib.get_close_matches(name, _field_names(kind), n=2, cutoff=0.5)
+    cure = f"did you mean {' or '.join(near)}?" if near else _SEE_REFERENCE
+    return f"there is no field {name!r:.60} here; {cure}"
+
+
+def _field_names(kind: type[Any]) -> list[str]:
+    """Name all fields of a Struct and of those within it, as they are written in the file."""
+    schemas = msgspec.json.schema(kind).get("$defs", {})
+    return sorted({name for schema in schemas.values() for name in schema.get("properties", {})})
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from webhook import events, holds, values
@@ -19,13 +19,13 @@ from webhook.metrics import ControllerMetrics
 from webhook.objects import Names, Pod
 from webhook.reflector import Reflector
 from webhook.release_queue import Held, ReleaseQueue
-from webhook.releaser import Attempt, Outcome, Releaser, held_pod
+from webhook.releaser import Attempt, Decider, Outcome, Releaser, held_pod
 from webhook.timekeeper import Timekeeper
 
 FIELD_SELECTOR = "spec.nodeName=,status.phase=Pending"
 """Every pod that can carry a gate, without trusting any label."""
 WORKERS = 16
-"""Releases under way at once: what one process can drive (see docs/decisions.md)."""
+"""Releases under way at once: what one process can drive (see docs/explanation/decisions.md)."""
 LONGEST_WAIT = 1.0
 """Seconds the loop sleeps at most: a laptop that slept, or a better clock, is noticed by then."""
 LAST_EVENTS_SECONDS = 2.0
@@ -41,7 +41,7 @@ class Controller:
     def __init__(
         self,
         api: Api,
-        decide: Callable[[Pod], holds.Due],
+        decider: Decider,
         clock: ServerClock,
         metrics: ControllerMetrics,
         *,
@@ -52,8 +52,8 @@ class Controller:
         self._clock = clock
         self._metrics = metrics
         self._now = now
-        self._decide = decide
-        self._releaser = Releaser(api, decide)
+        self._decider = decider
+        self._releaser = Releaser(api, decider)
         self._queue = ReleaseQueue()
         self._retries: list[tuple[float, Names]] = []
         self._failures: dict[Names, int] = {}
@@ -97,20 +97,46 @@ class Controller:
         self._stop.set()
         self._wake()
 
+    # --- what a plugin's handle gives (webhook.framework.HeldPods) ------------------------------
+
+    def __iter__(self) -> Iterator[Names]:
+        """Go through the pods that are held now."""
+        with self._changed:
+            return iter(list(self._queue))
+
+    def get(self, key: Names) -> holds.Due | None:
+        """Tell when a pod is due, or None when it is not held."""
+        with self._changed:
+            held = self._queue.get(key)
+        return None if held is None else holds.Due(held.due_ms, held.problem)
+
+    def release(self, key: Names, plugin: str) -> None:
+        """Say that this plugin holds the pod no longer; it is read and decided again at once."""
+        with self._changed:
+            held = self._queue.get(key)
+            if held is not None:
+                self._decider.allow(held.uid, plugin)
+                self._queue.put(key, held._replace(due_ms=0, recheck=True))
+                self._changed.notify_all()
+
+    def tell(self, pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
+        """Tell an Event about a pod; never blocks, never raises."""
+        self._told.record(events.Event(pod.key, pod.metadata.uid, reason, note, warning))
+
     # --- what the reflector tells (webhook.reflector.Follower) ---------------------------------
 
     def replace(self, pods: Iterable[Pod]) -> None:
         """Take these pods, and no others, as all there are."""
         held = {}
         for pod in pods:
-            note = held_pod(pod, self._decide)
+            note = held_pod(pod, self._decider)
             if note is not None:
                 held[pod.key] = note
         with self._changed:
             for key in [key for key in self._queue if key not in held]:
                 self._forget(key)
             for key, note in held.items():
-                self._take(key, note)
+                self._take(key, note, watched=False)
             if not self._synced.is_set():
                 _log.info("watching: %d held pods", len(held))
                 self._synced.set()
@@ -118,12 +144,12 @@ class Controller:
 
     def update(self, pod: Pod) -> None:
         """Take a pod that is new or has changed."""
-        note = held_pod(pod, self._decide)
+        note = held_pod(pod, self._decider)
         with self._changed:
             if note is None:
                 self._forget(pod.key)
             else:
-                self._take(pod.key, note)
+                self._take(pod.key, note, watched=True)
                 self._changed.notify_all()
 
     def remove(self, pod: Pod) -> None:
@@ -131,12 +157,19 @@ class Controller:
         with self._changed:
             self._forget(pod.key)
 
-    def _take(self, key: Names, held: Held) -> None:
+    def _take(self, key: Names, held: Held, *, watched: bool) -> None:
+        """Note a pod, seen while it was watched or in a list, and tell until when it is held."""
         known = self._queue.get(key)
-        self._queue.put(key, held)
-        if known is None or (known.uid, known.due_ms) != (held.uid, held.due_ms):
-            until = values.canonical_instant(held.due_ms)
-            note = f"held until {until} by {_own_gates(held)}"
+        now_ms = self._now_ms()
+        if known is not None and (known.uid, known.due_ms) == (held.uid, held.due_ms):
+            self._queue.put(key, held._replace(known_ms=known.known_ms))
+            return
+        changed = known is not None and known.uid == held.uid
+        self._queue.put(key, held._replace(known_ms=now_ms if watched or changed else 0))
+        if held.due_ms > now_ms:
+            note = f"held by {_own_gates(held)}"
+            if held.due_ms < holds.NEVER_MS:
+                note = f"held until {values.canonical_instant(held.due_ms)} by {_own_gates(held)}"
             note += f": {held.problem}" if held.problem else ""
             self._tell(key, held, events.HELD, note, warning=bool(held.problem))
 
@@ -186,7 +219,8 @@ class Controller:
     def _release(self, key: Names, held: Held) -> None:
         attempt = self._releaser.release(key, held)
         if attempt.outcome is Outcome.RELEASED:
-            self._report_release(key, held)
+            final = (attempt.held or held)._replace(due_ms=held.due_ms, known_ms=held.known_ms)
+            self._report_release(key, final, attempt.notes)
         self._metrics.releases.labels(attempt.outcome.value).inc()
         with self._changed:
             self._under_way.discard(key)
@@ -202,8 +236,11 @@ class Controller:
         if attempt.outcome in {Outcome.RELEASED, Outcome.GONE}:
             self._forget(key)
             return
-        if attempt.held is not None:
-            self._queue.put(key, attempt.held)
+        if attempt.held is not None and known is tried:
+            # else what came meanwhile stands, and is tried
+            same = attempt.held.due_ms == tried.due_ms
+            known_ms = tried.known_ms if same else self._now_ms()
+            self._queue.put(key, attempt.held._replace(known_ms=known_ms))
         if attempt.outcome is Outcome.CHANGED:
             self._queue.retry(key)
         else:
@@ -218,17 +255,22 @@ class Controller:
             note = f"{attempt.reason}; it is tried again until it succeeds"
             self._tell(key, tried, events.RELEASE_FAILED, note, warning=True)
 
-    def _report_release(self, key: Names, held: Held) -> None:
-        passed = self._clock.surely_passed(self._now())
-        lateness = 0.0 if passed is None else max(0.0, passed - held.due_ms / 1_000)
+    def _report_release(self, key: Names, held: Held, notes: Sequence[str]) -> None:
+        late_from = max(held.due_ms, held.known_ms)  # a delay cut short is due when that is seen
+        lateness = max(0, self._now_ms() - late_from) / 1_000
         self._metrics.lateness.observe(lateness)
         _log.info("released %s/%s, %.3f s after its time", *key, lateness)
-        note = f"released {lateness:.3f} s after {values.canonical_instant(held.due_ms)}"
-        note += f": {held.problem}" if held.problem else ""
-        self._tell(key, held, events.RELEASED, note, warning=bool(held.problem))
+        remarks = [*([held.problem] if held.problem else []), *notes]
+        note = f"released {lateness:.3f} s after its time"
+        note += f": {'; '.join(remarks)}" if remarks else ""
+        warning = bool(remarks) and remarks != [holds.NOTHING_ASKED]
+        self._tell(key, held, events.RELEASED, note, warning=warning)
 
     def _forget(self, key: Names) -> None:
-        self._queue.discard(key)
+        held = self._queue.get(key)
+        if held is not None:
+            self._decider.forget(held.uid)
+            self._queue.discard(key)
         self._failures.pop(key, None)
 
     def _tell(self, key: Names, held: Held, reason: str, note: str, *, warning: bool) -> None:
@@ -253,10 +295,13 @@ class Controller:
     def _restarted(self, reason: str) -> None:
         self._metrics.watch_restarts.labels(reason).inc()
 
+    def _now_ms(self) -> int:
+        """Give the API server's time, as far as it has surely come; 0 while nothing is known."""
+        return int((self._clock.surely_passed(self._now()) or 0) * 1_000)
+
     def _overdue(self) -> int:
-        passed = self._clock.surely_passed(self._now())
         with self._changed:
-            return 0 if passed is None else self._queue.overdue(int(passed * 1_000))
+            return self._queue.overdue(self._now_ms())
 
     def _uncertainty(self) -> float:
         bounds = self._clock.bounds(self._now())

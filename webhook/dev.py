@@ -7,6 +7,8 @@ told to stop, and unregisters them again.
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,6 +35,8 @@ START_SECONDS = 20.0
 """How long the admission server may take to start."""
 STOP_SECONDS = 15.0
 """How long it may take to stop: longer than its own drain."""
+
+_FOLDER = "holdfast-dev-"
 
 _log = logging.getLogger("holdfast.dev")
 
@@ -78,9 +82,28 @@ def run(
                     raise StartError("the controller died; its reason is above")
 
 
+def _remove_left_behind() -> None:
+    """Remove the folders, with their keys, of earlier runs that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
+        pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
+        if pid.isdecimal() and not _alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 @contextmanager
 def _server(host: str, port: int, arguments: list[str]) -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="holdfast-dev-") as folder:
+    _remove_left_behind()
+    with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-") as folder:
         directory = Path(folder)
         now = datetime.now(UTC)
         ca = authority.new_ca("holdfast dev", now=now)

@@ -4,6 +4,7 @@ HoldfastError
 ├── ConfigurationError   the configuration file says something that cannot be
 ├── ReviewError          a request's body is no usable AdmissionReview (HTTP 400)
 ├── PluginFailedError    a plugin raised (HTTP 500, so that failurePolicy decides)
+├── HandleError          a plugin asked for what its process does not have
 ├── ValueRefusedError    what a user wrote in an annotation cannot be followed
 ├── ClusterError         the API server could not be asked, or refused
 │   ├── ApiStatusError     it answered with an error status
@@ -30,6 +31,10 @@ class ReviewError(HoldfastError):
 
 class PluginFailedError(HoldfastError):
     """A plugin raised or answered nonsense; the text names it."""
+
+
+class HandleError(HoldfastError):
+    """A plugin asked its handle for something that this process does not have."""
 
 
 class ValueRefusedError(HoldfastError):

@@ -23,7 +23,8 @@ from gunicorn.glogging import Logger  # type: ignore[import-untyped]
 from webhook import logs
 from webhook.asgi import Bridge
 from webhook.errors import HoldfastError, StartError
-from webhook.worker import FINISH, HoldfastWorker, server_context
+from webhook.tls import server_context
+from webhook.worker import FINISH, HoldfastWorker
 
 KEEPALIVE = 95.0
 """Seconds that an idle connection is kept: more than Go's 90 s, or requests race with the close."""
@@ -66,7 +67,7 @@ class ServerSettings:
     exit_with_stdin: bool = False
     """End when standard input ends, so that a parent that is killed takes its server with it."""
     on_tls: Callable[[ssl.SSLContext], None] | None = None
-    """Called in the worker with the live TLS context, for `webhook.worker.load_pair` on it."""
+    """Called in the worker with the live TLS context, for `webhook.tls.load_pair` on it."""
 
 
 def run(make_app: Callable[[], Bridge], settings: ServerSettings) -> NoReturn:

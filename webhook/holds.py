@@ -27,6 +27,9 @@ JITTER = f"{DOMAIN}/jitter"
 DELAY_KEYS = (f"{DOMAIN}/delay", "delay")
 """The default keys of a delay; further ones are configured."""
 
+NEVER_MS = 2**62
+"""A due time for a pod that a plugin holds until something happens, and not until a time."""
+
 PAST_TOLERANCE_MS = 10 * 60 * 1_000
 """A not-before further back than this holds nothing; nearer, the controller's clock decides."""
 
@@ -64,6 +67,10 @@ class Ask:
         if self.not_before_ms is not None:
             due = max(due, self.not_before_ms)
         return due + jitter_share_ms(uid, self.jitter_ms)
+
+
+NOTHING_ASKED = "no annotation says how long to hold it; released at once"
+"""What a decision says of a pod whose annotations were all removed: no fault of anybody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +134,7 @@ def hint(ask: Ask) -> str:
 
 
 def read_hint(text: str) -> Ask:
-    """Read a hint back. Raises ValueRefusedError on anything that `hint` does not write."""
+    """Read a hint back. Raises ValueRefusedError on what cannot have come from `hint`."""
     fields: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
@@ -160,7 +167,7 @@ def decide(
     if hinted is not None and hinted.delay_ms and hinted.delay_key not in keys:
         keys.append(hinted.delay_key)
     if not any(key in annotations for key in (*keys, NOT_BEFORE, JITTER)):
-        return Due(created_ms, "no annotation says how long to hold it; released at once")
+        return Due(created_ms, NOTHING_ASKED)
     try:
         ask = read_ask(annotations, keys)
     except ValueRefusedError as exc:

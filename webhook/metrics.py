@@ -31,6 +31,19 @@ class ServerMetrics:
             ["path", "outcome"],
             registry=self.registry,
         )
+        self.point_seconds = Histogram(
+            "holdfast_framework_extension_point_duration_seconds",
+            "How long all plugins of a profile together took at one extension point.",
+            ["extension_point", "status", "profile"],
+            buckets=_REVIEW_BUCKETS,
+            registry=self.registry,
+        )
+        self.deadlines = Counter(
+            "holdfast_plugin_deadlines_exceeded",
+            "Reviews given up at their deadline, by the plugin that was at work.",
+            ["plugin"],
+            registry=self.registry,
+        )
         self.plugin_seconds = Histogram(
             "holdfast_plugin_execution_duration_seconds",
             "How long one plugin took at one extension point.",
@@ -43,7 +56,10 @@ class ServerMetrics:
         self, *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
     ) -> None:
         """Take the runner's measurement of one plugin."""
-        self.plugin_seconds.labels(plugin, extension_point, status, profile).observe(seconds)
+        if plugin:
+            self.plugin_seconds.labels(plugin, extension_point, status, profile).observe(seconds)
+        else:
+            self.point_seconds.labels(extension_point, status, profile).observe(seconds)
 
     def exposition(self) -> bytes:
         """Write all of them in Prometheus' text format."""

@@ -53,12 +53,70 @@ class SchedulingGate(_Object, frozen=True):
     name: str
 
 
+class NodeRequirement(_Object, frozen=True):
+    """One condition on a node's label, or on its name."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class NodeTerm(_Object, frozen=True):
+    """Requirements that a node has to meet together; a term without any is met by no node."""
+
+    match_expressions: list[NodeRequirement] | None = None
+    match_fields: list[NodeRequirement] | None = None
+
+
+class NodeSelector(_Object, frozen=True):
+    """Terms of which a node has to meet one."""
+
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class PreferredTerm(_Object, frozen=True):
+    """A term that a node is the better for meeting, by its weight."""
+
+    weight: int = 0
+    preference: NodeTerm = NodeTerm()
+
+
+class NodeAffinity(_Object, frozen=True):
+    """The nodes that a pod requires, and those that it prefers."""
+
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[PreferredTerm] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(_Object, frozen=True):
+    """A pod's affinity, as far as it is to nodes."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class Toleration(_Object, frozen=True):
+    """A taint that a pod bears with."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
 class PodSpec(_Object, frozen=True):
     """The parts of a pod's spec that decide where and when it is scheduled."""
 
     scheduler_name: str = ""
     node_name: str = ""
     scheduling_gates: list[SchedulingGate] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
 
 
 class Pod(_Object, frozen=True):
@@ -86,6 +144,11 @@ class Pod(_Object, frozen=True):
     def finalizers(self) -> Sequence[str]:
         """Its finalizers, in order."""
         return self.metadata.finalizers or ()
+
+    @property
+    def node_selector(self) -> Mapping[str, str]:
+        """The labels that its node has to have, empty where there are none."""
+        return self.spec.node_selector or {}
 
     @property
     def key(self) -> Names:

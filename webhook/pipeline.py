@@ -1,140 +1,42 @@
-"""The plugin framework: the scheduling framework's model, for admission.
+"""Profiles, and the runner of their plugins.
 
-A plugin says whom it concerns, returns edits for a pod (`mutate`) or refuses it (`validate`), and,
-where it holds pods, decides when each is due (`due`). Profiles enable plugins in order, each with
-its own arguments; the pod's schedulerName chooses the profile. The runner times plugins and puts
-their names into what they say; plugins know no metrics, no clock, no I/O.
+A profile enables plugins in order, each with its own arguments; the pod's schedulerName chooses
+it. The runner times plugins and puts their names into what goes wrong.
 """
 
 from __future__ import annotations
 
-import enum
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
-
-import msgspec
+from dataclasses import dataclass, replace
+from functools import partial
 
 from webhook import holds, values
 from webhook.errors import PluginFailedError
+from webhook.framework import Code, Context, Holder, Plugin, Releasing, Result
 from webhook.objects import Pod
-from webhook.review import AddGate, Edit, PodReview, SetAnnotation
+from webhook.review import AddGate, Edit, PodReview, RemoveAnnotation, SetAnnotation
+from webhook.runner import Observe, Runner, described, may_block
 
 REST_OF_PODS = "*"
 """The profile for every schedulerName that no other profile names."""
+HELD_STATE = "held"
+"""The key in a review's shared state that is true once a plugin has added a gate."""
 
-
-class Args(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Base of a plugin's arguments: immutable, checked strictly, camelCase in the file."""
-
-
-class Code(enum.StrEnum):
-    """How an extension point ended; the values are labels of metrics."""
-
-    SUCCESS = "Success"
-    SKIP = "Skip"
-    REFUSE = "Refuse"
-    ERROR = "Error"
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a plugin answers at one extension point."""
-
-    code: Code = Code.SUCCESS
-    edits: Sequence[Edit] = ()
-    reason: str = ""
-    warnings: Sequence[str] = ()
-
-
-def success(*edits: Edit, warnings: Sequence[str] = ()) -> Result:
-    """Carry on, with these edits."""
-    return Result(Code.SUCCESS, edits, "", warnings)
-
-
-def skip() -> Result:
-    """Leave the pod alone, and spare this plugin the later extension points of this review."""
-    return Result(Code.SKIP)
-
-
-def refuse(reason: str) -> Result:
-    """Refuse the pod; the reason is for the person who wrote it."""
-    return Result(Code.REFUSE, (), reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a plugin is told beside the pod.
-
-    `now_ms` is this process's time; `state` is shared between the plugins of one review.
-    """
-
-    review: PodReview
-    profile: str
-    now_ms: int
-    state: dict[str, Any] = field(default_factory=dict)
-
-
-class Plugin(Protocol):
-    """What every plugin has. One is made for each profile that enables it."""
-
-    name: ClassVar[str]
-    may_block: ClassVar[bool]
-    """True where a call may wait for something: it then runs in a thread, under a deadline."""
-
-    @property
-    def keys(self) -> Sequence[str]:
-        """Name the annotations that decide; a change of one on a stored pod is validated."""
-        ...
-
-    def match(self, pod: str) -> str:
-        """Give the CEL expression that is true for the pods this plugin concerns.
-
-        `pod` is the pod in CEL: `object`, or the path of a template in it.
-        """
-        ...
-
-    def concerns(self, pod: Pod) -> bool:
-        """Tell the same as `match`, in Python."""
-        ...
-
-    def mutate(self, pod: Pod, context: Context) -> Result:
-        """Decide about a pod that is being created."""
-        ...
-
-    def validate(self, pod: Pod, context: Context) -> Result:
-        """Check a pod as it would be stored, at CREATE and at UPDATE."""
-        ...
-
-
-@runtime_checkable
-class Holder(Protocol):
-    """What a plugin that holds pods has as well."""
-
-    gate: ClassVar[str]
-
-    def due(self, pod: Pod) -> holds.Due:
-        """Decide when a pod that carries the gate is due."""
-        ...
-
-
-class PluginClass(Protocol):
-    """A plugin's factory: its class, with the class of its arguments."""
-
-    name: str
-    args_type: type[Args]
-
-    def __call__(self, args: Any) -> Plugin:
-        """Make the plugin. Raises ConfigurationError on arguments that make no sense."""
-        ...
+_WHOLE = ""  # in the place of a plugin's name: a whole extension point was measured
+_log = logging.getLogger("holdfast.plugins")
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A named list of plugins, in the order in which they run."""
+    """A named list of plugins, in the order in which they run.
+
+    `run_all` has every refusal told, not the first alone: the scheduler's runAllFilters.
+    """
 
     name: str
     plugins: Sequence[Plugin]
+    run_all: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,25 +54,15 @@ class Verdict:
         return "; ".join(self.reasons)
 
 
-class Observe(Protocol):
-    """Where the runner reports how long a plugin took, in seconds."""
-
-    def __call__(
-        self, *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
-    ) -> None:
-        """Take one measurement."""
-        ...
-
-
 class Pipeline:
-    """All profiles, and the runner of their plugins."""
+    """All profiles, and the runner of their plugins. Safe to call from several threads."""
 
     def __init__(
         self, profiles: Iterable[Profile], *, timer: Callable[[], float], observe: Observe
     ) -> None:
         self.profiles: Mapping[str, Profile] = {profile.name: profile for profile in profiles}
-        self._timer = timer
-        self._observe = observe
+        self._runner = Runner(timer, observe)
+        self._allowed: set[tuple[str, str]] = set()
 
     def profile_for(self, pod: Pod) -> Profile | None:
         """Choose the profile: the recorded one, else by schedulerName, else the rest's."""
@@ -185,8 +77,12 @@ class Pipeline:
         """Tell whether reviewing this pod may wait for something."""
         profile = self.profile_for(pod)
         return profile is not None and any(
-            plugin.may_block and plugin.concerns(pod) for plugin in profile.plugins
+            may_block(plugin) and plugin.concerns(pod) for plugin in profile.plugins
         )
+
+    def at_work(self, review: PodReview) -> str | None:
+        """Name the plugin that a review waits for now, of those that may block."""
+        return self._runner.at_work(review)
 
     def mutate(self, review: PodReview, *, now_ms: int) -> Verdict:
         """Run `mutate` of each plugin, up to the first refusal.
@@ -200,31 +96,61 @@ class Pipeline:
         if profile is None:
             return Verdict(Code.SKIP)
         context = Context(review, profile.name, now_ms)
+        return self._runner.timed("mutate", profile.name, lambda: self._mutate(profile, context))
+
+    def _mutate(self, profile: Profile, context: Context) -> Verdict:
         edits: list[Edit] = []
         warnings: list[str] = []
-        for plugin in profile.plugins:
-            result = self._run(plugin, "mutate", plugin.mutate, context)
+        for index, plugin in enumerate(profile.plugins):
+            result = self._runner.run(plugin, "mutate", plugin.mutate, context)
             if result.code is Code.REFUSE:
-                return self._all_refusals(profile, plugin, result, context)
+                behind = profile.plugins[index + 1 :] if profile.run_all else ()
+                return self._all_refusals(result, behind, context)
             edits.extend(result.edits)
             warnings.extend(result.warnings)
-        if any(isinstance(edit, AddGate) for edit in edits):
+            if any(isinstance(edit, AddGate) for edit in result.edits):
+                context.state[HELD_STATE] = True
+        if any(not isinstance(edit, RemoveAnnotation) for edit in edits):
             edits.append(SetAnnotation(holds.PROFILE, profile.name))
         return Verdict(Code.SUCCESS, edits, (), warnings)
 
+    def _all_refusals(self, refusal: Result, behind: Iterable[Plugin], context: Context) -> Verdict:
+        """Ask the plugins behind the one that refused as well: what they refuse is told with it."""
+        reasons = [refusal.reason]
+        for plugin in behind:
+            try:
+                result = self._runner.run(plugin, "mutate", plugin.mutate, context)
+            except PluginFailedError as exc:
+                _log.error("%s: %s", context.review.described, exc)  # the pod is refused anyway
+                continue
+            reasons += [result.reason] if result.code is Code.REFUSE else []
+        return Verdict(Code.REFUSE, (), reasons)
+
     def validate(self, review: PodReview, *, now_ms: int) -> Verdict:
         """Run `validate` of every plugin and gather all refusals."""
-        profile = self.profile_for(review.pod)
-        reasons = _added_finalizers(review)
-        if profile is None:
-            return Verdict(Code.REFUSE if reasons else Code.SKIP, (), reasons)
+        profile = self.profile_for(review.pod) or Profile("", ())
         context = Context(review, profile.name, now_ms)
-        results = [self._run(p, "validate", p.validate, context) for p in profile.plugins]
-        reasons += [result.reason for result in results if result.code is Code.REFUSE]
-        if review.workload is not None:
-            reasons = [f"{review.workload.path}.metadata: {reason}" for reason in reasons]
-        warnings = [warning for result in results for warning in result.warnings]
+        verdict = self._runner.timed(
+            "validate", profile.name, lambda: self._validate(profile, context)
+        )
+        if review.workload is None:
+            return verdict
+        path = review.workload.path
+        return replace(verdict, reasons=[f"{path}.metadata: {one}" for one in verdict.reasons])
+
+    def _validate(self, profile: Profile, context: Context) -> Verdict:
+        reasons = _added_finalizers(context.review)
+        warnings: list[str] = []
+        for plugin in profile.plugins:
+            result = self._runner.run(plugin, "validate", plugin.validate, context)
+            warnings.extend(result.warnings)
+            if result.code is Code.REFUSE:
+                reasons.append(result.reason)
+                if not profile.run_all:
+                    break
         return Verdict(Code.REFUSE if reasons else Code.SUCCESS, (), reasons, warnings)
+
+    # --- held pods -----------------------------------------------------------------------------
 
     def due(self, pod: Pod) -> holds.Due:
         """Decide when a held pod is due, by the plugins of its profile that hold it.
@@ -232,56 +158,80 @@ class Pipeline:
         A pod that no plugin of the configuration knows is decided by its annotations and hint.
         """
         profile = self.profile_for(pod)
-        holders = [
-            plugin
+        decisions = [
+            self._due(plugin, pod)
             for plugin in (profile.plugins if profile else ())
             if isinstance(plugin, Holder) and plugin.gate in pod.gates
         ]
-        if not holders:
-            return holds.decide(
-                pod.annotations,
-                created_ms=pod.created_ms,
-                uid=pod.metadata.uid,
-                delay_keys=holds.DELAY_KEYS,
-            )
-        decisions = [holder.due(pod) for holder in holders]
-        return max(decisions, key=lambda decision: decision.at_ms)
+        if not decisions:
+            return _by_annotations(pod)
+        return max(decisions, key=lambda decision: (decision.at_ms, decision.problem))
 
-    def _all_refusals(
-        self, profile: Profile, refuser: Plugin, result: Result, context: Context
-    ) -> Verdict:
-        reasons = [result.reason]
-        for plugin in profile.plugins:
-            if plugin is not refuser:
-                other = self._run(plugin, "validate", plugin.validate, context)
-                reasons += [other.reason] if other.code is Code.REFUSE else []
-        return Verdict(Code.REFUSE, (), reasons)
-
-    def _run(
-        self,
-        plugin: Plugin,
-        point: str,
-        call: Callable[[Pod, Context], Result],
-        context: Context,
-    ) -> Result:
-        started = self._timer()
-        code = Code.ERROR
+    def _due(self, plugin: Plugin, pod: Pod) -> holds.Due:
+        if (pod.metadata.uid, plugin.name) in self._allowed:
+            return holds.Due(pod.created_ms)
         try:
-            result = call(context.review.pod, context)
-            code = result.code
-        except Exception as exc:
-            raise PluginFailedError(
-                f"plugin {plugin.name!r} failed in {point}: {type(exc).__name__}: {exc}"
-            ) from exc
-        finally:
-            self._observe(
-                plugin=plugin.name,
-                extension_point=point,
-                status=code.value,
-                profile=context.profile,
-                seconds=self._timer() - started,
-            )
-        return result
+            decision = plugin.due(pod)  # type: ignore[attr-defined]
+            at_ms = min(max(int(decision.at_ms), pod.created_ms), holds.NEVER_MS)
+            return holds.Due(at_ms, str(decision.problem))
+        except Exception as exc:  # noqa: BLE001 - one plugin must not keep all pods
+            problem = f"plugin {plugin.name!r} cannot say when it is due: {described(exc)}"
+            _log.error("%s/%s: %s", *pod.key, problem)
+            return replace(_by_annotations(pod), problem=problem)
+
+    def allow(self, uid: str, plugin: str) -> None:
+        """Note that a plugin holds a pod no longer."""
+        self._allowed.add((uid, plugin))
+
+    def forget(self, uid: str) -> None:
+        """Forget what was noted of a pod that is held no longer."""
+        if self._allowed:
+            self._allowed = {one for one in self._allowed if one[0] != uid}
+
+    def rechecks(self, pod: Pod) -> bool:
+        """Tell whether a plugin wants a say when this pod is released."""
+        profile = self.profile_for(pod)
+        return profile is not None and any(
+            isinstance(plugin, Releasing) and _concerns(plugin, pod) for plugin in profile.plugins
+        )
+
+    def at_release(self, pod: Pod) -> Verdict:
+        """Run `at_release` of each plugin that has it; whatever they say, the pod may go."""
+        profile = self.profile_for(pod)
+        if profile is None:
+            return Verdict(Code.SKIP)
+        edits: list[Edit] = []
+        warnings: list[str] = []
+        for plugin in profile.plugins:
+            if not isinstance(plugin, Releasing) or not _concerns(plugin, pod):
+                continue
+            try:
+                call = partial(plugin.at_release, pod)
+                result = self._runner.measured(plugin, "release", profile.name, call)
+            except PluginFailedError as exc:
+                _log.error("%s/%s: %s", *pod.key, exc)
+                result = Result(warnings=[str(exc)])
+            edits.extend(result.edits)
+            warnings.extend([*result.warnings, *([result.reason] if result.reason else [])])
+        return Verdict(Code.SUCCESS, edits, (), warnings)
+
+
+def _concerns(plugin: Plugin, pod: Pod) -> bool:
+    """Tell whether to ask a plugin when a pod is released; one that fails is asked, and told of."""
+    try:
+        return plugin.concerns(pod)
+    except Exception as exc:  # noqa: BLE001 - one plugin must not keep all pods
+        _log.error("%s/%s: plugin %r failed: %s", *pod.key, plugin.name, described(exc))
+        return True
+
+
+def _by_annotations(pod: Pod) -> holds.Due:
+    return holds.decide(
+        pod.annotations,
+        created_ms=pod.created_ms,
+        uid=pod.metadata.uid,
+        delay_keys=holds.DELAY_KEYS,
+    )
 
 
 def _added_finalizers(review: PodReview) -> list[str]:

@@ -25,6 +25,8 @@ WATCH_SILENCE_SECONDS = WATCH_SECONDS + 5.0
 RELIST_SECONDS = 600.0
 """How often everything is listed anew, should a watch have lost something unseen."""
 PAGE = 500
+LASTING_SECONDS = 10.0
+"""How long list and watch have to last for the back-off to begin anew."""
 BACKOFF_SECONDS, BACKOFF_LIMIT_SECONDS = 0.2, 10.0
 
 _GONE = 410
@@ -38,7 +40,7 @@ class _ListMeta(msgspec.Struct, rename="camel"):
 
 class _PodList(msgspec.Struct):
     metadata: _ListMeta
-    items: list[Pod] | None = None
+    items: list[msgspec.Raw] | None = None
 
 
 class _Event(msgspec.Struct):
@@ -95,18 +97,19 @@ class Reflector:
         """Follow until told to stop. Never raises for what a cluster may do."""
         backoff = BACKOFF_SECONDS
         while not stop.is_set():
+            began = self._now()
             try:
-                version = self._list()
-                backoff = BACKOFF_SECONDS
-                reason = self._watch_until_relist(version, stop)
+                reason = self._watch_until_relist(self._list(), stop)
             except ClusterError as exc:
                 reason = "error"
-                _log.warning("following pods: %s; listing again in %.1f s", exc, backoff)
+                _log.warning("following pods: %s; listing again", exc)
             except (msgspec.DecodeError, UnicodeDecodeError) as exc:
                 reason = "error"
                 _log.warning("following pods: an answer cannot be read (%s); listing again", exc)
             self._on_restart(reason)
-            if reason == "error":
+            if self._now() - began >= LASTING_SECONDS:
+                backoff = BACKOFF_SECONDS
+            if reason in {"error", "expired"}:
                 stop.wait(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads load
                 backoff = min(backoff * 2, BACKOFF_LIMIT_SECONDS)
 
@@ -116,7 +119,7 @@ class Reflector:
         query: dict[str, str | int] = {"fieldSelector": self._selector, "limit": PAGE}
         while True:
             page = _LIST.decode(self._api.request("GET", "/api/v1/pods", query=query))
-            pods.extend(page.items or ())
+            pods.extend(filter(None, map(_read, page.items or ())))
             if not page.metadata.continue_:
                 self._follower.replace(pods)
                 return page.metadata.resource_version
@@ -127,6 +130,7 @@ class Reflector:
         while not stop.is_set():
             if self._now() >= relist_at:
                 return "relist"
+            began = self._now()
             try:
                 version = self._watch(version, stop)
             except ApiStatusError as exc:
@@ -134,6 +138,8 @@ class Reflector:
                     return "expired"
                 raise
             self._on_restart("end")
+            if self._now() - began < BACKOFF_SECONDS:
+                stop.wait(BACKOFF_SECONDS)  # a server that ends each watch at once is not stormed
         return "stop"
 
     def _watch(self, version: str, stop: threading.Event) -> str:
@@ -158,3 +164,12 @@ class Reflector:
             if stop.is_set():
                 break
         return version
+
+
+def _read(source: msgspec.Raw) -> Pod | None:
+    """Read one pod of a list; one that cannot be read must not keep all others from their time."""
+    try:
+        return _POD.decode(source)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        _log.error("a pod cannot be read, and is not looked after: %s", exc)
+        return None

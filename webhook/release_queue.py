@@ -14,13 +14,19 @@ from webhook.objects import Names
 
 
 class Held(NamedTuple):
-    """What has to be known of a held pod to release it without reading it again."""
+    """What has to be known of a held pod to release it without reading it again.
+
+    `known_ms` is since when it has been known to be due then; 0 for a pod that was there already
+    when the controller began: what fell due while nobody watched is late.
+    """
 
     due_ms: int
     uid: str
     resource_version: str
     gates: tuple[str, ...]
     problem: str = ""
+    recheck: bool = False
+    known_ms: int = 0
 
 
 class ReleaseQueue:
@@ -73,7 +79,10 @@ class ReleaseQueue:
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return None
-        return heapq.heappop(self._heap)[1]
+        first = heapq.heappop(self._heap)
+        while self._heap and self._heap[0] == first:
+            heapq.heappop(self._heap)  # a change to and fro left it here twice
+        return first[1]
 
     def overdue(self, now_ms: int) -> int:
         """Count the pods whose time has come."""

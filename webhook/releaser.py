@@ -8,9 +8,9 @@ pod is then read again and decided again.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import msgspec
 
@@ -18,14 +18,19 @@ from webhook import holds
 from webhook.cluster import JSON_PATCH, Api, pod_path
 from webhook.errors import ApiStatusError, ClusterError
 from webhook.objects import Names, Pod
+from webhook.patch import patch
+from webhook.pipeline import Verdict
 from webhook.release_queue import Held
+from webhook.review import Operation
 
 RELEASE_TIMEOUT = 10.0
 """Seconds for one request: a release that hangs is better asked for again."""
 ATTEMPTS = 3
 """Patches tried at once while other writers keep changing the pod; then it backs off."""
 
-_NOT_FOUND, _CONFLICT, _INVALID = 404, 409, 422
+_NOT_FOUND = 404
+_REFUSALS = frozenset({400, 403, 409, 422})
+"""What a failed test of ours and the refusals of other webhooks and policies are answered with."""
 _POD = msgspec.json.Decoder(Pod)
 
 
@@ -42,89 +47,149 @@ class Outcome(enum.StrEnum):
 class Attempt:
     """The end of an attempt.
 
-    `held` is what is known of a pod that CHANGED; `reason` says why to RETRY, `retry_after` in how
-    many seconds at the earliest, where the server asked for that.
+    `held` is what was last known of the pod; `reason` says why to RETRY, `retry_after` in how many
+    seconds at the earliest, where the server asked for that; `notes` are for the pod's Event.
     """
 
     outcome: Outcome
     held: Held | None = None
     reason: str = ""
     retry_after: float | None = None
+    notes: Sequence[str] = ()
+
+
+class Decider(Protocol):
+    """Who decides about held pods: the pipeline."""
+
+    def due(self, pod: Pod) -> holds.Due:
+        """Decide when a pod that carries a gate of ours is due."""
+        ...
+
+    def rechecks(self, pod: Pod) -> bool:
+        """Tell whether `at_release` has to be asked about a pod."""
+        ...
+
+    def at_release(self, pod: Pod) -> Verdict:
+        """Decide what to tighten when a pod is released."""
+        ...
+
+    def allow(self, uid: str, plugin: str) -> None:
+        """Note that a plugin holds a pod no longer."""
+        ...
+
+    def forget(self, uid: str) -> None:
+        """Forget what was noted of a pod that is held no longer."""
+        ...
 
 
 class Releaser:
     """Releases pods one at a time. Safe to call from several threads."""
 
-    def __init__(self, api: Api, decide: Callable[[Pod], holds.Due]) -> None:
+    def __init__(self, api: Api, decider: Decider) -> None:
         self._api = api
-        self._decide = decide
+        self._decider = decider
 
     def release(self, key: Names, held: Held) -> Attempt:
         """Take our gates off a pod that is due. Never raises for what a cluster may do."""
-        for _ in range(ATTEMPTS):
-            try:
-                self._patch(key, held)
-            except ApiStatusError as exc:
-                if exc.status == _NOT_FOUND:
-                    return Attempt(Outcome.GONE)
-                if exc.status not in {_CONFLICT, _INVALID}:
-                    return _retry(exc)
-                fresh = self._read_again(key, held, exc)
-                if isinstance(fresh, Attempt):
-                    return fresh
-                held = fresh
-            except ClusterError as exc:
-                return _retry(exc)
-            else:
-                return Attempt(Outcome.RELEASED)
-        return Attempt(Outcome.RETRY, held, f"{ATTEMPTS} patches in a row met a change of the pod")
-
-    def _patch(self, key: Names, held: Held) -> None:
-        self._api.request(
-            "PATCH",
-            pod_path(*key),
-            body=msgspec.json.encode(release_patch(held)),
-            content_type=JSON_PATCH,
-            timeout=RELEASE_TIMEOUT,
-        )
-
-    def _read_again(self, key: Names, held: Held, refusal: ApiStatusError) -> Held | Attempt:
-        """Read a pod whose patch was refused: what to try next, or how the attempt ends."""
         try:
-            body = self._api.request("GET", pod_path(*key), timeout=RELEASE_TIMEOUT)
-            pod = _POD.decode(body)
+            return self._release(key, held)
+        except _EndedError as end:
+            return end.attempt
         except ApiStatusError as exc:
             return Attempt(Outcome.GONE) if exc.status == _NOT_FOUND else _retry(exc)
         except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
             return _retry(exc)
-        fresh = held_pod(pod, self._decide)
+
+    def _release(self, key: Names, held: Held) -> Attempt:
+        tighten, notes = held.recheck, list[str]()
+        for _ in range(ATTEMPTS):
+            operations: list[Operation] = []
+            if tighten:
+                pod = self._read(key)
+                held = self._checked(pod, held)
+                operations, notes = self._tightened(pod)
+            refusal = self._patch(key, held, operations)
+            if refusal is None:
+                return Attempt(Outcome.RELEASED, held, notes=notes)
+            fresh = self._checked(self._read(key), held)
+            if fresh.resource_version == held.resource_version:
+                # nothing changed, so it was not about our tests: others refuse what we wrote
+                if not operations:
+                    return Attempt(Outcome.RETRY, fresh, str(refusal), refusal.retry_after)
+                tighten, notes = False, [f"released without what was to be added: {refusal}"]
+            held = fresh
+        return Attempt(Outcome.RETRY, held, f"{ATTEMPTS} patches in a row met a change of the pod")
+
+    def _patch(
+        self, key: Names, held: Held, operations: Sequence[Operation]
+    ) -> ApiStatusError | None:
+        """Write the release; the answer is what was refused, by our own tests or by others."""
+        try:
+            self._api.request(
+                "PATCH",
+                pod_path(*key),
+                body=msgspec.json.encode([*release_patch(held), *operations]),
+                content_type=JSON_PATCH,
+                timeout=RELEASE_TIMEOUT,
+            )
+        except ApiStatusError as exc:
+            if exc.status in _REFUSALS:
+                return exc
+            raise
+        return None
+
+    def _tightened(self, pod: Pod) -> tuple[list[Operation], list[str]]:
+        verdict = self._decider.at_release(pod)
+        try:
+            return patch(pod, verdict.edits), list(verdict.warnings)
+        except Exception as exc:  # noqa: BLE001 - a plugin's nonsense keeps no pod
+            problem = f"{type(exc).__name__}: {exc}"
+            return [], [*verdict.warnings, f"released without what was to be added: {problem}"]
+
+    def _read(self, key: Names) -> Pod:
+        return _POD.decode(self._api.request("GET", pod_path(*key), timeout=RELEASE_TIMEOUT))
+
+    def _checked(self, pod: Pod, held: Held) -> Held:
+        """Compare a pod as it now is with what was known of it."""
+        fresh = held_pod(pod, self._decider)
         if fresh is None:
-            return Attempt(Outcome.GONE)
+            raise _EndedError(Attempt(Outcome.GONE))
         if fresh.uid != held.uid or fresh.due_ms > held.due_ms:
-            return Attempt(Outcome.CHANGED, fresh)
-        if fresh.resource_version == held.resource_version:
-            # nothing changed, so the refusal was not about our tests: somebody else's webhook
-            return Attempt(Outcome.RETRY, fresh, str(refusal), refusal.retry_after)
+            raise _EndedError(Attempt(Outcome.CHANGED, fresh))
         return fresh
+
+
+class _EndedError(Exception):
+    """The attempt is over before a patch."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__()
+        self.attempt = attempt
 
 
 def _retry(exc: Exception) -> Attempt:
     return Attempt(Outcome.RETRY, None, str(exc), getattr(exc, "retry_after", None))
 
 
-def held_pod(pod: Pod, decide: Callable[[Pod], holds.Due]) -> Held | None:
+def held_pod(pod: Pod, decider: Decider) -> Held | None:
     """Note what a release needs to know of a pod; None where no gate of ours holds it."""
     gates = pod.gates
     if not any(gate.startswith(holds.OWN_PREFIX) for gate in gates):
         return None
-    due, metadata = decide(pod), pod.metadata
-    version = metadata.resource_version
-    return Held(due.at_ms, metadata.uid, version, tuple(gates), due.problem)
+    due, metadata = decider.due(pod), pod.metadata
+    return Held(
+        due.at_ms,
+        metadata.uid,
+        metadata.resource_version,
+        tuple(gates),
+        due.problem,
+        decider.rechecks(pod),
+    )
 
 
-def release_patch(held: Held) -> Sequence[dict[str, Any]]:
+def release_patch(held: Held) -> Sequence[Operation]:
     """Make the patch that takes off our gates, and only ours, of exactly this pod."""
-    operations: list[dict[str, Any]] = [
+    operations: list[Operation] = [
         {"op": "test", "path": "/metadata/uid", "value": held.uid},
         {"op": "test", "path": "/metadata/resourceVersion", "value": held.resource_version},
     ]

@@ -1,4 +1,4 @@
-"""AdmissionReview in and out: parsing requests, answering them, and the patch made of edits.
+"""AdmissionReview in and out: parsing requests, answering them, and the edits plugins ask for.
 
 Pure: no I/O, no clock. The wire format is `admission.k8s.io/v1`.
 """
@@ -6,7 +6,7 @@ Pure: no I/O, no clock. The wire format is `admission.k8s.io/v1`.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -147,58 +147,83 @@ class SetSchedulerName:
     name: str
 
 
-Edit = AddGate | SetAnnotation | RemoveAnnotation | SetSchedulerName
+@dataclass(frozen=True, slots=True)
+class AddFinalizer:
+    """Add a finalizer behind those that are there; nothing when it is there already."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What is required of a node: of a label of its, or, where `is_field` is true, of a field.
+
+    The operators are Kubernetes': In, NotIn, Exists, DoesNotExist, Gt, Lt. The one field there is
+    is `metadata.name`, with In or NotIn and exactly one value.
+    """
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+    is_field: bool = False
+
+    def __str__(self) -> str:
+        values = f" [{', '.join(self.values)}]" if self.values else ""
+        return f"{self.key} {self.operator}{values}"
+
+
+@dataclass(frozen=True, slots=True)
+class RequireNodes:
+    """Require this of the pod's node as well: it is ANDed into every term that the pod has."""
+
+    requirements: tuple[Requirement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreferNodes:
+    """Prefer nodes that meet all of this, by a weight of 1 to 100."""
+
+    weight: int
+    requirements: tuple[Requirement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectNodes:
+    """Require a label of the pod's node, in its nodeSelector.
+
+    Where the pod selects another value of that label, that one stays, and this one is required by
+    node affinity: nothing is overwritten, and nothing gets past it.
+    """
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerate:
+    """Have the pod bear with a taint; nothing when it has an equal toleration already."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    seconds: int | None = None
+
+
+Edit = (
+    AddGate
+    | AddFinalizer
+    | SetAnnotation
+    | RemoveAnnotation
+    | SetSchedulerName
+    | RequireNodes
+    | PreferNodes
+    | SelectNodes
+    | Tolerate
+)
+
 Operation = dict[str, Any]
-
-
-def patch(pod: Pod, edits: Iterable[Edit]) -> list[Operation]:
-    """Make the smallest JSON Patch (RFC 6902) that does what the edits say; later edits win."""
-    gates: list[str] = []
-    annotations: dict[str, str | None] = {}
-    scheduler = pod.spec.scheduler_name
-    for edit in edits:
-        match edit:
-            case AddGate(name):
-                if name not in gates and name not in pod.gates:
-                    gates.append(name)
-            case SetAnnotation(key, value):
-                annotations[key] = value
-            case RemoveAnnotation(key):
-                annotations[key] = None
-            case SetSchedulerName(name):
-                scheduler = name
-    operations = [*_gate_operations(pod, gates), *_annotation_operations(pod, annotations)]
-    if scheduler != pod.spec.scheduler_name:
-        operations.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
-    return operations
-
-
-def _gate_operations(pod: Pod, names: Sequence[str]) -> list[Operation]:
-    added = [{"name": name} for name in names]
-    if added and pod.spec.scheduling_gates is None:
-        return [{"op": "add", "path": "/spec/schedulingGates", "value": added}]
-    return [{"op": "add", "path": "/spec/schedulingGates/-", "value": gate} for gate in added]
-
-
-def _annotation_operations(pod: Pod, changes: dict[str, str | None]) -> list[Operation]:
-    present = pod.metadata.annotations
-    if present is None:
-        added = {key: value for key, value in changes.items() if value is not None}
-        return [{"op": "add", "path": "/metadata/annotations", "value": added}] if added else []
-    operations: list[Operation] = []
-    for key, value in changes.items():
-        path = "/metadata/annotations/" + pointer(key)
-        if value is None:
-            if key in present:
-                operations.append({"op": "remove", "path": path})
-        elif present.get(key) != value:
-            operations.append({"op": "add", "path": path, "value": value})
-    return operations
-
-
-def pointer(key: str) -> str:
-    """Escape a key for a JSON Pointer (RFC 6901)."""
-    return key.replace("~", "~0").replace("/", "~1")
+"""One operation of a JSON Patch; `webhook.patch` makes them of the edits."""
 
 
 # --- answers -----------------------------------------------------------------------------------

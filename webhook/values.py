@@ -16,12 +16,19 @@ from webhook.errors import ValueRefusedError
 SHOWN_CHARACTERS = 40
 """How much of a user's value a message or a log line repeats: warnings are cut at 256 bytes."""
 
+LONGEST_DURATION = 1_000
+"""Characters of a duration; a longer one is no duration that anybody meant."""
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_DNS_LABEL = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_DNS_SUBDOMAIN = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
+
 _SECONDS = re.compile(r"([+-]?)([0-9]+)")
 # possessive: nothing is remembered for a way back, which for megabytes would be gigabytes
 _DURATION = re.compile(r"([+-]?)((?:(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:ms|h|m|s))++)")
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ms|h|m|s)")
 _INSTANT = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,30}))?"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,30}))?"
     r"(?:(Z)|([+-])([0-9]{2}):([0-9]{2}))"
 )
 
@@ -40,12 +47,30 @@ DELAY_ACCEPTED = "write whole seconds such as 15, or a duration of h, m, s, ms s
 INSTANT_ACCEPTED = "write an RFC 3339 time with its offset such as 2026-12-24T18:00:00+01:00"
 
 
-def shown(text: str) -> str:
+def is_qualified_name(text: str) -> bool:
+    """Tell whether a text is the key of a label or annotation, as Kubernetes has it."""
+    prefix, slash, name = text.rpartition("/")
+    if slash and (len(prefix) > 253 or not _DNS_SUBDOMAIN.fullmatch(prefix)):
+        return False
+    return len(name) <= 63 and bool(_NAME.fullmatch(name))
+
+
+def is_label_value(text: str) -> bool:
+    """Tell whether a text is the value of a label, as Kubernetes has it; it may be empty."""
+    return not text or (len(text) <= 63 and bool(_NAME.fullmatch(text)))
+
+
+def is_namespace(text: str) -> bool:
+    """Tell whether a namespace can have this name (a DNS label)."""
+    return len(text) <= 63 and bool(re.fullmatch(_DNS_LABEL, text))
+
+
+def shown(text: str, characters: int = SHOWN_CHARACTERS) -> str:
     """Quote a user's text for one line of a message: escaped to ASCII, and cut when it is long."""
-    cut = ascii(text[:SHOWN_CHARACTERS])[1:-1].replace('"', '\\"')
-    if len(cut) > SHOWN_CHARACTERS:
-        cut = cut[:SHOWN_CHARACTERS]
-    elif len(text) <= SHOWN_CHARACTERS:
+    cut = ascii(text[:characters])[1:-1].replace('"', '\\"')
+    if len(cut) > characters:
+        cut = cut[:characters]
+    elif len(text) <= characters:
         return f'"{cut}"'
     return f'"{cut}…" ({len(text)} characters)'
 
@@ -58,7 +83,7 @@ def parse_delay(text: str) -> int:
     match = _SECONDS.fullmatch(text)
     if match:
         return _from_seconds(text, *match.groups())
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(text) if len(text) <= LONGEST_DURATION else None
     if match:
         return _from_duration(text, *match.groups())
     raise ValueRefusedError(f"{shown(text)} is no duration; {DELAY_ACCEPTED}")
@@ -66,12 +91,13 @@ def parse_delay(text: str) -> int:
 
 def _from_seconds(text: str, sign: str, digits: str) -> int:
     digits = digits.lstrip("0") or "0"
-    # -2^63 is in ParseInt's range but negative, which is refused either way
+    if sign == "-" and digits != "0":
+        raise ValueRefusedError(f"{shown(text)} is negative; {DELAY_ACCEPTED}")
     if len(digits) > _INT64_DIGITS or int(digits) > _INT64_MAX:
         raise ValueRefusedError(
             f"{shown(text)} is out of range for seconds in 64 bits; {DELAY_ACCEPTED}"
         )
-    return _not_negative(text, sign, int(digits) * 1_000)
+    return int(digits) * 1_000
 
 
 def _from_duration(text: str, sign: str, parts: str) -> int:
@@ -86,7 +112,9 @@ def _from_duration(text: str, sign: str, parts: str) -> int:
         raise ValueRefusedError(
             f"{shown(text)} is longer than a duration can be (about 292 years); {DELAY_ACCEPTED}"
         )
-    return _not_negative(text, sign, -(-total_ns // _NS_PER_MS))
+    if sign == "-" and total_ns:
+        raise ValueRefusedError(f"{shown(text)} is negative; {DELAY_ACCEPTED}")
+    return -(-total_ns // _NS_PER_MS)
 
 
 def _fraction_ns(digits: str, unit_ns: int) -> int:
@@ -95,12 +123,6 @@ def _fraction_ns(digits: str, unit_ns: int) -> int:
     numerator = int(kept.ljust(_FRACTION_DIGITS, "0"))
     numerator += bool(beyond.strip("0"))  # never down
     return -(-numerator * unit_ns // _FRACTION_SCALE)
-
-
-def _not_negative(text: str, sign: str, milliseconds: int) -> int:
-    if sign == "-" and milliseconds:
-        raise ValueRefusedError(f"{shown(text)} is negative; {DELAY_ACCEPTED}")
-    return milliseconds
 
 
 def parse_instant(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -177,7 +178,9 @@ def test_a_release_that_others_refuse_is_told_retried_and_holds_up_nobody(
     world = bare_world()
     world.apply(*REFUSING_POLICY)
     world.apply(gated("blocked", 4), gated("free", 5))
-    world.eventually(lambda: refused(world, "label", "pod", "blocked", "a=b", "--overwrite"))
+    numbers = itertools.count()  # a label that does not change is not sent
+    change = ("label", "pod", "blocked", "--overwrite")
+    world.eventually(lambda: refused(world, *change, f"number={next(numbers)}"))
     with controller(world, log):
         world.eventually(lambda: "free" in world.releases())
         assert gates(world.get("pod", "blocked")) == [GATE]

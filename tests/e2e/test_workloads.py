@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controlplane.errors import ControlPlaneError
+from demo.command import Command
 from tests.e2e.world import Object, World, created, gates, pod
 
 GATE = "holdfast.dev/delay"
@@ -152,3 +155,58 @@ def test_events_tell_a_pods_story(world: World) -> None:
     assert "by holdfast.dev/delay" in story("told")["Held"]
     world.eventually(lambda: "Released" in story("changed"))
     assert "no annotation says how long to hold it" in story("changed")["Released"]
+
+
+VIRTUAL_MACHINES: Object = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "virtualmachines.kubevirt.io"},
+    "spec": {
+        "group": "kubevirt.io",
+        "scope": "Namespaced",
+        "names": {"kind": "VirtualMachine", "plural": "virtualmachines", "singular": "vm"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+def test_a_bad_value_is_refused_in_a_virtual_machines_template(
+    bare_world: Callable[[], World], log: Path
+) -> None:
+    world = bare_world()
+    world.apply(VIRTUAL_MACHINES)
+    wait = ("wait", "--for=condition=Established", "crd/virtualmachines.kubevirt.io")
+    world.kubectl(*wait, "--timeout=60s")
+    machine: Object = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": "it"},
+        "spec": {"template": {"metadata": {"annotations": {"delay": "soon"}}, "spec": {}}},
+    }
+    with Command("dev", "--kubeconfig", str(world.plane.kubeconfig), log=log):
+        refusal = world.eventually(lambda: refused(world, machine))
+        assert 'spec.template.metadata: annotation delay: "soon" is no duration' in refusal
+        machine["spec"]["template"] = {}
+        world.apply(machine)
+
+
+def refused(world: World, manifest: Object) -> str:
+    """Try to apply; the refusal, or nothing. The API server takes a moment to know a new kind."""
+    try:
+        world.apply(manifest)
+    except ControlPlaneError as exc:
+        return str(exc) if "denied the request" in str(exc) else ""
+    world.kubectl("delete", manifest["kind"], manifest["metadata"]["name"])
+    return ""

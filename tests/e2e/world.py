@@ -153,16 +153,19 @@ class World:
 
     def reviews(self) -> float:
         """How many reviews the admission server has been asked for."""
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in self.metrics()
+            if line.startswith("holdfast_reviews_total")
+        )
+
+    def metrics(self) -> list[str]:
+        """Read the admission server's metrics, line by line."""
         assert self.holdfast is not None
         context = ssl._create_unverified_context()  # what it says counts here, not who it is
         url = f"https://{self.holdfast.address}/metrics"
         with urllib.request.urlopen(url, context=context, timeout=10) as response:
-            lines = response.read().decode().splitlines()
-        return sum(
-            float(line.rpartition(" ")[2])
-            for line in lines
-            if line.startswith("holdfast_reviews_total")
-        )
+            return list(response.read().decode().splitlines())
 
 
 def pod(name: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> Object:

@@ -9,7 +9,7 @@ from certs.authority import KeyPair
 from tests.server.conftest import Serve
 from tests.server.harness import Pair, Server, ask
 from webhook.errors import StartError
-from webhook.worker import load_pair, server_context
+from webhook.tls import load_pair, server_context
 
 
 def served(server: Server) -> bytes:

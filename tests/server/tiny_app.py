@@ -21,7 +21,7 @@ import flask
 from webhook import gunicorn_conf
 from webhook.asgi import REVIEW, Bridge
 from webhook.errors import ConfigurationError, ReviewError
-from webhook.worker import load_pair
+from webhook.tls import load_pair
 
 
 @dataclass

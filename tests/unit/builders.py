@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from webhook import config, plugins, review
+from webhook.framework import Handle, PluginClass
 from webhook.objects import Pod
 from webhook.pipeline import Pipeline
 from webhook.plugins.delay import Delay, DelayArgs
@@ -123,15 +124,22 @@ class Measured:
         self.seconds.append(seconds)
 
 
-def make_pipeline(yaml: str = "", *, observe: Measured | None = None) -> Pipeline:
-    """Make a pipeline of the built-in plugins from the profiles of a configuration."""
+def make_pipeline(
+    yaml: str = "",
+    *,
+    known: Mapping[str, PluginClass] | None = None,
+    handle: Handle | None = None,
+    observe: Measured | None = None,
+) -> Pipeline:
+    """Make a pipeline from the profiles of a configuration, of the built-in plugins by default."""
     head = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n"
     return config.build_pipeline(
         config.parse((head + yaml).encode(), "test.yaml"),
-        plugins.registry(),
+        plugins.registry([]) if known is None else known,
         source="test.yaml",
         timer=lambda: 0.0,
         observe=observe or Measured(),
+        handle=handle,
     )
 
 

@@ -42,8 +42,8 @@ DELAYS: tuple[Row, ...] = (
     Row("9223372036854775807", MAX_INT64 * S, "2^63-1, the last that ParseInt reads"),
     Row("9223372036854775808", Refusal.OUT_OF_RANGE, "2^63"),
     Row("-9223372036854775807", Refusal.NEGATIVE, "-(2^63-1)"),
-    Row("-9223372036854775808", Refusal.OUT_OF_RANGE, "-2^63: ParseInt reads it, negative"),
-    Row("-9223372036854775809", Refusal.OUT_OF_RANGE, "-2^63-1"),
+    Row("-9223372036854775808", Refusal.NEGATIVE, "-2^63, the least that ParseInt reads"),
+    Row("-9223372036854775809", Refusal.NEGATIVE, "-2^63-1: negative before all else"),
     Row("9" * 10_000_000, Refusal.OUT_OF_RANGE, "10 MB of digits"),
     Row("0" * 10_000_000, 0, "10 MB of zeros"),
     Row("", Refusal.NO_DURATION, "the empty string"),
@@ -132,6 +132,9 @@ DELAYS: tuple[Row, ...] = (
     Row("1" + "0" * 40 + "ms", Refusal.TOO_LONG, "overflow by digits"),
     Row("-2562048h", Refusal.TOO_LONG, "overflow, negative"),
     Row("0" * 40 + "1s", 1_000, "many leading zeros"),
+    Row("0" * 998 + "1s", 1_000, "1,000 characters"),
+    Row("0" * 999 + "1s", Refusal.NO_DURATION, "1,001 characters"),
+    Row("1s" * 5_000_000, Refusal.NO_DURATION, "10 MB of seconds"),
 )
 
 INSTANTS: tuple[Row, ...] = (
@@ -162,7 +165,10 @@ INSTANTS: tuple[Row, ...] = (
     Row("2026-13-01T00:00:00Z", Refusal.NO_TIME, "a 13th month"),
     Row("2026-00-01T00:00:00Z", Refusal.NO_TIME, "no month"),
     Row("2026-04-31T00:00:00Z", Refusal.NO_TIME, "a 31st of April"),
+    Row("2026-12-24T23:59:59Z", 1_798_156_799_000, "the last second of a day"),
     Row("2026-12-24T24:00:00Z", Refusal.NO_TIME, "24:00"),
+    Row("2026-12-24T29:00:00Z", Refusal.NO_TIME, "29:00"),
+    Row("2026-12-24T30:00:00Z", Refusal.NO_TIME, "30:00"),
     Row("2026-12-24T23:60:00Z", Refusal.NO_TIME, "a 60th minute"),
     Row("2016-12-31T23:59:60Z", Refusal.NO_TIME, "a leap second"),
     Row("2026-12-24T18:00:00", Refusal.NO_TIME, "no offset"),

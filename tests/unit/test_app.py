@@ -9,16 +9,19 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.fakes import apply_patch
-from tests.unit.builders import CREATED_MS, GATE, HOUR, body, held, instant, make_pod
+from tests.unit.builders import CREATED_MS, GATE, HOUR, body, held, instant, make_pod, read_review
+from tests.unit.scripted import Blocking, Scripted, answering, pipeline_of
 from webhook import app as module
 from webhook import config, plugins, review
-from webhook.app import BODY_LIMIT, create_app, prepare
+from webhook.app import BODY_LIMIT, create_app, deadline_reporter, prepare
 from webhook.errors import ReviewError
+from webhook.framework import Context, Result, success
 from webhook.holds import HELD, NOT_BEFORE, PROFILE
 from webhook.metrics import ServerMetrics
 from webhook.objects import Pod
-from webhook.pipeline import Context, Pipeline, Result
+from webhook.pipeline import Pipeline
 from webhook.plugins.delay import Delay
+from webhook.review import SetAnnotation
 
 JSON = "application/json"
 
@@ -31,7 +34,7 @@ class World:
         self.ready = True
         self.pipeline: Pipeline = config.build_pipeline(
             config.Configuration(),
-            plugins.registry(),
+            plugins.registry([]),
             source="x",
             timer=lambda: 0.0,
             observe=self.metrics.observe_plugin,
@@ -237,6 +240,67 @@ def test_failure_is_answered_with_500_and_logged(caplog: pytest.LogCaptureFixtur
     )
 
 
+def test_answer_that_cannot_be_built_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    nonsense: Any = 5
+    edits = success(SetAnnotation("a", "1"), SetAnnotation(nonsense, "1"))
+    metrics = ServerMetrics()
+    client = create_app(pipeline_of(Scripted(answering(edits))), metrics).test_client()
+    answer = client.post("/mutate", data=body(make_pod({})), content_type=JSON)
+
+    assert answer.status_code == 500
+    assert answer.text == "the review failed; the reason is in the webhook's log\n"
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    found = {
+        outcome: metrics.registry.get_sample_value(
+            "holdfast_reviews_total", {"path": "mutate", "outcome": outcome}
+        )
+        for outcome in ("failed", "patched", "allowed")
+    }
+    assert found == {"failed": 1, "patched": None, "allowed": None}
+
+
+# --- reviews that are given up -----------------------------------------------------------------
+
+
+def deadlines(metrics: ServerMetrics, plugin: str) -> float | None:
+    return metrics.registry.get_sample_value(
+        "holdfast_plugin_deadlines_exceeded_total", {"plugin": plugin}
+    )
+
+
+def test_late_plugin_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    metrics, found = ServerMetrics(), read_review()
+
+    def give_up(_pod: Pod, _context: Context) -> Result:
+        deadline_reporter(pipeline, metrics)(found)  # as the bridge does while this still runs
+        return success()
+
+    pipeline = pipeline_of(Scripted(), Blocking(give_up))
+    pipeline.mutate(found, now_ms=0)
+
+    assert deadlines(metrics, "blocking") == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "given up at its deadline: default/web-0 uid=c0ffee, in plugin blocking"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given_up", "logged"),
+    [
+        pytest.param(read_review(), 1, id="a review that was never begun"),
+        pytest.param(ReviewError("no review"), 0, id="what is no review"),
+    ],
+)
+def test_deadline_while_no_plugin_is_at_work(
+    given_up: object, logged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = ServerMetrics()
+    deadline_reporter(pipeline_of(Blocking()), metrics)(given_up)
+
+    assert deadlines(metrics, "unknown") == 1
+    assert len(caplog.records) == logged
+
+
 # --- what the bridge has parsed already --------------------------------------------------------
 
 
@@ -300,6 +364,10 @@ def test_metrics(world: World) -> None:
     assert "holdfast_build_info{version=" in answer.text
     assert (
         'holdfast_plugin_execution_duration_seconds_count{extension_point="mutate",plugin="delay",'
+        'profile="*",status="Success"} 1.0'
+    ) in answer.text
+    assert (
+        'holdfast_framework_extension_point_duration_seconds_count{extension_point="mutate",'
         'profile="*",status="Success"} 1.0'
     ) in answer.text
 

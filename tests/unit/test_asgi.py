@@ -338,6 +338,28 @@ def test_stuck_reviews_fail_at_the_deadline_then_at_once(make: Make) -> None:
     assert len(app.calls) == 1, "what waited past its deadline is never begun"
 
 
+def test_review_that_is_given_up_is_told_while_its_thread_still_runs(make: Make) -> None:
+    release, running = threading.Event(), threading.Event()
+    told: list[tuple[object, bool]] = []
+
+    def stuck(_environ: Environ) -> Iterable[bytes]:
+        running.set()
+        release.wait()
+        return [b"late"]
+
+    bridge = make(
+        App(stuck),
+        prepare=blocking,
+        deadline=0.05,
+        on_deadline=lambda review: told.append((review, running.wait(5))),
+    )
+    status, _ = call(bridge, scope(), b"{}")
+    release.set()
+
+    assert status == 500
+    assert told == [({"size": 2}, True)]
+
+
 def test_place_is_free_again_when_the_stuck_review_has_ended(make: Make) -> None:
     release = threading.Event()
 

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from tests.unit.builders import make_delay, make_pipeline
 from webhook import conditions
+from webhook.framework import PluginClass
+from webhook.plugins.delay import Delay
 
-EMPTY = "profiles: [{plugins: {enabled: []}}]"
+EMPTY = "profiles: [{plugins: {disabled: [{name: '*'}]}}]"
+DELAY: dict[str, PluginClass] = {"delay": Delay}
 
 
 def cel_read(literal: str) -> str:
@@ -69,6 +72,19 @@ def test_has_annotation_tests_each_level(pod: str, expected: str) -> None:
     assert expected == conditions.has_annotation(["a", "b"], pod)
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        pytest.param(None, "", id="any value"),
+        pytest.param(["x", "y'"], " && object.metadata.labels['a'] in ['x', 'y\\'']", id="values"),
+    ],
+)
+def test_has_entry(values: list[str] | None, expected: str) -> None:
+    assert conditions.has_entry("labels", "a", "object", values) == (
+        "has(object.metadata.labels) && 'a' in object.metadata.labels" + expected
+    )
+
+
 def test_asks_is_what_the_plugins_match_or_what_is_ours() -> None:
     expected = (
         f"({make_delay().match('object')}) || "
@@ -78,7 +94,7 @@ def test_asks_is_what_the_plugins_match_or_what_is_ours() -> None:
         ".exists(one, one.startsWith('holdfast.dev/')))"
     )
 
-    assert expected == conditions.asks(make_pipeline())
+    assert expected == conditions.asks(make_pipeline(known=DELAY))
 
 
 def test_asks_says_the_same_thing_once() -> None:
@@ -99,7 +115,7 @@ def test_changes_names_each_key_with_its_old_value() -> None:
         for key in ("holdfast.dev/delay", "delay", "holdfast.dev/not-before", "holdfast.dev/jitter")
     )
 
-    assert expected == conditions.changes(make_pipeline(), "object.spec.template")
+    assert expected == conditions.changes(make_pipeline(known=DELAY), "object.spec.template")
 
 
 def test_changes_of_a_pod_include_an_added_finalizer_of_ours() -> None:

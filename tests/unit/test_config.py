@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from tests.unit.builders import Measured, make_pipeline
+from tests.unit.scripted import Extra, Other
 from webhook import config, plugins, values
 from webhook.errors import ConfigurationError
-from webhook.pipeline import Args
+from webhook.framework import Args, Handle, PluginClass
 from webhook.plugins.delay import Delay
 
 HEAD = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n"
+SEE = "; docs/reference/configuration.md lists what is accepted"
 BEGIN = "begin with 'apiVersion: holdfast.dev/v1alpha1', 'kind: HoldfastConfiguration'"
 
 
@@ -21,7 +23,7 @@ def refusal(text: str | bytes, *, known: Any = None) -> str:
     with pytest.raises(ConfigurationError) as caught:
         config.build_pipeline(
             config.parse(content, "h.yaml"),
-            known or plugins.registry(),
+            known or plugins.registry([]),
             source="h.yaml",
             timer=lambda: 0.0,
             observe=Measured(),
@@ -47,7 +49,8 @@ profiles:
     )
 
     assert list(pipeline.profiles) == ["*"]
-    assert [plugin.name for plugin in pipeline.profiles["*"].plugins] == ["delay"]
+    assert pipeline.profiles["*"].plugins[0].name == "delay"
+    assert pipeline.profiles["*"].run_all
 
 
 def test_defaults_are_what_an_empty_file_says() -> None:
@@ -63,9 +66,10 @@ profiles:
 - schedulerName: a
   pluginConfig: [{name: delay, args: {annotations: [a.io/wait]}}]
 - schedulerName: b
-  plugins: {enabled: []}
+  plugins: {disabled: [{name: '*'}]}
 - {}
-"""
+""",
+        known={"delay": Delay},
     )
 
     keys = {name: [p.keys[0] for p in one.plugins] for name, one in pipeline.profiles.items()}
@@ -94,12 +98,12 @@ profiles:
         ),
         pytest.param(
             HEAD + "profile: []",
-            "h.yaml: Object contains unknown field `profile`",
+            "h.yaml: there is no field 'profile' here; did you mean profiles?",
             id="an unknown field",
         ),
         pytest.param(
             HEAD + "profiles: {}",
-            "h.yaml: profiles: Expected `array`, got `object`",
+            "h.yaml: profiles: Expected `array`, got `object`" + SEE,
             id="a mapping for a list",
         ),
         pytest.param(
@@ -109,7 +113,7 @@ profiles:
         ),
         pytest.param(
             HEAD + "profiles: [{schedulerName: 5}]",
-            "h.yaml: profiles[0].schedulerName: Expected `str`, got `int`",
+            "h.yaml: profiles[0].schedulerName: Expected `str`, got `int`" + SEE,
             id="a number for a name",
         ),
         pytest.param(
@@ -135,7 +139,7 @@ profiles:
         ),
         pytest.param(
             HEAD + "profiles: [{plugins: {enabled: [delay]}}]",
-            "h.yaml: profiles[0].plugins.enabled[0]: Expected `object`, got `str`",
+            "h.yaml: profiles[0].plugins.enabled[0]: Expected `object`, got `str`" + SEE,
             id="a bare name",
         ),
         pytest.param(
@@ -151,12 +155,13 @@ profiles:
         ),
         pytest.param(
             HEAD + of_delay("maxdelay: 1h"),
-            "h.yaml: profiles[0].pluginConfig[0].args: Object contains unknown field `maxdelay`",
+            "h.yaml: profiles[0].pluginConfig[0].args: there is no field 'maxdelay' here; "
+            "did you mean maxDelay?",
             id="an unknown argument",
         ),
         pytest.param(
             HEAD + of_delay("maxDelay: 5"),
-            "h.yaml: profiles[0].pluginConfig[0].args: maxDelay: Expected `str`, got `int`",
+            "h.yaml: profiles[0].pluginConfig[0].args.maxDelay: Expected `str`, got `int`" + SEE,
             id="a number for a duration",
         ),
         pytest.param(
@@ -167,7 +172,7 @@ profiles:
         ),
         pytest.param(
             HEAD + of_delay("onInvalid: refuse"),
-            "h.yaml: profiles[0].pluginConfig[0].args: onInvalid: Invalid enum value 'refuse'",
+            "h.yaml: profiles[0].pluginConfig[0].args.onInvalid: Invalid enum value 'refuse'" + SEE,
             id="an unknown choice",
         ),
         pytest.param(
@@ -190,8 +195,60 @@ profiles:
         ),
         pytest.param(
             HEAD + of_delay("annotations: ['a b']"),
-            'h.yaml: profiles[0].pluginConfig[0].args.annotations: "a b" is no annotation key',
+            'h.yaml: profiles[0].pluginConfig[0].args.annotations: "a b" is no annotation key; '
+            "write one such as example.com/delay",
             id="an impossible annotation",
+        ),
+        pytest.param(
+            HEAD + of_delay("annotations: [Example.com/delay]"),
+            'h.yaml: profiles[0].pluginConfig[0].args.annotations: "Example.com/delay" is no '
+            "annotation key; write one such as example.com/delay",
+            id="an annotation whose domain is none",
+        ),
+        pytest.param(
+            HEAD + of_delay("zzz: 1"),
+            "h.yaml: profiles[0].pluginConfig[0].args: there is no field 'zzz' here" + SEE,
+            id="an argument like no other",
+        ),
+        pytest.param(
+            HEAD + "profiles: [{pluginConfig: [{nam: delay}]}]",
+            "h.yaml: profiles[0].pluginConfig[0]: there is no field 'nam' here; did you mean name?",
+            id="an unknown field within",
+        ),
+        pytest.param(
+            HEAD + "profiles: [{schedulerNames: x}]",
+            "h.yaml: profiles[0]: there is no field 'schedulerNames' here; "
+            "did you mean schedulerName?",
+            id="an unknown field of a profile",
+        ),
+        pytest.param(
+            HEAD + "profiles: [{runAllFilters: 'no'}]",
+            "h.yaml: profiles[0].runAllFilters: Expected `bool`, got `str`" + SEE,
+            id="a word for a switch",
+        ),
+        pytest.param(
+            HEAD + "profiles: [{plugins: {disabled: [{name: dely}]}}]",
+            "h.yaml: profiles[0].plugins.disabled[0].name: no plugin is named 'dely'; "
+            "did you mean delay?",
+            id="a misspelt plugin is disabled",
+        ),
+        pytest.param(
+            HEAD + "profiles: [{plugins: {disabled: [{name: '*'}, {name: '*'}]}}]",
+            "h.yaml: profiles[0].plugins.disabled[1].name: '*' is disabled twice; disable it once",
+            id="all plugins disabled twice",
+        ),
+        pytest.param(
+            HEAD + "profiles: [{plugins: {enabled: [{name: '*'}]}}]",
+            "h.yaml: profiles[0].plugins.enabled[0].name: no plugin is named '*'; did you mean "
+            f"{' or '.join(sorted(plugins.registry([])))}?",
+            id="all plugins enabled",
+        ),
+        pytest.param(
+            HEAD + "profiles: [{plugins: {disabled: [{name: delay}]}, pluginConfig: "
+            "[{name: delay, args: {maxDelay: 7d}}]}]",
+            'h.yaml: profiles[0].pluginConfig[0].args.maxDelay: "7d" is no duration; '
+            + values.DELAY_ACCEPTED,
+            id="arguments of a plugin that is not enabled",
         ),
         pytest.param(
             HEAD + "kind: Pod",
@@ -274,19 +331,134 @@ def test_load_of_a_huge_file(tmp_path: Path) -> None:
     assert f"{file}: is larger than 1 MiB; shorten it" == str(caught.value)
 
 
-class Broken:
+# --- which plugins a profile has, and how they are made ----------------------------------------
+
+
+class Second(Other):
+    """A stand-in for the default plugin that runs behind delay."""
+
+    name = "placement"
+
+    def __init__(self, _args: Args, _handle: Handle) -> None:
+        super().__init__()
+
+
+class Third(Second):
+    name = "third"
+
+
+class Broken(Second):
     """A third party's plugin that cannot be made."""
 
-    name: ClassVar[str] = "broken"
-    args_type: ClassVar[type[Args]] = Args
+    name = "broken"
 
-    def __init__(self, _args: Args) -> None:
+    def __init__(self, _args: Args, _handle: Handle) -> None:
         raise LookupError("no luck")
 
 
-def test_plugin_that_cannot_be_made_is_named() -> None:
-    text = HEAD + "profiles: [{plugins: {enabled: [{name: broken}]}}]"
+class Choosy(Second):
+    """A third party's plugin that wants to be told more."""
 
-    assert refusal(text, known={"broken": Broken}) == (
-        'h.yaml: profiles[0].plugins.enabled[0]: initializing plugin "broken": no luck'
+    name = "choosy"
+
+    def __init__(self, _args: Args, _handle: Handle) -> None:
+        raise ConfigurationError("rules: is empty; write one")
+
+
+FOUND: tuple[PluginClass, ...] = (Third, Second, Delay, Broken, Choosy, Extra)
+KNOWN = {one.name: one for one in FOUND}
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        pytest.param("", ["delay", "placement"], id="nothing said"),
+        pytest.param("enabled: []", ["delay", "placement"], id="nothing more"),
+        pytest.param("enabled: [{name: third}]", ["delay", "placement", "third"], id="one more"),
+        pytest.param(
+            "enabled: [{name: third}, {name: delay}]",
+            ["delay", "placement", "third"],
+            id="a default one is there already",
+        ),
+        pytest.param("disabled: [{name: delay}]", ["placement"], id="one less"),
+        pytest.param("disabled: [{name: third}]", ["delay", "placement"], id="not there anyway"),
+        pytest.param("disabled: [{name: '*'}]", [], id="none"),
+        pytest.param(
+            "disabled: [{name: '*'}, {name: delay}], enabled: [{name: third}, {name: delay}]",
+            ["third", "delay"],
+            id="others alone, in their order",
+        ),
+        pytest.param(
+            "disabled: [{name: delay}], enabled: [{name: delay}]",
+            ["placement", "delay"],
+            id="a default one at another place",
+        ),
+    ],
+)
+def test_plugins_of_a_profile(listed: str, expected: list[str]) -> None:
+    pipeline = make_pipeline(f"profiles: [{{plugins: {{{listed}}}}}]", known=KNOWN)
+
+    assert expected == [plugin.name for plugin in pipeline.profiles["*"].plugins]
+
+
+def test_default_plugins_that_are_not_there_are_not_missed() -> None:
+    pipeline = make_pipeline(known={"delay": Delay})
+
+    assert [plugin.name for plugin in pipeline.profiles["*"].plugins] == ["delay"]
+
+
+def test_first_refusal_alone_can_be_asked_for() -> None:
+    assert not make_pipeline("profiles: [{runAllFilters: false}]").profiles["*"].run_all
+
+
+EXTRA = "plugins: {enabled: [{name: extra}]}"
+
+
+def test_factory_gets_its_arguments_and_the_handle() -> None:
+    handle = Handle()
+    pipeline = make_pipeline(
+        f"profiles: [{{{EXTRA}, pluginConfig: [{{name: extra, args: {{must: 5}}}}]}}]",
+        known=KNOWN,
+        handle=handle,
+    )
+
+    plugin = pipeline.profiles["*"].plugins[-1]
+    assert isinstance(plugin, Extra)
+    assert plugin.args == Extra.ExtraArgs(must=5)
+    assert plugin.handle is handle
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [
+        pytest.param(
+            "plugins: {enabled: [{name: broken}]}",
+            'pluginConfig[broken].args: initializing plugin "broken": no luck',
+            id="cannot be made",
+        ),
+        pytest.param(
+            "pluginConfig: [{name: broken}]",
+            'pluginConfig[0].args: initializing plugin "broken": no luck',
+            id="cannot be made, configured",
+        ),
+        pytest.param(
+            "plugins: {enabled: [{name: choosy}]}",
+            "pluginConfig[choosy].args.rules: is empty; write one",
+            id="wants more",
+        ),
+        pytest.param(
+            EXTRA,
+            f"pluginConfig[extra].args: Object missing required field `must`{SEE}",
+            id="wants an argument",
+        ),
+        pytest.param(
+            "pluginConfig: [{name: extra, args: {must: 1, mai: x}}]",
+            "pluginConfig[0].args: there is no field 'mai' here; did you mean may?",
+            id="an unknown argument",
+        ),
+    ],
+)
+def test_plugin_that_cannot_be_made_is_named(profile: str, expected: str) -> None:
+    assert f"h.yaml: profiles[0].{expected}" == refusal(
+        HEAD + f"profiles: [{{{profile}}}]", known=KNOWN
     )

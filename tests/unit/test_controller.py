@@ -16,18 +16,26 @@ from tests.fakes import FakeApi, raising, status_error, unreachable
 from tests.unit.builders import (
     CREATED_MS,
     GATE,
+    HOUR,
+    UID,
     held,
+    make_delay,
     make_pipeline,
     make_pod,
+    read_pod,
 )
+from tests.unit.scripted import Holding, HoldingToo, Tightening, never, pipeline_of
 from webhook import controller as module
 from webhook import events
 from webhook.clock import ServerClock
 from webhook.cluster import boot_time
 from webhook.controller import Controller
-from webhook.holds import HELD
+from webhook.framework import HeldPods, Plugin, Result, success
+from webhook.holds import HELD, NEVER_MS, Due
 from webhook.metrics import ControllerMetrics
 from webhook.objects import Names, Pod
+from webhook.pipeline import Pipeline
+from webhook.review import SetAnnotation
 
 KEY = ("default", "web-0")
 CREATED_S = CREATED_MS / 1_000
@@ -77,7 +85,9 @@ class World:
     Local time is seconds since the pods' creation, by a server whose clock is known exactly.
     """
 
-    def __init__(self, *pods: dict[str, Any], synced: bool = True) -> None:
+    def __init__(
+        self, *pods: dict[str, Any], synced: bool = True, decider: Pipeline | None = None
+    ) -> None:
         self.local = 0.0
         self.api = FakeApi(*pods)
         self.clock = ServerClock()
@@ -87,7 +97,7 @@ class World:
         self.waits = Impatient()
         self.controller = Controller(
             self.api,
-            make_pipeline().due,
+            decider or make_pipeline(),
             self.clock,
             self.metrics,
             told=self.told,
@@ -554,7 +564,7 @@ def test_events_tell_of_hold_and_release() -> None:
     world.settle()
 
     assert world.told.notes("Held") == ["held until 2026-03-01T12:00:15Z by holdfast.dev/delay"]
-    assert world.told.notes("Released") == ["released 1.000 s after 2026-03-01T12:00:15Z"]
+    assert world.told.notes("Released") == ["released 1.000 s after its time"]
     assert not any(event.warning for event in world.told.events)
 
 
@@ -578,12 +588,246 @@ def test_events_tell_of_a_failure() -> None:
 
 
 def test_events_tell_of_a_problem() -> None:
+    world = World(held({"delay": "soon", HELD: "delay=15s"}))
+    world.move(15)
+    world.settle()
+
+    problem = "; annotation holdfast.dev/held decides instead"
+    assert all(event.warning and event.note.endswith(problem) for event in world.told.events)
+    assert [event.reason for event in world.told.events] == ["Held", "Released"]
+
+
+def test_pod_whose_annotations_were_removed_is_nobodys_fault() -> None:
     world = World(held())
     world.settle()
 
+    (event,) = world.told.events
     problem = "no annotation says how long to hold it; released at once"
-    assert all(event.warning and event.note.endswith(problem) for event in world.told.events)
-    assert [event.reason for event in world.told.events] == ["Held", "Released"]
+    assert (event.reason, event.warning) == ("Released", False)
+    assert event.note.endswith(f"its time: {problem}")
+
+
+def test_event_of_a_pod_that_waits_for_no_time() -> None:
+    world = waiting_for(Holding(never))
+
+    assert world.told.notes("Held") == ["held by holdfast.dev/holding"]
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["written", "refused"])
+def test_event_of_a_release_tells_what_plugins_said(refused: bool) -> None:
+    def tighten(_pod: Pod) -> Result:
+        return success(SetAnnotation("a", "1"), warnings=["mind"])
+
+    world = World(held({"delay": "15"}), decider=pipeline_of(make_delay(), Tightening(tighten)))
+    world.api.before("PATCH", *[raising(status_error(422))] * refused)
+    world.move(16)
+    world.settle()
+
+    (event,) = [one for one in world.told.events if one.reason == "Released"]
+    problem = "released without what was to be added: HTTP 422: scripted"
+    assert event.warning
+    assert event.note == f"released 1.000 s after its time: {problem if refused else 'mind'}"
+    assert ("a" in world.api.pods[KEY]["metadata"]["annotations"]) != refused
+
+
+def test_event_of_a_release_tells_the_pod_as_it_was_released() -> None:
+    world = one()
+    world.api.annotate(KEY, delay="soon")  # which the watch has not told of yet
+    world.move(16)
+    world.settle()
+
+    (note,) = world.told.notes("Released")
+    assert note.startswith("released 1.000 s after its time: annotation delay: ")
+    assert note.endswith("; annotation holdfast.dev/held decides instead")
+
+
+def test_delay_cut_short_is_late_from_when_that_was_seen() -> None:
+    world = one("3600")
+    world.move(60)
+    world.api.annotate(KEY, delay="5")
+    world.tell()
+    world.move(2)
+    world.settle()
+
+    assert world.told.notes("Released") == ["released 2.000 s after its time"]
+
+
+def test_pod_that_fell_due_while_nobody_watched_is_late() -> None:
+    world = World(*pods(a="15"), synced=False)
+    world.move(60)
+    world.sync()
+    world.settle()
+
+    assert world.told.notes("Held") == []
+    assert world.told.notes("Released") == ["released 45.000 s after its time"]
+
+
+def test_pod_that_its_plugin_releases_is_not_late() -> None:
+    world = waiting_for(Holding(never))
+    world.move(3_600)
+    world.controller.release(KEY, "holding")
+    world.settle()
+
+    assert world.told.notes("Released") == ["released 0.000 s after its time"]
+    assert world.metric("release_lateness_seconds_sum") == 0
+
+
+# --- held pods, as plugins see them ------------------------------------------------------------
+
+
+def waiting_for(*plugins: Holding, delay: str | None = None) -> World:
+    """Hold one pod by these plugins, and by a delay where one is named."""
+    gates = [plugin.gate for plugin in plugins]
+    found: list[Plugin] = [make_delay(), *plugins]
+    pod = held({"delay": delay} if delay else {}, gates=[GATE, *gates] if delay else gates)
+    return World(pod, decider=pipeline_of(*found))
+
+
+def test_plugins_see_the_held_pods() -> None:
+    world = World(*pods(a="10", b="20"), make_pod(name="free"), held({"delay": "x"}, name="bad"))
+    seen: HeldPods = world.controller
+    due = seen.get(("default", "bad"))
+
+    assert sorted(seen) == [("default", "a"), ("default", "b"), ("default", "bad")]
+    assert Due(CREATED_MS + 20_000) == seen.get(("default", "b"))
+    assert due is not None
+    assert (due.at_ms, due.problem[:17]) == (CREATED_MS, "annotation delay:")
+    assert seen.get(("default", "free")) is None
+
+
+def test_held_pods_may_change_while_a_plugin_goes_through_them() -> None:
+    world = World(*pods(a="10", b="20"))
+    for key in world.controller:
+        world.controller.remove(Pod.of(world.api.pods[key]))
+
+    assert list(world.controller) == []
+
+
+def test_pod_that_its_plugin_releases_goes_at_once() -> None:
+    world = waiting_for(Holding(never))
+    world.move(60)
+    world.settle()
+    assert world.released == []
+
+    world.controller.release(KEY, "holding")
+    world.settle()
+    assert world.api.gates(KEY) == []
+    assert list(world.controller) == []
+
+
+def test_pod_that_another_plugin_holds_still_stays() -> None:
+    world = waiting_for(Holding(never), HoldingToo(never))
+    world.controller.release(KEY, "holding")
+    world.settle()
+    assert world.released == []
+    assert Due(NEVER_MS) == world.controller.get(KEY)
+
+    world.controller.release(KEY, "holding-too")
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_pod_that_has_a_delay_as_well_stays_until_then() -> None:
+    world = waiting_for(Holding(never), delay="1h")
+    world.controller.release(KEY, "holding")
+    world.settle()
+    assert Due(CREATED_MS + HOUR) == world.controller.get(KEY)
+
+    world.move(3_599)
+    world.settle()
+    assert world.released == []
+
+    world.move(1)
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_release_holds_although_the_watch_tells_of_the_pod_again() -> None:
+    world = waiting_for(Holding(never))
+    world.controller.release(KEY, "holding")
+    world.sync()
+    world.tell()
+    world.settle()
+
+    assert world.api.gates(KEY) == []
+
+
+def test_release_of_a_pod_that_is_not_held_is_nobodys_trouble() -> None:
+    world = one()
+    world.controller.release(("default", "none"), "holding")
+    world.settle()
+
+    assert list(world.controller) == [KEY]
+    assert world.released == []
+
+
+def test_release_of_a_pod_says_nothing_about_the_next_of_that_name() -> None:
+    world = waiting_for(Holding(never))
+    world.controller.release(KEY, "holding")
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+    world.api.put(held({}, gates=[Holding.gate]))
+    world.tell()
+    world.settle()
+    assert world.api.gates(KEY) == [Holding.gate]
+
+
+def test_release_while_an_attempt_is_under_way_is_not_lost() -> None:
+    asked: list[str] = []
+
+    def late(_pod: Pod) -> Due:
+        """Let go just after having said that the pod stays, once an attempt is under way."""
+        asked.append("too")
+        if len(asked) == 2:
+            world.controller.release(KEY, "holding-too")
+        return Due(NEVER_MS)
+
+    world = waiting_for(Holding(never), HoldingToo(late))
+    world.controller.release(KEY, "holding")
+    world.settle()
+
+    assert len(asked) == 2
+    assert world.api.gates(KEY) == []
+
+
+def test_what_the_watch_tells_while_an_attempt_is_under_way_stands() -> None:
+    world = one()
+    world.api.before("PATCH", raising(status_error(500)))
+    world.api.before("PATCH", lambda: None)
+    world.move(15)
+    world.turn()
+    world.api.annotate(KEY, delay="14")
+    world.tell()
+    world.work()
+
+    assert Due(CREATED_MS + 14_000) == world.controller.get(KEY)
+
+
+def test_plugin_tells_an_event() -> None:
+    world = one()
+    world.controller.tell(read_pod(name="p"), "Mind", "this", warning=True)
+    world.controller.tell(read_pod(name="p"), "Mind", "that")
+
+    assert world.told.events[-2:] == [
+        events.Event(("default", "p"), UID, "Mind", "this", warning=True),
+        events.Event(("default", "p"), UID, "Mind", "that", warning=False),
+    ]
+
+
+def test_plugin_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_pod: Pod) -> Due:
+        raise KeyError("x")
+
+    world = waiting_for(Holding(fail), delay="15")
+    problem = "plugin 'holding' cannot say when it is due: KeyError: 'x'"
+    assert world.controller.get(KEY) == Due(CREATED_MS + 15_000, problem)
+
+    world.move(15)
+    world.settle()
+    assert world.api.gates(KEY) == []
+    assert not world.controller.failed
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
 
 
 # --- with its threads --------------------------------------------------------------------------
@@ -606,7 +850,7 @@ def test_run_releases_what_is_due_and_what_becomes_due() -> None:
     clock = ServerClock()
     local = boot_time()
     clock.observe(sent=local, received=local, date=second.timestamp())
-    controller = Controller(api, make_pipeline().due, clock, ControllerMetrics())
+    controller = Controller(api, make_pipeline(), clock, ControllerMetrics())
     thread = threading.Thread(target=controller.run)
     thread.start()
     try:

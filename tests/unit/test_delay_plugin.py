@@ -18,10 +18,11 @@ from tests.unit.builders import (
     make_pod,
     read_review,
 )
-from webhook import holds, review, values
+from webhook import holds, values
+from webhook.framework import Code, Context, Result
 from webhook.holds import HELD, JITTER, NOT_BEFORE
 from webhook.objects import Pod
-from webhook.pipeline import Code, Context, Result
+from webhook.patch import patch
 from webhook.plugins.delay import MIGRATION_LABEL, Delay
 from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetSchedulerName
 
@@ -170,10 +171,10 @@ def test_further_keys() -> None:
 @pytest.mark.parametrize("gates", [[], [GATE], ["a.io/b"]], ids=["none", "ours", "another's"])
 def test_reinvocation_changes_nothing_more(gates: list[str]) -> None:
     pod = make_pod({"delay": "15"}, gates=gates)
-    once = apply_patch(pod, review.patch(Pod.of(pod), mutate(pod).edits))
+    once = apply_patch(pod, patch(Pod.of(pod), mutate(pod).edits))
 
     assert once["spec"]["schedulingGates"].count({"name": GATE}) == 1
-    assert review.patch(Pod.of(once), mutate(once).edits) == []
+    assert patch(Pod.of(once), mutate(once).edits) == []
 
 
 # --- validate ----------------------------------------------------------------------------------
@@ -201,7 +202,14 @@ LOST = (
         ),
         pytest.param(make_pod(ahead(-1)), Result(), id="not-before just past, by our clock"),
         pytest.param(make_pod({"delay": "15"}, node="n1"), Result(), id="bound already"),
-        pytest.param(make_pod({"delay": "15"}, labels=MIGRATION), Result(), id="migration"),
+        pytest.param(
+            make_pod({"delay": "15"}, labels=MIGRATION), Result(Code.SKIP), id="migration"
+        ),
+        pytest.param(
+            make_pod({"delay": "soon"}, labels=MIGRATION),
+            Result(Code.SKIP),
+            id="migration, unreadable",
+        ),
         pytest.param(make_pod({"delay": "soon"}), Result(Code.REFUSE, (), SOON), id="unreadable"),
         pytest.param(
             held(ahead(7 * DAY + SECOND)), Result(Code.REFUSE, (), TOO_FAR), id="not-before too far"

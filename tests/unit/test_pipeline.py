@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.unit.builders import (
     GATE,
     HOUR,
     MINUTE,
+    UID,
     Measured,
     held,
     instant,
@@ -20,86 +22,26 @@ from tests.unit.builders import (
     read_pod,
     read_review,
 )
-from webhook import holds, plugins
-from webhook.errors import ConfigurationError, PluginFailedError
-from webhook.objects import Pod
-from webhook.pipeline import (
-    Args,
-    Code,
-    Context,
-    Pipeline,
-    Plugin,
-    Profile,
-    Result,
-    Verdict,
-    refuse,
-    skip,
-    success,
+from tests.unit.scripted import (
+    Answer,
+    Blocking,
+    Holding,
+    HoldingToo,
+    Other,
+    Scripted,
+    Tightening,
+    Undeclared,
+    answering,
+    never,
+    pipeline_of,
+    raising,
 )
+from webhook import holds
+from webhook.errors import PluginFailedError
+from webhook.framework import Code, Context, Plugin, Result, refuse, skip, success
+from webhook.objects import Pod
+from webhook.pipeline import HELD_STATE, Verdict
 from webhook.review import AddGate, RemoveAnnotation, SetAnnotation
-
-Answer = Callable[[Pod, Context], Result]
-
-
-class Scripted:
-    """A plugin that answers as it is told."""
-
-    name: ClassVar[str] = "scripted"
-    args_type: ClassVar[type[Args]] = Args
-    may_block: ClassVar[bool] = False
-    keys = ("scripted",)
-
-    def __init__(self, mutate: Answer | None = None, validate: Answer | None = None) -> None:
-        self._mutate = mutate or (lambda _pod, _context: success())
-        self._validate = validate or (lambda _pod, _context: success())
-
-    def match(self, pod: str) -> str:
-        return f"'scripted' in {pod}.metadata.annotations"
-
-    def concerns(self, pod: Pod) -> bool:
-        return "scripted" in pod.annotations
-
-    def mutate(self, pod: Pod, context: Context) -> Result:
-        return self._mutate(pod, context)
-
-    def validate(self, pod: Pod, context: Context) -> Result:
-        return self._validate(pod, context)
-
-
-class Other(Scripted):
-    name = "other"
-
-
-class Blocking(Scripted):
-    name = "blocking"
-    may_block = True
-
-
-class Holding(Scripted):
-    name = "holding"
-    gate: ClassVar[str] = "holdfast.dev/other"
-
-    def due(self, pod: Pod) -> holds.Due:
-        return holds.Due(pod.created_ms + HOUR, "as it says")
-
-
-def answering(result: Result) -> Answer:
-    return lambda _pod, _context: result
-
-
-def raising(error: BaseException) -> Answer:
-    def answer(_pod: Pod, _context: Context) -> Result:
-        raise error
-
-    return answer
-
-
-def pipeline_of(
-    *found: Plugin, name: str = "*", observe: Measured | None = None, timer: Any = None
-) -> Pipeline:
-    profile = Profile(name, found)
-    return Pipeline([profile], timer=timer or (lambda: 0.0), observe=observe or Measured())
-
 
 # --- the profile -------------------------------------------------------------------------------
 
@@ -108,7 +50,7 @@ profiles:
 - schedulerName: "*"
 - schedulerName: mine
 - schedulerName: spacecloud
-  plugins: {enabled: []}
+  plugins: {disabled: [{name: '*'}]}
 """
 
 
@@ -136,11 +78,11 @@ def test_pods_of_no_profile_are_left_alone() -> None:
     review = read_review(make_pod({"delay": "soon"}))
 
     assert Verdict(Code.SKIP) == pipeline.mutate(review, now_ms=CREATED_MS)
-    assert Verdict(Code.SKIP, reasons=[]) == pipeline.validate(review, now_ms=CREATED_MS)
+    assert Verdict(Code.SUCCESS, (), [], []) == pipeline.validate(review, now_ms=CREATED_MS)
     assert not pipeline.may_block(review.pod)
 
 
-def test_profile_is_recorded_with_the_gate() -> None:
+def test_profile_is_recorded_with_what_is_written() -> None:
     pipeline = make_pipeline(PROFILES)
     verdict = pipeline.mutate(
         read_review(make_pod({"delay": "15"}, scheduler="mine")), now_ms=CREATED_MS
@@ -153,7 +95,7 @@ def test_profile_is_recorded_with_the_gate() -> None:
     ] == verdict.edits
 
 
-def test_profile_is_not_recorded_without_a_gate() -> None:
+def test_profile_is_not_recorded_where_nothing_is_written() -> None:
     verdict = make_pipeline().mutate(read_review(make_pod({"delay": "0"})), now_ms=CREATED_MS)
 
     assert [RemoveAnnotation(holds.HELD)] == verdict.edits
@@ -173,12 +115,12 @@ def test_plugins_run_in_order_and_share_a_state() -> None:
     pipeline = pipeline_of(Scripted(first), Other(second))
     verdict = pipeline.mutate(read_review(), now_ms=5)
 
-    assert (
-        Verdict(
-            Code.SUCCESS, [SetAnnotation("a", "1"), SetAnnotation("b", "first")], (), ["w1", "w2"]
-        )
-        == verdict
-    )
+    assert verdict.edits == [
+        SetAnnotation("a", "1"),
+        SetAnnotation("b", "first"),
+        SetAnnotation(holds.PROFILE, "*"),
+    ]
+    assert verdict.warnings == ["w1", "w2"]
 
 
 def test_context_tells_review_profile_and_time() -> None:
@@ -194,17 +136,29 @@ def test_context_tells_review_profile_and_time() -> None:
     assert [Context(review, "default-scheduler", 5, {})] == seen
 
 
-def test_mutate_gathers_all_refusals() -> None:
+def test_plugins_behind_a_gate_know_that_the_pod_is_held() -> None:
+    seen: list[object] = []
+
+    def look(_pod: Pod, context: Context) -> Result:
+        seen.append(context.state.get(HELD_STATE))
+        return success(SetAnnotation("a", "1"), AddGate(GATE)) if len(seen) == 2 else success()
+
+    pipeline_of(Scripted(look), Other(look), Blocking(look)).mutate(read_review(), now_ms=0)
+
+    assert seen == [None, None, True]
+
+
+def test_mutate_gathers_the_refusals_of_the_plugins_behind_the_first() -> None:
     pipeline = pipeline_of(
-        Scripted(answering(success(SetAnnotation("a", "1"))), answering(refuse("first"))),
-        Other(answering(refuse("second"))),
-        Blocking(validate=answering(refuse("third"))),
+        Scripted(answering(success(SetAnnotation("a", "1"))), answering(refuse("never asked"))),
+        Other(answering(refuse("first"))),
+        Blocking(answering(refuse("second"))),
         Holding(),
     )
-    verdict = pipeline.mutate(read_review(), now_ms=0)
 
-    assert (verdict.code, verdict.edits) == (Code.REFUSE, ())
-    assert verdict.message == "second; first; third"
+    verdict = pipeline.mutate(read_review(), now_ms=0)
+    assert Verdict(Code.REFUSE, (), ["first", "second"]) == verdict
+    assert verdict.message == "first; second"
 
 
 def test_validate_gathers_all_refusals_and_warnings() -> None:
@@ -220,11 +174,64 @@ def test_validate_gathers_all_refusals_and_warnings() -> None:
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_first_refusal_alone_where_not_all_are_to_be_told(point: str) -> None:
+    observe = Measured()
+    pipeline = pipeline_of(
+        Scripted(),
+        Other(answering(refuse("first")), answering(refuse("first"))),
+        Blocking(answering(refuse("second")), answering(refuse("second"))),
+        run_all=False,
+        observe=observe,
+    )
+
+    verdict = getattr(pipeline, point)(read_review(), now_ms=0)
+    assert verdict.reasons == ["first"]
+    assert [plugin for plugin, *_ in observe.seen] == ["scripted", "other", ""]
+
+
+def test_plugin_that_fails_behind_a_refusal_leaves_the_refusal() -> None:
+    pipeline = pipeline_of(Scripted(answering(refuse("no"))), Other(raising(KeyError("x"))))
+
+    verdict = pipeline.mutate(read_review(), now_ms=0)
+    assert (verdict.code, verdict.reasons) == (Code.REFUSE, ["no"])
+
+
+def test_refusals_of_a_template_name_its_path() -> None:
+    content = {"metadata": {"name": "w"}, "spec": {"template": {"metadata": {}}}}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    pipeline = pipeline_of(Scripted(validate=answering(refuse("no"))))
+    verdict = pipeline.validate(read_review(content, kind=kind), now_ms=0)
+
+    assert verdict.reasons == ["spec.template.metadata: no"]
+
+
+NONSENSE: Any = object()
+NO_RESULT = "TypeError: it returned %s, not a Result"
+NO_LIST = "TypeError: it returned %s, not a list of edits or warnings"
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
         pytest.param(raising(KeyError("x")), "KeyError: 'x'", id="raises"),
-        pytest.param(answering(None), "AttributeError: ", id="answers nothing"),  # type: ignore[arg-type]
+        pytest.param(answering(cast(Any, None)), NO_RESULT % "NoneType", id="answers nothing"),
+        pytest.param(answering(cast(Any, "Success")), NO_RESULT % "str", id="answers a word"),
+        pytest.param(
+            answering(Result(cast(Any, "Success"))), NO_RESULT % "Result", id="an unknown code"
+        ),
+        pytest.param(
+            answering(success(AddGate("a"), NONSENSE)),
+            "TypeError: it returned the edit object; use those of review",
+            id="an unknown edit",
+        ),
+        pytest.param(
+            answering(Result(edits=cast(Any, iter([AddGate("a")])))),
+            NO_LIST % "list_iterator",
+            id="edits that can be read but once",
+        ),
+        pytest.param(answering(Result(edits=cast(Any, None))), NO_LIST % "NoneType", id="no edits"),
+        pytest.param(answering(Result(warnings="mind")), NO_LIST % "str", id="a warning alone"),
     ],
 )
 def test_failing_plugin_is_named_and_measured(point: str, answer: Answer, why: str) -> None:
@@ -236,7 +243,7 @@ def test_failing_plugin_is_named_and_measured(point: str, answer: Answer, why: s
 
     assert str(caught.value).startswith(f"plugin 'scripted' failed in {point}: {why}")
     assert caught.value.__cause__ is not None
-    assert [("scripted", point, "Error", "*")] == observe.seen
+    assert [("scripted", point, "Error", "*"), ("", point, "Error", "*")] == observe.seen
 
 
 def test_interrupt_is_no_failure_of_a_plugin() -> None:
@@ -244,13 +251,15 @@ def test_interrupt_is_no_failure_of_a_plugin() -> None:
         pipeline_of(Scripted(raising(KeyboardInterrupt()))).mutate(read_review(), now_ms=0)
 
 
-def test_each_call_is_measured_with_its_status() -> None:
+def test_each_call_is_measured_with_its_status_and_then_the_whole() -> None:
     observe = Measured()
     ticks = itertools.count(0.0, 0.25)
     pipeline = pipeline_of(
         Scripted(answering(success())),
         Other(answering(skip())),
-        Holding(answering(refuse("no"))),
+        Holding(),
+        Blocking(answering(refuse("no"))),
+        HoldingToo(),
         observe=observe,
         timer=lambda: next(ticks),
     )
@@ -259,11 +268,28 @@ def test_each_call_is_measured_with_its_status() -> None:
     assert observe.seen == [
         ("scripted", "mutate", "Success", "*"),
         ("other", "mutate", "Skip", "*"),
-        ("holding", "mutate", "Refuse", "*"),
-        ("scripted", "validate", "Success", "*"),
-        ("other", "validate", "Success", "*"),
+        ("holding", "mutate", "Success", "*"),
+        ("blocking", "mutate", "Refuse", "*"),
+        ("holding-too", "mutate", "Success", "*"),
+        ("", "mutate", "Refuse", "*"),
     ]
-    assert observe.seconds == [0.25] * 5
+    assert observe.seconds == [0.25] * 5 + [2.75]
+
+
+@pytest.mark.parametrize(
+    ("profile", "plugins", "expected"),
+    [
+        pytest.param("*", [("scripted", "validate", "Success", "*")], "*", id="of a profile"),
+        pytest.param("mine", [], "", id="of none"),
+    ],
+)
+def test_validate_is_measured_as_a_whole(
+    profile: str, plugins: list[tuple[str, str, str, str]], expected: str
+) -> None:
+    observe = Measured()
+    pipeline_of(Scripted(), name=profile, observe=observe).validate(read_review(), now_ms=0)
+
+    assert [*plugins, ("", "validate", "Success", expected)] == observe.seen
 
 
 @pytest.mark.parametrize(
@@ -272,10 +298,45 @@ def test_each_call_is_measured_with_its_status() -> None:
         pytest.param(Scripted(), {"scripted": ""}, False, id="cannot block"),
         pytest.param(Blocking(), {}, False, id="may block, not concerned"),
         pytest.param(Blocking(), {"scripted": ""}, True, id="may block and is concerned"),
+        pytest.param(Undeclared(), {}, False, id="does not say, not concerned"),
+        pytest.param(Undeclared(), {"scripted": ""}, True, id="does not say, is concerned"),
     ],
 )
 def test_may_block(plugin: Plugin, annotations: dict[str, str], expected: bool) -> None:
     assert expected == pipeline_of(plugin).may_block(read_pod(annotations))
+
+
+@pytest.mark.parametrize("ending", [success(), None], ids=["answers", "fails"])
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        pytest.param(Blocking, "blocking", id="may block"),
+        pytest.param(Undeclared, "undeclared", id="does not say"),
+        pytest.param(Scripted, None, id="cannot block"),
+    ],
+)
+def test_plugin_at_work(
+    kind: Callable[..., Plugin], expected: str | None, point: str, ending: Result | None
+) -> None:
+    review, another = read_review(), read_review()
+    seen: list[str | None] = []
+
+    def look(_pod: Pod, _context: Context) -> Result:
+        seen.extend([pipeline.at_work(review), pipeline.at_work(another)])
+        if ending is None:
+            raise KeyError
+        return ending
+
+    pipeline = pipeline_of(Other(), kind(look, look))
+    assert pipeline.at_work(review) is None
+    try:
+        getattr(pipeline, point)(review, now_ms=0)
+    except PluginFailedError:
+        assert ending is None
+
+    assert seen == [expected, None]
+    assert pipeline.at_work(review) is None
 
 
 # --- finalizers of ours ------------------------------------------------------------------------
@@ -321,17 +382,95 @@ def test_due_by_the_plugin_that_holds() -> None:
     assert holds.Due(CREATED_MS + MINUTE) == pipeline.due(Pod.of(held({"wait.io/for": "1m"})))
 
 
-def test_due_is_the_latest_of_several_plugins() -> None:
-    pod = Pod.of(held({"delay": "1m"}, gates=[GATE, Holding.gate]))
+def both(**fields: Any) -> Pod:
+    """Make a pod with the gates of all that may hold it."""
+    gates = [GATE, Holding.gate, HoldingToo.gate]
+    return Pod.of(held({"delay": "1m"}, gates=fields.pop("gates", gates), **fields))
 
-    assert holds.Due(CREATED_MS + HOUR, "as it says") == pipeline_of(make_delay(), Holding()).due(
-        pod
-    )
+
+@pytest.mark.parametrize(
+    "plugins",
+    [(make_delay(), Holding()), (Holding(), make_delay())],
+    ids=["the longer behind", "the longer first"],
+)
+def test_due_is_the_latest_of_several_plugins(plugins: tuple[Plugin, ...]) -> None:
+    assert holds.Due(CREATED_MS + HOUR, "as it says") == pipeline_of(*plugins).due(both())
+
+
+def test_plugin_whose_gate_the_pod_lacks_does_not_hold_it() -> None:
+    pod = both(gates=[GATE])
+
+    assert holds.Due(CREATED_MS + MINUTE) == pipeline_of(make_delay(), Holding()).due(pod)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        pytest.param(KeyError("x"), "KeyError: 'x'", id="raises"),
+        pytest.param(None, "AttributeError: ", id="answers nothing"),
+        pytest.param(holds.Due(cast(Any, "soon")), "ValueError: ", id="answers a word"),
+        pytest.param(holds.Due(cast(Any, float("inf"))), "OverflowError: ", id="answers infinity"),
+    ],
+)
+def test_plugin_that_cannot_say_when_leaves_it_to_the_annotations(
+    answer: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def due(_pod: Pod) -> holds.Due:
+        if isinstance(answer, Exception):
+            raise answer
+        return cast(holds.Due, answer)
+
+    found = pipeline_of(Holding(due)).due(both())
+
+    problem = f"plugin 'holding' cannot say when it is due: {why}"
+    assert found.at_ms == CREATED_MS + MINUTE
+    assert found.problem.startswith(problem)
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage().startswith(f"default/web-0: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "expected"),
+    [
+        pytest.param(0, CREATED_MS, id="before creation"),
+        pytest.param(-(10**30), CREATED_MS, id="before all calendars"),
+        pytest.param(CREATED_MS + 1, CREATED_MS + 1, id="a time"),
+        pytest.param(10**400, holds.NEVER_MS, id="beyond all numbers"),
+    ],
+)
+def test_due_of_a_plugin_has_bounds(at_ms: int, expected: int) -> None:
+    assert holds.Due(expected) == pipeline_of(Holding(lambda _: holds.Due(at_ms))).due(both())
+
+
+def test_plugin_that_lets_go_counts_no_more() -> None:
+    pipeline = pipeline_of(Holding(never), HoldingToo())
+    pipeline.allow(UID, "holding")
+
+    assert holds.Due(CREATED_MS + HOUR, "as it says") == pipeline.due(both())
+    assert holds.Due(holds.NEVER_MS) == pipeline.due(both(uid="another"))
+
+    pipeline.allow(UID, "holding-too")
+    assert holds.Due(CREATED_MS) == pipeline.due(both())
+
+
+def test_what_was_noted_of_a_pod_is_forgotten() -> None:
+    pipeline = pipeline_of(Holding(never))
+    pipeline.forget(UID)
+    pipeline.allow(UID, "holding")
+    pipeline.allow("another", "holding")
+    pipeline.forget(UID)
+
+    assert holds.Due(holds.NEVER_MS) == pipeline.due(both())
+    assert holds.Due(CREATED_MS) == pipeline.due(both(uid="another"))
 
 
 @pytest.mark.parametrize(
     "profiles",
-    ["profiles: [{plugins: {enabled: []}}]", "profiles: [{schedulerName: mine}]"],
+    [
+        "profiles: [{plugins: {disabled: [{name: '*'}]}}]",
+        "profiles: [{schedulerName: mine}]",
+    ],
     ids=["no plugin", "no profile"],
 )
 def test_due_without_a_plugin_that_knows_the_gate(profiles: str) -> None:
@@ -340,18 +479,69 @@ def test_due_without_a_plugin_that_knows_the_gate(profiles: str) -> None:
     assert holds.Due(CREATED_MS + HOUR) == make_pipeline(profiles).due(pod)
 
 
-# --- the registry ------------------------------------------------------------------------------
+# --- at release --------------------------------------------------------------------------------
 
 
-def test_registry_has_the_built_in_plugins_and_further_ones() -> None:
-    assert {"delay", "scripted"} <= set(plugins.registry(Scripted))  # type: ignore[arg-type]
+class Unsure(Tightening):
+    """Fails when it is asked whom it concerns."""
+
+    def concerns(self, _pod: Pod) -> bool:
+        raise KeyError("x")
 
 
-def test_registry_refuses_a_name_twice() -> None:
-    class Twin(Scripted):
-        name = "delay"
+class Indifferent(Tightening):
+    def concerns(self, _pod: Pod) -> bool:
+        return False
 
-    with pytest.raises(ConfigurationError) as caught:
-        plugins.registry(Twin)  # type: ignore[arg-type]
 
-    assert str(caught.value) == "two plugins are named 'delay'; rename or uninstall one of them"
+@pytest.mark.parametrize(
+    ("plugins", "name", "expected"),
+    [
+        pytest.param([Scripted()], "*", False, id="none has a say"),
+        pytest.param([Scripted(), Tightening(lambda _: skip())], "*", True, id="one has"),
+        pytest.param([Indifferent(lambda _: skip())], "*", False, id="it is not concerned"),
+        pytest.param([Unsure(lambda _: skip())], "*", True, id="it cannot tell"),
+        pytest.param([Tightening(lambda _: skip())], "mine", False, id="of no profile"),
+    ],
+)
+def test_rechecks(plugins: list[Plugin], name: str, expected: bool) -> None:
+    assert expected == pipeline_of(*plugins, name=name).rechecks(both())
+
+
+def test_at_release_gathers_edits_warnings_and_refusals() -> None:
+    observe = Measured()
+
+    def fail(_pod: Pod) -> Result:
+        raise KeyError("x")
+
+    pipeline = pipeline_of(
+        Scripted(),
+        Tightening(lambda _: success(SetAnnotation("a", "1"), warnings=["mind"])),
+        Tightening(lambda _: refuse("no node is left")),
+        Tightening(fail),
+        Tightening(lambda _: cast(Any, None)),
+        Tightening(lambda pod: success(SetAnnotation("b", pod.metadata.name))),
+        observe=observe,
+    )
+
+    assert Verdict(
+        Code.SUCCESS,
+        [SetAnnotation("a", "1"), SetAnnotation("b", "web-0")],
+        (),
+        [
+            "mind",
+            "no node is left",
+            "plugin 'tightening' failed in release: KeyError: 'x'",
+            "plugin 'tightening' failed in release: TypeError: it returned NoneType, not a Result",
+        ],
+    ) == pipeline.at_release(both())
+    assert observe.seen == [
+        ("tightening", "release", status, "*")
+        for status in ("Success", "Refuse", "Error", "Error", "Success")
+    ]
+
+
+def test_at_release_of_no_profile() -> None:
+    pipeline = pipeline_of(Tightening(lambda _: refuse("no")), name="mine")
+
+    assert Verdict(Code.SKIP) == pipeline.at_release(both())

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +32,19 @@ class Followed:
         self.told.append(("remove", [pod.metadata.name]))
 
 
+class Patient(threading.Event):
+    """Takes down how long it was to wait, and does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        return self.is_set()
+
+
 class World:
     """An API, a follower, and a reflector between them that stops when the streams are used up."""
 
@@ -40,7 +52,7 @@ class World:
         self.api = FakeApi(*(held(name=name) for name in names))
         self.follower = Followed()
         self.restarts: list[str] = []
-        self.stop = threading.Event()
+        self.stop = Patient()
         self.time = 0.0
         self.reflector = Reflector(
             self.api,
@@ -65,11 +77,6 @@ class World:
     def asked(self, name: str) -> list[Any]:
         """Give one parameter of each request that was sent."""
         return [query.get(name) for query in self.api.queries]
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector, "BACKOFF_SECONDS", 0.001)
 
 
 def bookmark(version: str) -> bytes:
@@ -204,16 +211,75 @@ def test_failing_list_is_told_only_once_it_is_whole(failure: Exception) -> None:
 
 def test_list_that_cannot_be_read_is_asked_for_again() -> None:
     world = World("a")
-    healthy = world.api.pods["default", "a"]
-    broken = json.loads(json.dumps(healthy)) | {"metadata": 5}
-    world.api.before(
-        "GET",
-        lambda: world.api.pods.update({("default", "a"): broken}),
-        lambda: world.api.pods.update({("default", "a"): healthy}),
-    )
+    world.api.answers["/api/v1/pods"] = b'{"items": []}'  # without a version to watch from
+    world.api.before("GET", lambda: None, world.api.answers.clear)
     world.run()
 
     assert world.told == [("replace", ["a"])]
+    assert world.restarts == ["error", "end", "stop"]
+
+
+def test_pod_that_cannot_be_read_keeps_no_other_from_its_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World("a", "b", "c")
+    world.api.pods["default", "b"]["metadata"]["creationTimestamp"] = "yesterday"
+    world.run([change("ADDED", "d")])
+
+    assert world.told == [("replace", ["a", "c"]), ("update", ["d"])]
+    assert world.restarts == ["end", "end", "stop"]
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage().startswith("a pod cannot be read, and is not looked after: ")
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        pytest.param(lambda: [unreachable()], "error", id="error"),
+        pytest.param(lambda: [error(410)], "expired", id="expired"),
+    ],
+)
+def test_good_list_alone_does_not_end_the_back_off(
+    failure: Callable[[], list[bytes | Exception]], reason: str
+) -> None:
+    world = World("a")
+    world.run(*(failure() for _ in range(8)))
+
+    limits = [min(0.2 * 2**number, 10.0) for number in range(8)]
+    assert world.restarts == [reason] * 8 + ["end", "stop"]
+    assert all(
+        limit / 2 <= wait <= limit
+        for limit, wait in zip(limits, world.stop.waits[:-1], strict=True)
+    )
+
+
+def test_back_off_begins_anew_once_list_and_watch_have_lasted() -> None:
+    world = World("a")
+
+    def lasting() -> Iterator[bytes]:
+        world.time += reflector.LASTING_SECONDS
+        yield error(500)
+
+    world.run(*([error(500)] for _ in range(4)), lasting(), [error(500)])
+
+    fourth, fifth, sixth = world.stop.waits[3:6]
+    assert 0.8 <= fourth <= 1.6
+    assert 0.1 <= fifth <= 0.2
+    assert 0.2 <= sixth <= 0.4
+
+
+def test_server_that_ends_each_watch_at_once_is_not_stormed() -> None:
+    world = World("a")
+
+    def lasting() -> Iterator[bytes]:
+        world.time += reflector.BACKOFF_SECONDS
+        yield change("ADDED", "b")
+
+    world.run([], [], lasting())
+
+    assert world.restarts == ["end"] * 4 + ["stop"]
+    assert world.stop.waits == [reflector.BACKOFF_SECONDS] * 3
 
 
 def test_all_is_listed_anew_now_and_then() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.builders import make_pipeline
+from tests.unit.scripted import Scripted, pipeline_of
 from webhook import conditions, registration
 from webhook.registration import Registration, by_url
 
@@ -132,10 +133,10 @@ def test_templates(
 
 
 def test_configured_key_is_escaped_wherever_it_stands() -> None:
-    pipeline = make_pipeline(
-        """profiles: [{pluginConfig: [{name: delay, args: {annotations: ["a'b\\\\c"]}}]}]"""
-    )
-    found = Registration("x", by_url("h:1", b"")).configurations(pipeline)
+    class Odd(Scripted):
+        keys = ("a'b\\c",)
+
+    found = Registration("x", by_url("h:1", b"")).configurations(pipeline_of(Odd()))
 
     for webhook in webhooks(found).values():
         (condition,) = webhook["matchConditions"]

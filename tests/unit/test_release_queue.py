@@ -3,7 +3,7 @@ from __future__ import annotations
 import heapq
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from webhook.release_queue import Held, ReleaseQueue
@@ -131,6 +131,7 @@ changes = st.lists(
 
 
 @given(changes)
+@example([("p", "a", 1), ("p", "a", 0), ("p", "a", 1), ("n", "a", 1)])
 def test_agrees_with_a_sorted_table(found: list[tuple[str, str, int]]) -> None:
     queue, table, now = ReleaseQueue(), dict[str, int](), 0
     for action, name, number in found:

@@ -7,19 +7,33 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeApi, raising, status_error, unreachable
-from tests.unit.builders import CREATED_MS, GATE, HOUR, SECOND, held, make_pipeline, make_pod
-from webhook.holds import HELD
+from tests.unit.builders import (
+    CREATED_MS,
+    GATE,
+    HOUR,
+    SECOND,
+    held,
+    make_delay,
+    make_pipeline,
+    make_pod,
+)
+from tests.unit.scripted import Holding, Tightening, pipeline_of
+from webhook.framework import Plugin, Result, skip, success
+from webhook.holds import HELD, Due
 from webhook.objects import Pod
+from webhook.pipeline import Pipeline
 from webhook.release_queue import Held
 from webhook.releaser import Attempt, Outcome, Releaser, held_pod, release_patch
+from webhook.review import SetAnnotation
 
 KEY = ("default", "web-0")
 Action = Callable[[], None]
-decide = make_pipeline().due
+DECIDER = make_pipeline()
+PROBLEM = "released without what was to be added: "
 
 
 def noted(api: FakeApi) -> Held:
-    found = held_pod(Pod.of(api.pods[KEY]), decide)
+    found = held_pod(Pod.of(api.pods[KEY]), DECIDER)
     assert found is not None
     return found
 
@@ -29,13 +43,14 @@ def waiting(**fields: Any) -> FakeApi:
 
 
 def release(api: FakeApi, known: Held | None = None) -> Attempt:
-    return Releaser(api, decide).release(KEY, known or noted(api))
+    return Releaser(api, DECIDER).release(KEY, known or noted(api))
 
 
 def test_release_takes_our_gate_off() -> None:
     api = waiting()
+    known = noted(api)
 
-    assert Attempt(Outcome.RELEASED) == release(api)
+    assert Attempt(Outcome.RELEASED, known, notes=[]) == release(api, known)
     assert api.gates(KEY) == []
     assert api.requests == [("PATCH", "/api/v1/namespaces/default/pods/web-0")]
 
@@ -43,7 +58,7 @@ def test_release_takes_our_gate_off() -> None:
 def test_release_leaves_the_gates_of_others() -> None:
     api = waiting(gates=["a.io/b", GATE, "c.io/d", "holdfast.dev/x", "e.io/f"])
 
-    assert Attempt(Outcome.RELEASED) == release(api)
+    assert Outcome.RELEASED is release(api).outcome
     assert api.gates(KEY) == ["a.io/b", "c.io/d", "e.io/f"]
 
 
@@ -51,7 +66,7 @@ def test_names_are_escaped_in_the_path() -> None:
     api = waiting()
     known = noted(api)
 
-    assert Outcome.GONE is Releaser(api, decide).release(("a/b", "../x"), known).outcome
+    assert Outcome.GONE is Releaser(api, DECIDER).release(("a/b", "../x"), known).outcome
     assert api.requests == [("PATCH", "/api/v1/namespaces/a%2Fb/pods/..%2Fx")]
 
 
@@ -97,7 +112,7 @@ def test_patch_tests_all_that_it_relies_on() -> None:
     ],
 )
 def test_held_pod(pod: Any, expected: Held | None) -> None:
-    assert expected == held_pod(Pod.of(pod), decide)
+    assert expected == held_pod(Pod.of(pod), DECIDER)
 
 
 # --- each way to fail --------------------------------------------------------------------------
@@ -138,7 +153,9 @@ def test_changed_pod_that_is_due_still_is_released_at_once(annotations: dict[str
     known = noted(api)
     api.annotate(KEY, **annotations)
 
-    assert Attempt(Outcome.RELEASED) == release(api, known)
+    now = noted(api)
+
+    assert Attempt(Outcome.RELEASED, now, notes=[]) == release(api, known)
     assert (api.count("PATCH"), api.count("GET")) == (2, 1)
 
 
@@ -169,7 +186,7 @@ def test_gates_that_were_reordered_are_found() -> None:
     known = noted(api)
     api.put(held({"delay": "15"}, gates=["a.io/b", GATE]))
 
-    assert Attempt(Outcome.RELEASED) == release(api, known)
+    assert Outcome.RELEASED is release(api, known).outcome
     assert api.gates(KEY) == ["a.io/b"]
 
 
@@ -184,7 +201,7 @@ def test_pod_that_keeps_changing_is_tried_three_times() -> None:
     assert noted(api) == attempt.held
 
 
-@pytest.mark.parametrize("status", [409, 422])
+@pytest.mark.parametrize("status", [400, 403, 409, 422])
 def test_refusal_by_somebody_elses_webhook_is_tried_again_later(status: int) -> None:
     api = waiting()
     api.before("PATCH", raising(status_error(status, retry_after=3.0)))
@@ -201,7 +218,6 @@ def test_refusal_by_somebody_elses_webhook_is_tried_again_later(status: int) -> 
         pytest.param(status_error(429), None, id="429"),
         pytest.param(status_error(500), None, id="500"),
         pytest.param(status_error(503, retry_after=1.0), 1.0, id="503"),
-        pytest.param(status_error(403), None, id="403"),
         pytest.param(status_error(401), None, id="401"),
         pytest.param(unreachable(), None, id="unreachable"),
     ],
@@ -242,8 +258,176 @@ def test_late_write_of_a_paused_leader_fails() -> None:
     api = waiting()
     paused = noted(api)
     api.annotate(KEY, delay="1h")
-    another = Releaser(api, decide).release(KEY, paused)
+    another = Releaser(api, DECIDER).release(KEY, paused)
 
     assert Outcome.CHANGED is another.outcome
     assert {"value": paused.resource_version} == {"value": json.loads(api.bodies[0])[1]["value"]}
     assert api.gates(KEY) == [GATE]
+
+
+# --- plugins that have a say at release --------------------------------------------------------
+
+OTHER = "holdfast.dev/holding"
+
+
+def tightening(answer: Callable[[Pod], Result], *more: Plugin) -> Pipeline:
+    return pipeline_of(make_delay(), *more, Tightening(answer))
+
+
+def rechecked(api: FakeApi, decider: Pipeline) -> Held:
+    found = held_pod(Pod.of(api.pods[KEY]), decider)
+    assert found is not None
+    assert found.recheck
+    return found
+
+
+def attempt(api: FakeApi, decider: Pipeline, known: Held | None = None) -> Attempt:
+    return Releaser(api, decider).release(KEY, known or rechecked(api, decider))
+
+
+def annotated(api: FakeApi) -> dict[str, str]:
+    found: dict[str, str] = api.pods[KEY]["metadata"]["annotations"]
+    return found
+
+
+def as_delayed(pod: Pod) -> Result:
+    """Write down what the pod's delay is, so that it shows which pod was asked about."""
+    return success(SetAnnotation("seen", pod.annotations["delay"]), warnings=["mind"])
+
+
+def test_edits_are_written_in_the_patch_that_takes_the_gate_off() -> None:
+    api, decider = waiting(), tightening(as_delayed)
+    known = rechecked(api, decider)
+
+    assert Attempt(Outcome.RELEASED, known, notes=["mind"]) == attempt(api, decider)
+    assert api.gates(KEY) == []
+    assert annotated(api)["seen"] == "15"
+    assert [method for method, _ in api.requests] == ["GET", "PATCH"]
+
+
+def test_nothing_to_tighten() -> None:
+    api, decider = waiting(), tightening(lambda _: skip())
+
+    assert list(attempt(api, decider).notes) == []
+    assert len(api.bodies) == 1
+    assert release_patch(rechecked(waiting(), decider)) == json.loads(api.bodies[0])
+
+
+@pytest.mark.parametrize("status", [400, 403, 409, 422])
+def test_pod_goes_although_what_was_to_be_added_is_refused(status: int) -> None:
+    api, decider = waiting(), tightening(as_delayed)
+    api.before("PATCH", raising(status_error(status)))
+
+    found = attempt(api, decider)
+    assert (found.outcome, found.notes) == (
+        Outcome.RELEASED,
+        [f"{PROBLEM}HTTP {status}: scripted"],
+    )
+    assert api.gates(KEY) == []
+    assert "seen" not in annotated(api)
+
+
+def test_release_that_is_refused_as_well_is_tried_again_later() -> None:
+    api, decider = waiting(), tightening(as_delayed)
+    known = rechecked(api, decider)
+    api.before("PATCH", *[raising(status_error(422, retry_after=3.0))] * 2)
+
+    assert Attempt(Outcome.RETRY, known, "HTTP 422: scripted", 3.0) == attempt(api, decider)
+    assert api.gates(KEY) == [GATE]
+
+
+def test_what_was_refused_once_is_not_added_when_the_pod_changes() -> None:
+    api, decider = waiting(), tightening(as_delayed)
+    api.before("PATCH", raising(status_error(422)), lambda: api.annotate(KEY, noise="1"))
+
+    found = attempt(api, decider)
+    assert (found.outcome, found.notes) == (Outcome.RELEASED, [f"{PROBLEM}HTTP 422: scripted"])
+    assert "seen" not in annotated(api)
+    assert api.count("PATCH") == 3
+
+
+def test_edits_are_made_anew_for_a_pod_that_changed_in_between() -> None:
+    api, decider = waiting(), tightening(as_delayed)
+    api.before("PATCH", lambda: api.annotate(KEY, delay="14"))
+
+    found = attempt(api, decider)
+    assert (found.outcome, found.notes) == (Outcome.RELEASED, ["mind"])
+    assert found.held is not None
+    assert found.held.due_ms == CREATED_MS + 14 * SECOND
+    assert annotated(api)["seen"] == "14"
+
+
+def test_pod_that_changed_before_it_was_asked_about() -> None:
+    api, decider = waiting(), tightening(as_delayed)
+    known = rechecked(api, decider)
+    api.annotate(KEY, delay="5")
+
+    assert Outcome.RELEASED is attempt(api, decider, known).outcome
+    assert annotated(api)["seen"] == "5"
+    assert api.count("PATCH") == 1
+
+
+@pytest.mark.parametrize("when", ["before", "in between"])
+def test_pod_that_is_due_later_after_all_is_left_alone(when: str) -> None:
+    api, decider = waiting(), tightening(as_delayed)
+    known = rechecked(api, decider)
+    if when == "before":
+        api.annotate(KEY, delay="1h")
+    else:
+        api.before("PATCH", lambda: api.annotate(KEY, delay="1h"))
+
+    found = attempt(api, decider, known)
+    assert Attempt(Outcome.CHANGED, rechecked(api, decider)) == found
+    assert api.gates(KEY) == [GATE]
+    assert "seen" not in annotated(api)
+
+
+def test_pod_that_is_gone_before_it_is_asked_about() -> None:
+    api, decider = waiting(), tightening(as_delayed)
+    known = rechecked(api, decider)
+    api.delete(KEY)
+
+    assert Attempt(Outcome.GONE) == attempt(api, decider, known)
+
+
+def test_pod_that_is_another_now_is_not_asked_about() -> None:
+    api, decider = waiting(), tightening(as_delayed)
+    known = rechecked(api, decider)
+    api.put(held({"delay": "1"}, uid="another"))
+
+    assert Attempt(Outcome.CHANGED, rechecked(api, decider)) == attempt(api, decider, known)
+
+
+def test_plugin_that_fails_keeps_no_pod() -> None:
+    def fail(_pod: Pod) -> Result:
+        raise KeyError("x")
+
+    api, decider = waiting(), tightening(fail)
+
+    found = attempt(api, decider)
+    assert (found.outcome, found.notes) == (
+        Outcome.RELEASED,
+        ["plugin 'tightening' failed in release: KeyError: 'x'"],
+    )
+
+
+def test_edits_of_which_no_patch_can_be_made_keep_no_pod() -> None:
+    nonsense: Any = 5
+    api = waiting()
+    decider = tightening(lambda _: success(SetAnnotation(nonsense, "1"), warnings=["mind"]))
+
+    found = attempt(api, decider)
+    assert Outcome.RELEASED is found.outcome
+    mind, problem = found.notes
+    assert mind == "mind"
+    assert problem.startswith(f"{PROBLEM}AttributeError: ")
+    assert api.gates(KEY) == []
+
+
+def test_two_gates_of_ours_are_taken_off_together() -> None:
+    api = waiting(gates=[GATE, "a.io/b", OTHER])
+    decider = tightening(as_delayed, Holding(lambda pod: Due(pod.created_ms)))
+
+    assert Outcome.RELEASED is attempt(api, decider).outcome
+    assert api.gates(KEY) == ["a.io/b"]
+    assert annotated(api)["seen"] == "15"

@@ -1,21 +1,17 @@
 from __future__ import annotations
 
 import base64
-import copy
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes import PatchError, apply_patch
-from tests.unit.builders import GATE, body, make_pod, make_review, read_review
+from tests.unit.builders import body, make_pod, make_review, read_review
 from webhook import review
 from webhook.errors import ReviewError
 from webhook.objects import Pod
-from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetSchedulerName
 
 DEEP = "[" * 200_000
 CLOSED = DEEP + "]" * 200_000
@@ -190,148 +186,6 @@ def test_described(metadata: dict[str, str], request_name: str, expected: str) -
     pod = {"metadata": metadata, "spec": {}}
 
     assert expected == read_review(pod, name=request_name).described
-
-
-# --- the patch ---------------------------------------------------------------------------------
-
-
-def intended(pod: Any, edits: Sequence[Edit]) -> Any:
-    """Do to a pod, one after the other, what the edits say."""
-    pod = copy.deepcopy(pod)
-    metadata, spec = pod["metadata"], pod["spec"]
-    for edit in edits:
-        match edit:
-            case AddGate(name):
-                gates = spec.get("schedulingGates") or []
-                if {"name": name} not in gates:
-                    spec["schedulingGates"] = [*gates, {"name": name}]
-            case SetAnnotation(key, value):
-                metadata["annotations"] = (metadata.get("annotations") or {}) | {key: value}
-            case RemoveAnnotation(key):
-                (metadata.get("annotations") or {}).pop(key, None)
-            case SetSchedulerName(name):
-                spec["schedulerName"] = name
-    return pod
-
-
-def normal(pod: Any) -> Any:
-    """Write absent, null and empty alike, as the API server stores them."""
-    pod = copy.deepcopy(pod)
-    if not pod["metadata"].get("annotations"):
-        pod["metadata"].pop("annotations", None)
-    if not pod["spec"].get("schedulingGates"):
-        pod["spec"].pop("schedulingGates", None)
-    return pod
-
-
-keys = st.one_of(
-    st.sampled_from(
-        ["holdfast.dev/held", "a/b", "a~b", "~1", "~0", "a~1/b", "", "/", "é", "0", "-"]
-    ),
-    st.text(max_size=6),
-)
-gate_names = st.sampled_from([GATE, "a.io/b", "c.io/d", "~/e", "holdfast.dev/x"])
-pods = st.fixed_dictionaries(
-    {
-        "metadata": st.fixed_dictionaries(
-            {"name": st.just("x")},
-            optional={"annotations": st.none() | st.dictionaries(keys, st.text(max_size=6))},
-        ),
-        "spec": st.fixed_dictionaries(
-            {"containers": st.just([{"name": "main"}])},
-            optional={
-                "schedulerName": st.sampled_from(["default-scheduler", "mine"]),
-                "schedulingGates": st.none()
-                | st.lists(gate_names.map(lambda name: {"name": name}), max_size=4, unique_by=str),
-            },
-        ),
-    }
-)
-edit_lists = st.lists(
-    st.one_of(
-        st.builds(AddGate, gate_names),
-        st.builds(SetAnnotation, keys, st.text(max_size=6)),
-        st.builds(RemoveAnnotation, keys),
-        st.builds(SetSchedulerName, st.sampled_from(["mine", "yours"])),
-    ),
-    max_size=6,
-)
-
-
-@given(pods, edit_lists)
-def test_patch_makes_the_intended_pod(pod: Any, edits: list[Edit]) -> None:
-    operations = review.patch(Pod.of(pod), edits)
-
-    assert normal(intended(pod, edits)) == normal(apply_patch(pod, operations))
-
-
-@given(pods, edit_lists)
-def test_patch_of_the_patched_pod_is_empty(pod: Any, edits: list[Edit]) -> None:
-    patched = apply_patch(pod, review.patch(Pod.of(pod), edits))
-
-    assert review.patch(Pod.of(patched), edits) == []
-
-
-@given(pods, edit_lists)
-def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
-    operations = review.patch(Pod.of(pod), edits)
-    wanted = normal(intended(pod, edits))
-    for index in range(len(operations)):
-        rest = operations[:index] + operations[index + 1 :]
-        try:
-            outcome = normal(apply_patch(pod, rest))
-        except PatchError:
-            continue
-        assert wanted != outcome
-
-
-@pytest.mark.parametrize(
-    ("pod", "edits", "expected"),
-    [
-        pytest.param(make_pod(), [], [], id="nothing"),
-        pytest.param(
-            make_pod(),
-            [AddGate(GATE), SetAnnotation("a", "1"), SetAnnotation("b", "2")],
-            [
-                {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
-                {"op": "add", "path": "/metadata/annotations", "value": {"a": "1", "b": "2"}},
-            ],
-            id="a bare pod",
-        ),
-        pytest.param(
-            make_pod({"x": "y"}, gates=["a.io/b"]),
-            [AddGate(GATE), SetAnnotation("a/b~c", "1"), RemoveAnnotation("x")],
-            [
-                {"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}},
-                {"op": "add", "path": "/metadata/annotations/a~1b~0c", "value": "1"},
-                {"op": "remove", "path": "/metadata/annotations/x"},
-            ],
-            id="a pod with both",
-        ),
-        pytest.param(
-            make_pod({"a": "1"}, gates=[GATE], scheduler="mine"),
-            [
-                AddGate(GATE),
-                SetAnnotation("a", "1"),
-                RemoveAnnotation("b"),
-                SetSchedulerName("mine"),
-            ],
-            [],
-            id="all there already",
-        ),
-        pytest.param(
-            make_pod(),
-            [SetSchedulerName("mine")],
-            [{"op": "add", "path": "/spec/schedulerName", "value": "mine"}],
-            id="the scheduler's name",
-        ),
-        pytest.param(
-            make_pod(), [SetAnnotation("a", "1"), RemoveAnnotation("a")], [], id="later edits win"
-        ),
-    ],
-)
-def test_patch(pod: Any, edits: list[Edit], expected: list[dict[str, Any]]) -> None:
-    assert expected == review.patch(Pod.of(pod), edits)
 
 
 # --- answers -----------------------------------------------------------------------------------

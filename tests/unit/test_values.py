@@ -82,6 +82,52 @@ def test_shown_is_always_short_and_printable(text: str) -> None:
     assert shown.isprintable()
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("delay", True, id="a name"),
+        pytest.param("example.com/Delay_1.x-y", True, id="a prefix and a name"),
+        pytest.param("a" * 63, True, id="the longest name"),
+        pytest.param("a" * 64, False, id="a name too long"),
+        pytest.param(f"{'a' * 253}/x", True, id="the longest prefix"),
+        pytest.param(f"{'a' * 254}/x", False, id="a prefix too long"),
+        pytest.param("", False, id="nothing"),
+        pytest.param("/delay", False, id="an empty prefix"),
+        pytest.param("example.com/", False, id="an empty name"),
+        pytest.param("a/b/c", False, id="two slashes"),
+        pytest.param("Example.com/delay", False, id="a prefix with a capital"),
+        pytest.param("example..com/delay", False, id="a prefix with an empty label"),
+        pytest.param("-a.com/delay", False, id="a prefix that begins with a dash"),
+        pytest.param("-delay", False, id="a name that begins with a dash"),
+        pytest.param("delay.", False, id="a name that ends with a dot"),
+        pytest.param("a b", False, id="a blank"),
+        pytest.param("delay\n", False, id="a line break"),
+        pytest.param("d\u00e9lai", False, id="no ASCII"),
+        pytest.param("\uff11", False, id="a full-width digit"),
+    ],
+)
+def test_qualified_name(text: str, expected: bool) -> None:
+    assert expected == values.is_qualified_name(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "namespace"),
+    [
+        pytest.param("", True, False, id="nothing"),
+        pytest.param("a-1", True, True, id="a DNS label"),
+        pytest.param("A_1.x", True, False, id="a label's value"),
+        pytest.param("a" * 63, True, True, id="the longest"),
+        pytest.param("a" * 64, False, False, id="too long"),
+        pytest.param("-a", False, False, id="begins with a dash"),
+        pytest.param("a/b", False, False, id="a slash"),
+        pytest.param("a\n", False, False, id="a line break"),
+        pytest.param("\uff11", False, False, id="a full-width digit"),
+    ],
+)
+def test_label_value_and_namespace(text: str, value: bool, namespace: bool) -> None:
+    assert (value, namespace) == (values.is_label_value(text), values.is_namespace(text))
+
+
 # --- an oracle of its own: Go's grammar, a character at a time, in exact fractions -------------
 
 NS = {"h": 3_600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6}

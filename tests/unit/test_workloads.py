@@ -8,7 +8,7 @@ import pytest
 from tests.unit.builders import CREATED_MS, make_pipeline, read_review
 from webhook import workloads
 from webhook.errors import ReviewError
-from webhook.pipeline import Code
+from webhook.framework import Code
 from webhook.review import PodReview
 from webhook.workloads import CRON_TEMPLATE, TEMPLATE, Workload
 

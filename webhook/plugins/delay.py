@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from webhook import conditions, holds, pipeline, values
+from webhook import conditions, holds, values
 from webhook.errors import ConfigurationError, ValueRefusedError
+from webhook.framework import Args, Context, Handle, Result, refuse, skip, success
 from webhook.objects import Pod
-from webhook.pipeline import Context, Result, refuse, skip, success
 from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetSchedulerName
 from webhook.workloads import Workload
 
@@ -19,7 +19,7 @@ MIGRATION_LABEL = "kubevirt.io/migrationJobUID"
 """KubeVirt's mark of a live migration's target pod, which has minutes to start: never delayed."""
 
 
-class DelayArgs(pipeline.Args, frozen=True):
+class DelayArgs(Args, frozen=True):
     """Arguments of the delay plugin."""
 
     annotations: tuple[str, ...] = holds.DELAY_KEYS
@@ -36,11 +36,11 @@ class Delay:
     """Adds the gate at creation, and decides when it may go."""
 
     name: ClassVar[str] = "delay"
-    args_type: ClassVar[type[pipeline.Args]] = DelayArgs
+    args_type: ClassVar[type[Args]] = DelayArgs
     may_block: ClassVar[bool] = False
     gate: ClassVar[str] = holds.GATE
 
-    def __init__(self, args: DelayArgs) -> None:
+    def __init__(self, args: DelayArgs, _handle: Handle | None = None) -> None:
         self._args = args
         self.keys = (*args.annotations, holds.NOT_BEFORE, holds.JITTER)
         try:
@@ -79,6 +79,8 @@ class Delay:
         """Refuse values that cannot be followed, and a pod that lost its gate on the way here."""
         if self._args.on_invalid == "ignore" or not self.concerns(pod):
             return skip()
+        if MIGRATION_LABEL in pod.labels:
+            return skip()  # never held, so what its VM's template says does not matter
         workload = context.review.workload
         created = context.review.request.operation == "CREATE" and workload is None
         try:
@@ -111,11 +113,7 @@ class Delay:
 
     def _must_be_held(self, pod: Pod, ask: holds.Ask, context: Context) -> bool:
         """Leave room for another replica's clock: only what is surely due later must be held."""
-        return (
-            ask.holds(context.now_ms, tolerance_ms=0)
-            and not pod.spec.node_name
-            and MIGRATION_LABEL not in pod.labels
-        )
+        return ask.holds(context.now_ms, tolerance_ms=0) and not pod.spec.node_name
 
     def _checked_ask(self, pod: Pod, *, created: bool, now_ms: int) -> holds.Ask:
         ask = holds.read_ask(pod.annotations, self._args.annotations)
@@ -167,7 +165,10 @@ def _check_keys(keys: tuple[str, ...]) -> None:
     for key in keys:
         if key in reserved:
             raise ConfigurationError(f"annotations: {key!r} has another meaning; choose another")
-        if not key or not key.isascii() or set(key) & set(",= \t\n"):
-            raise ConfigurationError(f"annotations: {values.shown(key)} is no annotation key")
+        if not values.is_qualified_name(key):
+            raise ConfigurationError(
+                f"annotations: {values.shown(key)} is no annotation key; write one such as "
+                "example.com/delay"
+            )
     if len(set(keys)) != len(keys):
         raise ConfigurationError("annotations: a key is named twice; name it once")

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.fakes import FakeApi, raising, status_error, unreachable
+from tests.unit.builders import make_pod
+from webhook.cluster import READ_TIMEOUT
+from webhook.errors import ApiStatusError, ClusterError, StartError, UnreachableError
+from webhook.lookup import TIMEOUT, ClusterLookup
+
+PATH = "/api/v1/namespaces/default/pods/web-0"
+
+
+class Connecting:
+    """Counts how often a connection is made."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.count = 0
+        self.failures: list[Exception] = []
+
+    def __call__(self) -> FakeApi:
+        self.count += 1
+        if self.failures:
+            raise self.failures.pop()
+        return self.api
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi(make_pod())
+
+
+def lookup(api: FakeApi) -> ClusterLookup:
+    return ClusterLookup(lambda: api)
+
+
+def test_object_is_read_afresh(api: FakeApi) -> None:
+    found = lookup(api)
+    assert found.get(PATH) == api.pods["default", "web-0"]
+
+    api.annotate(("default", "web-0"), later="yes")
+    again = found.get(PATH)
+    assert again is not None
+    assert again["metadata"]["annotations"] == {"later": "yes"}
+    assert api.requests == [("GET", PATH)] * 2
+
+
+def test_object_that_is_not_there(api: FakeApi) -> None:
+    assert lookup(api).get("/api/v1/namespaces/default/pods/none") is None
+
+
+@pytest.mark.parametrize(
+    "error", [status_error(403), status_error(500), unreachable()], ids=["403", "500", "no answer"]
+)
+def test_failure_is_told(api: FakeApi, error: ClusterError) -> None:
+    api.before("GET", raising(error))
+    with pytest.raises(type(error)) as caught:
+        lookup(api).get(PATH)
+
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(b"", f"the answer for {PATH} cannot be read: ", id="empty"),
+        pytest.param(b"<html>", f"the answer for {PATH} cannot be read: ", id="of a proxy"),
+        pytest.param(b'{"a": "\xff"}', f"the answer for {PATH} cannot be read: ", id="no UTF-8"),
+        pytest.param(b"[]", f"the answer for {PATH} is no object", id="a list"),
+        pytest.param(b"null", f"the answer for {PATH} is no object", id="null"),
+    ],
+)
+def test_answer_that_is_no_object(api: FakeApi, answer: bytes, expected: str) -> None:
+    api.answers[PATH] = answer
+    with pytest.raises(UnreachableError) as caught:
+        lookup(api).get(PATH)
+
+    assert str(caught.value).startswith(expected)
+
+
+def test_connection_is_made_when_it_is_needed_and_once(api: FakeApi) -> None:
+    connecting = Connecting(api)
+    found = ClusterLookup(connecting)
+    assert connecting.count == 0
+
+    barrier = threading.Barrier(4)
+
+    def ask() -> object:
+        barrier.wait(5)
+        return found.get(PATH)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [job.result() for job in [pool.submit(ask) for _ in range(4)]]
+
+    assert all(answers)
+    assert connecting.count == 1
+
+
+def test_connection_that_cannot_be_made_is_tried_again(api: FakeApi) -> None:
+    connecting = Connecting(api)
+    connecting.failures = [StartError("no usable kubeconfig; name one")]
+    found = ClusterLookup(connecting)
+    with pytest.raises(ClusterError) as caught:
+        found.get(PATH)
+
+    assert str(caught.value) == "no usable kubeconfig; name one"
+    assert found.get(PATH)
+    assert connecting.count == 2
+
+
+def test_404_of_a_status_error_alone_means_that_there_is_none(api: FakeApi) -> None:
+    api.before("GET", raising(status_error(410)))
+    with pytest.raises(ApiStatusError):
+        lookup(api).get(PATH)
+
+
+def test_lookup_waits_less_than_a_review_may() -> None:
+    assert min(2.5, READ_TIMEOUT) > TIMEOUT

@@ -1,0 +1,286 @@
+"""The patch that edits become; what is about nodes' affinity is in test_affinity.py."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes import PatchError, apply_patch
+from tests.unit.builders import GATE, make_pod
+from webhook.objects import Pod
+from webhook.patch import patch
+from webhook.review import (
+    AddFinalizer,
+    AddGate,
+    Edit,
+    RemoveAnnotation,
+    SelectNodes,
+    SetAnnotation,
+    SetSchedulerName,
+    Tolerate,
+)
+
+
+def with_spec(**spec: Any) -> Any:
+    pod = make_pod()
+    pod["spec"] |= spec
+    return pod
+
+
+def intended(pod: Any, edits: Sequence[Edit]) -> Any:
+    """Do to a pod, one after the other, what the edits say."""
+    pod = copy.deepcopy(pod)
+    metadata, spec = pod["metadata"], pod["spec"]
+    for edit in edits:
+        match edit:
+            case AddGate(name):
+                gates = spec.get("schedulingGates") or []
+                if {"name": name} not in gates:
+                    spec["schedulingGates"] = [*gates, {"name": name}]
+            case SetAnnotation(key, value):
+                metadata["annotations"] = (metadata.get("annotations") or {}) | {key: value}
+            case RemoveAnnotation(key):
+                (metadata.get("annotations") or {}).pop(key, None)
+            case SetSchedulerName(name):
+                spec["schedulerName"] = name
+            case AddFinalizer(name):
+                finalizers = metadata.get("finalizers") or []
+                if name not in finalizers:
+                    metadata["finalizers"] = [*finalizers, name]
+            case Tolerate():
+                tolerate(spec, edit)
+    return pod
+
+
+def tolerate(spec: Any, edit: Tolerate) -> None:
+    fields = {"key": edit.key, "operator": edit.operator, "effect": edit.effect}
+    wanted: Any = {name: text for name, text in fields.items() if text}
+    if edit.seconds is not None:
+        wanted["tolerationSeconds"] = edit.seconds
+    present = spec.get("tolerations") or []
+    if wanted not in [{"operator": "Equal", **one} for one in present]:
+        spec["tolerations"] = [*present, wanted]
+
+
+def normal(pod: Any) -> Any:
+    """Write absent, null and empty alike, as the API server stores them."""
+    pod = copy.deepcopy(pod)
+    for part in (pod["metadata"], pod["spec"]):
+        for name in [name for name, value in part.items() if not value]:
+            del part[name]
+    return pod
+
+
+keys = st.one_of(
+    st.sampled_from(
+        ["holdfast.dev/held", "a/b", "a~b", "~1", "~0", "a~1/b", "", "/", "é", "0", "-"]
+    ),
+    st.text(max_size=6),
+)
+gate_names = st.sampled_from([GATE, "a.io/b", "c.io/d", "~/e", "holdfast.dev/x"])
+TOLERATIONS = [
+    {"key": "a"},
+    {"key": "a", "operator": "Equal", "effect": "NoSchedule"},
+    {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0},
+    {"key": "a", "operator": "Exists", "effect": "NoExecute"},
+]
+pods = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {"name": st.just("x")},
+            optional={
+                "annotations": st.none() | st.dictionaries(keys, st.text(max_size=6)),
+                "finalizers": st.none() | st.lists(gate_names, max_size=3, unique=True),
+            },
+        ),
+        "spec": st.fixed_dictionaries(
+            {"containers": st.just([{"name": "main"}])},
+            optional={
+                "schedulerName": st.sampled_from(["default-scheduler", "mine"]),
+                "schedulingGates": st.none()
+                | st.lists(gate_names.map(lambda name: {"name": name}), max_size=4, unique_by=str),
+                "tolerations": st.none() | st.lists(st.sampled_from(TOLERATIONS), max_size=3),
+            },
+        ),
+    }
+)
+edit_lists = st.lists(
+    st.one_of(
+        st.builds(AddGate, gate_names),
+        st.builds(SetAnnotation, keys, st.text(max_size=6)),
+        st.builds(RemoveAnnotation, keys),
+        st.builds(SetSchedulerName, st.sampled_from(["mine", "yours"])),
+        st.builds(AddFinalizer, gate_names),
+        st.builds(Tolerate, st.sampled_from("ab"), effect=st.sampled_from(["", "NoSchedule"])),
+        st.just(Tolerate("a", "Exists", "", "NoExecute", 0)),
+    ),
+    max_size=6,
+)
+
+
+@given(pods, edit_lists)
+def test_patch_makes_the_intended_pod(pod: Any, edits: list[Edit]) -> None:
+    operations = patch(Pod.of(pod), edits)
+
+    assert normal(intended(pod, edits)) == normal(apply_patch(pod, operations))
+
+
+@given(pods, edit_lists)
+def test_patch_of_the_patched_pod_is_empty(pod: Any, edits: list[Edit]) -> None:
+    patched = apply_patch(pod, patch(Pod.of(pod), edits))
+
+    assert patch(Pod.of(patched), edits) == []
+
+
+@given(pods, edit_lists)
+def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
+    operations = patch(Pod.of(pod), edits)
+    wanted = normal(intended(pod, edits))
+    for index in range(len(operations)):
+        rest = operations[:index] + operations[index + 1 :]
+        try:
+            outcome = normal(apply_patch(pod, rest))
+        except PatchError:
+            continue
+        assert wanted != outcome
+
+
+@pytest.mark.parametrize(
+    ("pod", "edits", "expected"),
+    [
+        pytest.param(make_pod(), [], [], id="nothing"),
+        pytest.param(
+            make_pod(),
+            [AddGate(GATE), SetAnnotation("a", "1"), SetAnnotation("b", "2")],
+            [
+                {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
+                {"op": "add", "path": "/metadata/annotations", "value": {"a": "1", "b": "2"}},
+            ],
+            id="a bare pod",
+        ),
+        pytest.param(
+            make_pod({"x": "y"}, gates=["a.io/b"]),
+            [AddGate(GATE), SetAnnotation("a/b~c", "1"), RemoveAnnotation("x")],
+            [
+                {"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}},
+                {"op": "add", "path": "/metadata/annotations/a~1b~0c", "value": "1"},
+                {"op": "remove", "path": "/metadata/annotations/x"},
+            ],
+            id="a pod with both",
+        ),
+        pytest.param(
+            make_pod({"a": "1"}, gates=[GATE], scheduler="mine"),
+            [
+                AddGate(GATE),
+                SetAnnotation("a", "1"),
+                RemoveAnnotation("b"),
+                SetSchedulerName("mine"),
+            ],
+            [],
+            id="all there already",
+        ),
+        pytest.param(
+            make_pod(),
+            [SetSchedulerName("mine")],
+            [{"op": "add", "path": "/spec/schedulerName", "value": "mine"}],
+            id="the scheduler's name",
+        ),
+        pytest.param(
+            make_pod(), [SetAnnotation("a", "1"), RemoveAnnotation("a")], [], id="later edits win"
+        ),
+        pytest.param(
+            make_pod(),
+            [AddFinalizer("a/1"), AddFinalizer("a/2"), AddFinalizer("a/1")],
+            [{"op": "add", "path": "/metadata/finalizers", "value": ["a/1", "a/2"]}],
+            id="the first finalizers",
+        ),
+        pytest.param(
+            make_pod(finalizers=["a/1"]),
+            [AddFinalizer("a/1"), AddFinalizer("a/2")],
+            [{"op": "add", "path": "/metadata/finalizers/-", "value": "a/2"}],
+            id="a further finalizer",
+        ),
+        pytest.param(
+            make_pod(),
+            [Tolerate("edge"), Tolerate("", "Exists", "", "NoExecute", 30)],
+            [
+                {
+                    "op": "add",
+                    "path": "/spec/tolerations",
+                    "value": [
+                        {"key": "edge", "operator": "Equal"},
+                        {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30},
+                    ],
+                }
+            ],
+            id="the first tolerations",
+        ),
+        pytest.param(
+            with_spec(tolerations=[{"key": "edge", "value": "yes"}]),
+            [Tolerate("edge", value="yes"), Tolerate("edge", value="no", effect="NoSchedule")],
+            [
+                {
+                    "op": "add",
+                    "path": "/spec/tolerations/-",
+                    "value": {
+                        "key": "edge",
+                        "operator": "Equal",
+                        "value": "no",
+                        "effect": "NoSchedule",
+                    },
+                }
+            ],
+            id="a further toleration; without an operator it is Equal",
+        ),
+        pytest.param(
+            make_pod(),
+            [SelectNodes("a/b", "1"), SelectNodes("c", "2")],
+            [{"op": "add", "path": "/spec/nodeSelector", "value": {"a/b": "1", "c": "2"}}],
+            id="the first selectors",
+        ),
+        pytest.param(
+            with_spec(nodeSelector={"c": "2"}),
+            [SelectNodes("a/b", "1"), SelectNodes("c", "2")],
+            [{"op": "add", "path": "/spec/nodeSelector/a~1b", "value": "1"}],
+            id="a further selector",
+        ),
+        pytest.param(
+            with_spec(nodeSelector={"c": "2"}),
+            [SelectNodes("c", "1")],
+            [
+                {
+                    "op": "add",
+                    "path": "/spec/affinity",
+                    "value": {
+                        "nodeAffinity": {
+                            "requiredDuringSchedulingIgnoredDuringExecution": {
+                                "nodeSelectorTerms": [
+                                    {
+                                        "matchExpressions": [
+                                            {"key": "c", "operator": "In", "values": ["1"]}
+                                        ]
+                                    }
+                                ]
+                            }
+                        }
+                    },
+                }
+            ],
+            id="another value is selected: nothing is overwritten, and nothing gets past",
+        ),
+    ],
+)
+def test_patch(pod: Any, edits: list[Edit], expected: list[dict[str, Any]]) -> None:
+    assert expected == patch(Pod.of(pod), edits)
+
+
+def test_what_is_no_edit_is_named() -> None:
+    with pytest.raises(TypeError) as caught:
+        patch(Pod.of(make_pod()), ["gate"])  # type: ignore[list-item]
+
+    assert str(caught.value) == "str is no edit; use those of webhook.review"

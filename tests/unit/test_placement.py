@@ -1,0 +1,1023 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.fakes import apply_patch
+from tests.matching import PREFERRED, REQUIRED, admits, make_node, meets
+from tests.unit.builders import (
+    CREATED_MS,
+    GATE,
+    Measured,
+    make_pipeline,
+    make_pod,
+    read_review,
+)
+from tests.unit.test_affinity import KEYS, WORDS, affinities, is_tightening
+from tests.unit.test_affinity import nodes as node_lists
+from tests.unit.test_affinity import pods as generated_pods
+from webhook import config, framework, pipeline, review
+from webhook.errors import ConfigurationError
+from webhook.framework import Code, Context, Plugin, PluginClass, Releasing, Result
+from webhook.objects import Pod
+from webhook.patch import patch
+from webhook.plugins.delay import Delay
+from webhook.plugins.placement import Placement, PlacementArgs
+from webhook.review import (
+    AddGate,
+    Edit,
+    PreferNodes,
+    Requirement,
+    RequireNodes,
+    SelectNodes,
+    SetSchedulerName,
+    Tolerate,
+)
+
+ROLE = "kubernetes.io/role"
+EDGE = {"key": ROLE, "operator": "In", "values": ["edge"]}
+EDGE_NODES = RequireNodes((Requirement(ROLE, "In", ("edge",)),))
+SPACE_POD = {"type": "space"}
+SPACE: dict[str, Any] = {
+    "name": "space",
+    "when": {"annotation": "type", "equals": "space"},
+    "require": [EDGE],
+}
+KNOWN: dict[str, PluginClass] = {"delay": Delay, "placement": Placement}
+DAEMON_OWNER = {
+    "apiVersion": "apps/v1",
+    "kind": "DaemonSet",
+    "name": "agent",
+    "uid": "d",
+    "controller": True,
+}
+
+
+def rule(**fields: Any) -> dict[str, Any]:
+    return SPACE | fields
+
+
+def place(*rules: Any) -> Placement:
+    return Placement(msgspec.convert({"rules": list(rules)}, PlacementArgs))
+
+
+def space(annotations: Any = None, **spec: Any) -> Any:
+    pod = make_pod(SPACE_POD if annotations is None else annotations)
+    pod["spec"] |= spec
+    return pod
+
+
+def affine(*terms: Any) -> Any:
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}}
+
+
+def requiring(*requirements: Any) -> Any:
+    return affine({"matchExpressions": list(requirements)})
+
+
+def role(*values: str, operator: str = "In") -> Any:
+    return {"key": ROLE, "operator": operator} | ({"values": list(values)} if values else {})
+
+
+def mutate(pod: Any, *rules: Any, held: bool = False, **fields: Any) -> Result:
+    found = read_review(pod, **fields)
+    state = {pipeline.HELD_STATE: True} if held else {}
+    return place(*rules or [SPACE]).mutate(found.pod, Context(found, "*", CREATED_MS, state))
+
+
+def validate(pod: Any, *rules: Any, **fields: Any) -> Result:
+    found = read_review(pod, **fields)
+    return place(*rules or [SPACE]).validate(found.pod, Context(found, "*", CREATED_MS))
+
+
+def validate_template(pod: Any, *rules: Any, kind: str = "Deployment") -> Result:
+    template = {"metadata": {"name": "w"}, "spec": {"template": pod}}
+    group = {"group": "apps", "version": "v1", "kind": kind}
+    return validate(template, *rules, kind=group)
+
+
+def only_warning(text: str) -> Result:
+    return Result(Code.SUCCESS, (), "", [text])
+
+
+# --- arguments ---------------------------------------------------------------------------------
+
+
+def complaint(*rules: Any) -> str:
+    """Give what the person is told who starts Holdfast with these rules."""
+    args = {"name": "placement", "args": {"rules": list(rules)}}
+    read = msgspec.convert(
+        {"profiles": [{"pluginConfig": [args], "plugins": {"enabled": [{"name": "placement"}]}}]},
+        config.Configuration,
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        config.build_pipeline(read, KNOWN, source="h.yaml", timer=lambda: 0.0, observe=Measured())
+    return str(caught.value).removeprefix("h.yaml: profiles[0].pluginConfig[0].args.")
+
+
+VALUE_CURE = "write at most 63 letters, digits, '-', '_' and '.', no '-', '_' or '.' at an end"
+KEY_CURE = "write one such as example.com/kind"
+ONE_TEST = "write exactly one of equals, in, and exists: true"
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [
+        pytest.param(
+            {"equals": "x"},
+            ": names neither annotation nor label; write one of them",
+            id="neither",
+        ),
+        pytest.param(
+            {"annotation": "a", "label": "b", "equals": "x"},
+            ": names both annotation and label; keep one of them, or write two rules",
+            id="both",
+        ),
+        pytest.param(
+            {"annotation": "a b", "exists": True},
+            f'.annotation: "a b" is no annotation key; {KEY_CURE}',
+            id="an annotation that cannot be",
+        ),
+        pytest.param(
+            {"label": "", "exists": True},
+            f'.label: "" is no label key; {KEY_CURE}',
+            id="an empty label",
+        ),
+        pytest.param(
+            {"annotation": "a"}, f": says nothing about the value; {ONE_TEST}", id="no test"
+        ),
+        pytest.param(
+            {"annotation": "a", "equals": "x", "in": ["x"]},
+            f": has equals and in; {ONE_TEST}",
+            id="two tests",
+        ),
+        pytest.param(
+            {"annotation": "a", "equals": "x", "in": [], "exists": False},
+            f": has equals and in and exists; {ONE_TEST}",
+            id="three tests",
+        ),
+        pytest.param(
+            {"annotation": "a", "exists": False},
+            ".exists: can only be true; list the values with in",
+            id="exists: false",
+        ),
+        pytest.param(
+            {"annotation": "a", "in": []},
+            ".in: is empty, so the rule can never match; name at least one value",
+            id="in nothing",
+        ),
+        pytest.param(
+            {"label": "a", "equals": "x y"},
+            f'.equals: "x y" is no value of a label; {VALUE_CURE}',
+            id="a value that no label has",
+        ),
+        pytest.param(
+            {"label": "a", "in": ["x", "-"]},
+            f'.in: "-" is no value of a label; {VALUE_CURE}',
+            id="one of them",
+        ),
+        pytest.param(
+            {"annotation": "a", "exists": True, "namespaces": []},
+            ".namespaces: is empty, so the rule can never match; name at least one, or leave it "
+            "out",
+            id="in no namespace",
+        ),
+        pytest.param(
+            {"annotation": "a", "exists": True, "namespaces": ["a", "B"]},
+            '.namespaces: "B" is no namespace\'s name; write one such as default',
+            id="a namespace that cannot be",
+        ),
+    ],
+)
+def test_when_that_cannot_be(when: Any, expected: str) -> None:
+    assert f"rules[0].when{expected}" == complaint(rule(when=when))
+
+
+def test_rules_are_named_once() -> None:
+    other = rule(name="other")
+
+    assert complaint(SPACE, other, SPACE) == (
+        'rules[2].name: "space" is the name of rules[0] already; give each rule its own'
+    )
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 64], ids=["empty", "blank", "long"])
+def test_name_that_cannot_be(name: str) -> None:
+    assert "is no name; write a short one such as space" in complaint(rule(name=name))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(
+            {"require": []},
+            ": does nothing; write require, prefer, nodeSelector, tolerations or schedulerName",
+            id="nothing",
+        ),
+        pytest.param(
+            {"resolveAtRelease": True, "schedulerName": "x"},
+            ".schedulerName: cannot be changed at release; move it to a rule of its own, without "
+            "resolveAtRelease",
+            id="schedulerName at release",
+        ),
+        pytest.param(
+            {"require": [EDGE, {"key": "/x", "operator": "Exists"}]},
+            f'.require[1].key: "/x" is no label key; {KEY_CURE}',
+            id="a key that cannot be",
+        ),
+        pytest.param(
+            {"require": [{"key": "x", "operator": "In"}]},
+            ".require[0].values: is empty; In needs at least one value",
+            id="In nothing",
+        ),
+        pytest.param(
+            {"require": [{"key": "x", "operator": "NotIn", "values": []}]},
+            ".require[0].values: is empty; NotIn needs at least one value",
+            id="NotIn nothing",
+        ),
+        pytest.param(
+            {"require": [{"key": "x", "operator": "In", "values": ["a", "b c"]}]},
+            f'.require[0].values: "b c" is no value of a label; {VALUE_CURE}',
+            id="a value that no label has",
+        ),
+        pytest.param(
+            {"require": [{"key": "x", "operator": "Exists", "values": ["a"]}]},
+            ".require[0].values: Exists takes none; leave values out",
+            id="Exists with a value",
+        ),
+        pytest.param(
+            {"require": [{"key": "x", "operator": "DoesNotExist", "values": ["a"]}]},
+            ".require[0].values: DoesNotExist takes none; leave values out",
+            id="DoesNotExist with a value",
+        ),
+        *(
+            pytest.param(
+                {"require": [{"key": "x", "operator": operator, "values": values}]},
+                f".require[0].values: {operator} needs exactly one whole number of 0 or more, "
+                'such as ["8"]',
+                id=f"{operator} {values}",
+            )
+            for operator, values in [
+                ("Gt", []),
+                ("Gt", ["1", "2"]),
+                ("Lt", ["a"]),
+                ("Lt", ["-1"]),
+                ("Gt", ["9223372036854775808"]),
+            ]
+        ),
+        pytest.param(
+            {"require": [role("a"), role("b")]},
+            f': no node can have "{ROLE} In [a]" and "{ROLE} In [b]"; mend or remove one',
+            id="In, In",
+        ),
+        pytest.param(
+            {"require": [role("a"), role("a", "b", operator="NotIn")]},
+            f': no node can have "{ROLE} In [a]" and "{ROLE} NotIn [a, b]"; mend or remove one',
+            id="NotIn covers In",
+        ),
+        pytest.param(
+            {"require": [role(operator="Exists"), role(operator="DoesNotExist")]},
+            f': no node can have "{ROLE} Exists" and "{ROLE} DoesNotExist"; mend or remove one',
+            id="Exists, DoesNotExist",
+        ),
+        pytest.param(
+            {"nodeSelector": {ROLE: "core"}},
+            f': no node can have "{ROLE} In [edge]" and "{ROLE} In [core]"; mend or remove one',
+            id="against its own nodeSelector",
+        ),
+        pytest.param(
+            {"require": [{"key": "x", "operator": "Lt", "values": ["0"]}]},
+            ': no node can have "x Lt [0]"; mend or remove one',
+            id="Lt 0",
+        ),
+        pytest.param(
+            {"prefer": [{"weight": 1, "require": []}]},
+            ".prefer[0].require: is empty; name at least one requirement",
+            id="a preference of nothing",
+        ),
+        pytest.param(
+            {"prefer": [{"weight": 1, "require": [role("a"), role("b")]}]},
+            f'.prefer[0]: no node can have "{ROLE} In [a]" and "{ROLE} In [b]"; mend or remove one',
+            id="a preference that cannot be",
+        ),
+        pytest.param(
+            {"prefer": [{"weight": 1, "require": [{"key": "", "operator": "Exists"}]}]},
+            f'.prefer[0].require[0].key: "" is no label key; {KEY_CURE}',
+            id="a preference's key",
+        ),
+        pytest.param(
+            {"nodeSelector": {"a b": "x"}},
+            f'.nodeSelector: "a b" is no label key; {KEY_CURE}',
+            id="nodeSelector's key",
+        ),
+        pytest.param(
+            {"nodeSelector": {"a": "x y"}},
+            f'.nodeSelector: "x y" is no value of a label; {VALUE_CURE}',
+            id="nodeSelector's value",
+        ),
+        pytest.param(
+            {"tolerations": [{"key": "a b"}]},
+            f'.tolerations[0].key: "a b" is no taint key; {KEY_CURE}',
+            id="a taint's key",
+        ),
+        pytest.param(
+            {"tolerations": [{"value": "x"}]},
+            ".tolerations[0].operator: must be Exists where there is no key",
+            id="Equal without a key",
+        ),
+        pytest.param(
+            {"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]},
+            ".tolerations[0].value: Exists takes none; leave value out",
+            id="a taint that exists with a value",
+        ),
+        pytest.param(
+            {"tolerations": [{"key": "a"}, {"key": "a", "value": "x y"}]},
+            f'.tolerations[1].value: "x y" is no value of a label; {VALUE_CURE}',
+            id="a taint's value",
+        ),
+        pytest.param(
+            {"tolerations": [{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 1}]},
+            ".tolerations[0].tolerationSeconds: goes with effect NoExecute alone; leave it out, or "
+            "write that effect",
+            id="seconds without NoExecute",
+        ),
+    ],
+)
+def test_rule_that_cannot_be(fields: Any, expected: str) -> None:
+    assert f"rules[1]{expected}" == complaint(rule(name="first"), rule(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(
+            {"prefer": [{"weight": 0, "require": [EDGE]}]},
+            "rules[0].prefer[0].weight: Expected `int` >= 1",
+            id="no weight",
+        ),
+        pytest.param(
+            {"prefer": [{"weight": 101, "require": [EDGE]}]},
+            "rules[0].prefer[0].weight: Expected `int` <= 100",
+            id="too heavy",
+        ),
+        pytest.param(
+            {"require": [{"key": "x", "operator": "in", "values": ["a"]}]},
+            "rules[0].require[0].operator: Invalid enum value 'in'",
+            id="an operator that is none",
+        ),
+        pytest.param(
+            {"onConflict": "fail"},
+            "rules[0].onConflict: Invalid enum value 'fail'",
+            id="onConflict",
+        ),
+        pytest.param(
+            {"when": {"annotation": "a", "equal": "x"}},
+            "rules[0].when: there is no field 'equal' here; did you mean equals",
+            id="a field that is none",
+        ),
+    ],
+)
+def test_rule_of_another_shape(fields: Any, expected: str) -> None:
+    assert complaint(rule(**fields)).startswith(expected)
+
+
+def test_default_rule_is_that_of_space_workloads() -> None:
+    assert msgspec.convert({"rules": [SPACE]}, PlacementArgs) == PlacementArgs()
+
+
+def test_no_rules() -> None:
+    plugin = Placement(PlacementArgs(rules=()))
+
+    assert plugin.match("object") == "false"
+    assert not plugin.concerns(Pod.of(space()))
+
+
+# --- whom it concerns --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("when", "pod", "expected"),
+    [
+        pytest.param(
+            {"annotation": "type", "equals": "space"},
+            "object",
+            "has(object.metadata.annotations) && 'type' in object.metadata.annotations && "
+            "object.metadata.annotations['type'] in ['space']",
+            id="equals",
+        ),
+        pytest.param(
+            {"label": "a.b/c", "in": ["x", "y"]},
+            "object",
+            "has(object.metadata.labels) && 'a.b/c' in object.metadata.labels && "
+            "object.metadata.labels['a.b/c'] in ['x', 'y']",
+            id="a label, in",
+        ),
+        pytest.param(
+            {"label": "a", "exists": True},
+            "object.spec.template",
+            "has(object.spec.template) && has(object.spec.template.metadata) && "
+            "has(object.spec.template.metadata.labels) && "
+            "'a' in object.spec.template.metadata.labels",
+            id="a template, exists",
+        ),
+        pytest.param(
+            {"annotation": "a", "equals": "it's", "namespaces": ["x", "y"]},
+            "object",
+            "has(object.metadata.annotations) && 'a' in object.metadata.annotations && "
+            "object.metadata.annotations['a'] in ['it\\'s'] && request.namespace in ['x', 'y']",
+            id="namespaces, a quote",
+        ),
+    ],
+)
+def test_match(when: Any, pod: str, expected: str) -> None:
+    assert f"({expected})" == place(rule(when=when)).match(pod)
+
+
+def test_match_of_several_rules_says_each_thing_once() -> None:
+    plugin = place(SPACE, rule(name="b"), rule(name="c", when={"label": "c", "exists": True}))
+
+    assert plugin.match("object") == (
+        "(has(object.metadata.annotations) && 'type' in object.metadata.annotations && "
+        "object.metadata.annotations['type'] in ['space']) || "
+        "(has(object.metadata.labels) && 'c' in object.metadata.labels)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("when", "annotations", "labels", "expected"),
+    [
+        pytest.param({"annotation": "a", "equals": "x"}, {"a": "x"}, {}, True, id="equals"),
+        pytest.param({"annotation": "a", "equals": "x"}, {"a": "y"}, {}, False, id="another"),
+        pytest.param({"annotation": "a", "equals": ""}, {"a": ""}, {}, True, id="empty"),
+        pytest.param({"annotation": "a", "equals": ""}, {}, {}, False, id="empty is not absent"),
+        pytest.param({"annotation": "a", "equals": "x"}, {}, {"a": "x"}, False, id="a label only"),
+        pytest.param({"label": "a", "equals": "x"}, {"a": "x"}, {}, False, id="annotation only"),
+        pytest.param({"label": "a", "in": ["x", "y"]}, {}, {"a": "y"}, True, id="in"),
+        pytest.param({"label": "a", "in": ["x", "y"]}, {}, {"a": "z"}, False, id="not in"),
+        pytest.param({"label": "a", "exists": True}, {}, {"a": ""}, True, id="exists"),
+        pytest.param({"label": "a", "exists": True}, {}, {"b": ""}, False, id="does not exist"),
+    ],
+)
+def test_concerns(when: Any, annotations: Any, labels: Any, expected: bool) -> None:
+    plugin = place(rule(when=when))
+
+    assert plugin.concerns(Pod.of(make_pod(annotations, labels=labels))) is expected
+
+
+@pytest.mark.parametrize(
+    ("own", "requested", "concerned", "placed"),
+    [
+        pytest.param("space", "space", True, True, id="there"),
+        pytest.param("", "space", True, True, id="there, by the request alone"),
+        pytest.param("default", "default", False, False, id="elsewhere"),
+        pytest.param("", "default", True, False, id="elsewhere, by the request alone"),
+    ],
+)
+def test_namespaces(own: str, requested: str, concerned: bool, placed: bool) -> None:
+    limited = rule(when={"annotation": "type", "exists": True, "namespaces": ["space"]})
+    pod = make_pod(SPACE_POD, namespace=own)
+
+    assert place(limited).concerns(Pod.of(pod)) is concerned
+    assert (mutate(pod, limited, namespace=requested).code is Code.SUCCESS) is placed
+
+
+def test_it_has_what_the_framework_asks_for() -> None:
+    plugin: Plugin = place(SPACE)
+
+    assert isinstance(plugin, Releasing)
+    assert not isinstance(plugin, framework.Holder)
+    assert not plugin.may_block
+    assert plugin.keys == ()
+
+
+# --- mutate ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        pytest.param([SPACE], [EDGE_NODES], id="require"),
+        pytest.param(
+            [rule(require=[], prefer=[{"weight": 7, "require": [EDGE]}])],
+            [PreferNodes(7, EDGE_NODES.requirements)],
+            id="prefer",
+        ),
+        pytest.param(
+            [rule(require=[], nodeSelector={"a": "1", "b": "2"})],
+            [SelectNodes("a", "1"), SelectNodes("b", "2")],
+            id="nodeSelector",
+        ),
+        pytest.param(
+            [rule(require=[], tolerations=[{"key": "edge", "operator": "Exists"}])],
+            [Tolerate("edge", "Exists")],
+            id="tolerations",
+        ),
+        pytest.param(
+            [
+                rule(
+                    require=[],
+                    tolerations=[
+                        {"key": "e", "value": "x", "effect": "NoExecute", "tolerationSeconds": 0}
+                    ],
+                )
+            ],
+            [Tolerate("e", "Equal", "x", "NoExecute", 0)],
+            id="a toleration in full",
+        ),
+        pytest.param(
+            [rule(require=[], schedulerName="default-scheduler")],
+            [SetSchedulerName("default-scheduler")],
+            id="schedulerName",
+        ),
+        pytest.param(
+            [SPACE, rule(name="b", nodeSelector={"a": "1"}), rule(name="c", schedulerName="x")],
+            [EDGE_NODES, EDGE_NODES, SelectNodes("a", "1"), EDGE_NODES, SetSchedulerName("x")],
+            id="several rules, in order",
+        ),
+    ],
+)
+def test_edits(rules: list[Any], expected: list[Edit]) -> None:
+    assert Result(Code.SUCCESS, tuple(expected), "", []) == mutate(space(), *rules)
+
+
+def test_pod_that_no_rule_is_for() -> None:
+    assert Result(Code.SKIP) == mutate(make_pod({"type": "ground"}))
+
+
+def owned(**replaced: Any) -> Any:
+    pod = space()
+    pod["metadata"]["ownerReferences"] = [DAEMON_OWNER | replaced]
+    return pod
+
+
+BOUND = "holdfast: not placed: spec.nodeName is set already"
+DAEMON = "holdfast: not placed: DaemonSet pods have their node already"
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(space(nodeName="n1"), BOUND, id="bound"),
+        pytest.param(owned(), DAEMON, id="of a DaemonSet"),
+    ],
+)
+def test_pod_that_is_left_alone(pod: Any, expected: str) -> None:
+    refusing = rule(onConflict="refuse")
+
+    assert only_warning(expected) == mutate(pod)
+    assert only_warning(expected) == mutate(pod | {}, refusing)
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        {"controller": False},
+        {"controller": None},
+        {"kind": "ReplicaSet"},
+        {"apiVersion": "x.io/v1"},
+    ],
+    ids=["not its controller", "says nothing", "another kind", "another group"],
+)
+def test_other_owners_do_not_count(replaced: Any) -> None:
+    assert mutate(owned(**replaced)).edits == (EDGE_NODES,)
+
+
+# --- contradictions ----------------------------------------------------------------------------
+
+IN_EDGE = f'"{ROLE} In [edge]"'
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param(
+            {"nodeSelector": {ROLE: "core"}},
+            f'rule space: {IN_EDGE} contradicts nodeSelector "{ROLE} In [core]"',
+            id="nodeSelector",
+        ),
+        pytest.param(
+            requiring(role("core")),
+            f'rule space: {IN_EDGE} contradicts node affinity "{ROLE} In [core]"',
+            id="a term",
+        ),
+        pytest.param(
+            requiring(role(operator="Exists"), role("edge", operator="NotIn")),
+            f'rule space: {IN_EDGE} contradicts node affinity "{ROLE} NotIn [edge]"',
+            id="one of two requirements",
+        ),
+        pytest.param(
+            affine(
+                {},
+                {"matchExpressions": [role("core")]},
+                {"matchExpressions": [role(operator="DoesNotExist")]},
+            ),
+            f'rule space: {IN_EDGE} contradicts node affinity "{ROLE} In [core]"',
+            id="every term; an empty one does not count",
+        ),
+        pytest.param(
+            {"nodeSelector": {ROLE: "core"}} | requiring(role("core", "edge")),
+            f'rule space: {IN_EDGE} contradicts nodeSelector "{ROLE} In [core]"',
+            id="nodeSelector, beside a term that would do",
+        ),
+        pytest.param(
+            {"nodeSelector": {ROLE: "a\n\u202e" + "b" * 200}},
+            f'rule space: {IN_EDGE} contradicts nodeSelector "{ROLE} In [a\\n\\u202e'
+            + "b" * 28
+            + '…" '
+            "(227 characters)",
+            id="a hostile value is shown safely",
+        ),
+    ],
+)
+def test_contradiction(spec: Any, expected: str) -> None:
+    pod = space(**spec)
+    told = Result(Code.SUCCESS, (EDGE_NODES,), "", [f"holdfast: {expected}"])
+    refused = Result(Code.REFUSE, (), expected)
+
+    assert told == mutate(pod)
+    assert refused == mutate(pod, rule(onConflict="refuse"))
+    assert only_warning(f"holdfast: {expected}") == validate_template(pod)
+    assert refused == validate_template(pod, rule(onConflict="refuse"))
+
+
+def test_two_requirements_that_only_together_contradict() -> None:
+    bounded = {"key": "size", "operator": "In", "values": ["2", "9"]}
+    spec = requiring({"key": "size", "operator": "Gt", "values": ["5"]})
+    below = {"key": "size", "operator": "Lt", "values": ["9"]}
+
+    (warning,) = mutate(space(**spec), rule(require=[bounded, below])).warnings
+
+    assert warning == (
+        'holdfast: rule space: "size In [2, 9]" and "size Lt [9]" contradict node affinity "size '
+        'Gt [5]"'
+    )
+
+
+def test_nodes_of_two_sources_that_only_together_contradict() -> None:
+    spec = {"nodeSelector": {"size": "7"}}
+    spec |= requiring({"key": "size", "operator": "Exists"})
+    below = {"key": "size", "operator": "Lt", "values": ["7"]}
+
+    assert list(mutate(space(**spec), rule(require=[below])).warnings) == [
+        'holdfast: rule space: "size Lt [7]" contradicts nodeSelector "size In [7]"'
+    ]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="requires nothing"),
+        pytest.param({"nodeSelector": {ROLE: "edge"}}, id="requires the same"),
+        pytest.param({"nodeSelector": {"zone": "a"}}, id="requires something else"),
+        pytest.param(
+            affine({"matchExpressions": [role("core")]}, {"matchExpressions": [role("edge")]}),
+            id="one way is open",
+        ),
+        pytest.param(affine({}), id="no node in any case: an empty term"),
+        pytest.param(affine(), id="no node in any case: no term"),
+        pytest.param(requiring(role("a"), role("b")), id="no node in any case: contradicts itself"),
+    ],
+)
+def test_no_contradiction(spec: Any) -> None:
+    assert Result(Code.SUCCESS, (EDGE_NODES,), "", []) == mutate(
+        space(**spec), rule(onConflict="refuse")
+    )
+
+
+def test_two_rules_that_contradict_each_other() -> None:
+    core = rule(name="core", require=[role("core")])
+    text = f'rule core: "{ROLE} In [core]" contradicts rule space {IN_EDGE}'
+
+    assert list(mutate(space(), SPACE, core).warnings) == [f"holdfast: {text}"]
+    assert mutate(space(), SPACE, core | {"onConflict": "refuse"}).reason == text
+
+
+def test_every_rule_that_refuses_is_told() -> None:
+    spec = {"nodeSelector": {ROLE: "core", "zone": "a"}}
+    first = rule(name="first", onConflict="refuse")
+    quiet = rule(name="quiet", require=[], nodeSelector={"zone": "a"}, onConflict="refuse")
+
+    assert mutate(space(**spec), first, quiet).reason == (
+        f'rule first: {IN_EDGE} contradicts nodeSelector "{ROLE} In [core]"'
+    )
+
+
+def test_warnings_are_short() -> None:
+    longest = rule(name="n" * 20, require=[role("e" * 60)])
+    (warning,) = mutate(space(nodeSelector={ROLE: "c" * 60}), longest).warnings
+
+    assert len(mutate(space(nodeSelector={ROLE: "core"})).warnings[0]) <= 120
+    assert len(warning) <= review.WARNING_LENGTH
+
+
+def test_nodeselector_of_another_value_is_kept_and_the_rule_is_required_beside_it() -> None:
+    selecting = rule(require=[], nodeSelector={ROLE: "edge"})
+    pod = space(nodeSelector={ROLE: "core"})
+    patched = apply_patch(pod, patch(Pod.of(pod), mutate(pod, selecting).edits))
+
+    assert patched["spec"]["nodeSelector"] == {ROLE: "core"}
+    assert patched["spec"]["affinity"]["nodeAffinity"][REQUIRED] == {
+        "nodeSelectorTerms": [{"matchExpressions": [EDGE]}]
+    }
+    assert validate(patched, selecting) == Result()
+
+
+# --- held pods ---------------------------------------------------------------------------------
+
+LATE = rule(name="late", resolveAtRelease=True, nodeSelector={"zone": "a"})
+LATE_EDITS = (EDGE_NODES, SelectNodes("zone", "a"))
+
+
+def gated(**spec: Any) -> Any:
+    return space(schedulingGates=[{"name": GATE}], **spec)
+
+
+@pytest.mark.parametrize(
+    ("pod", "held", "expected"),
+    [
+        pytest.param(space(), True, (EDGE_NODES,), id="a plugin holds it"),
+        pytest.param(gated(), False, (EDGE_NODES,), id="it has a gate of ours"),
+        pytest.param(
+            space(schedulingGates=[{"name": "a.io/b"}]),
+            False,
+            (EDGE_NODES, *LATE_EDITS),
+            id="a gate of others",
+        ),
+        pytest.param(space(), False, (EDGE_NODES, *LATE_EDITS), id="nothing holds it"),
+    ],
+)
+def test_what_waits_for_the_release(pod: Any, held: bool, expected: tuple[Edit, ...]) -> None:
+    assert Result(Code.SUCCESS, expected, "", []) == mutate(pod, SPACE, LATE, held=held)
+
+
+def test_contradiction_of_what_waits_is_told_at_creation() -> None:
+    pod = gated(nodeSelector={"zone": "b"})
+    text = 'rule late: "zone In [a]" contradicts nodeSelector "zone In [b]"'
+
+    assert Result(Code.SUCCESS, (), "", [f"holdfast: {text}"]) == mutate(pod, LATE)
+    assert Result(Code.REFUSE, (), text) == mutate(pod, LATE | {"onConflict": "refuse"})
+    assert Result(Code.SUCCESS, LATE_EDITS, "", [text]) == place(LATE).at_release(Pod.of(pod))
+
+
+@pytest.mark.parametrize(
+    ("pod", "rules", "expected"),
+    [
+        pytest.param(gated(), [SPACE, LATE], LATE_EDITS, id="what waited, and nothing else"),
+        pytest.param(gated(), [SPACE], None, id="nothing waited"),
+        pytest.param(
+            gated(annotations={"type": "ground"}),
+            [LATE],
+            None,
+            id="the rule is not for it any more",
+        ),
+        pytest.param(
+            gated(),
+            [LATE | {"when": {"annotation": "type", "exists": True, "namespaces": ["other"]}}],
+            None,
+            id="another namespace's",
+        ),
+        pytest.param(gated(nodeName="n1"), [LATE], None, id="bound"),
+    ],
+)
+def test_at_release(pod: Any, rules: list[Any], expected: tuple[Edit, ...] | None) -> None:
+    result = place(*rules).at_release(Pod.of(pod))
+
+    assert result == (
+        Result(Code.SKIP) if expected is None else Result(edits=expected, warnings=[])
+    )
+
+
+# --- validate ----------------------------------------------------------------------------------
+
+
+def gone(what: str = IN_EDGE) -> Result:
+    return Result(
+        Code.REFUSE,
+        (),
+        f"rule space: the pod no longer requires {what} of its node; another mutating "
+        "webhook removed it, or made the rule match after Holdfast had seen the pod",
+    )
+
+
+@pytest.mark.parametrize(
+    ("pod", "rules", "expected"),
+    [
+        pytest.param(make_pod(), [SPACE], Result(Code.SKIP), id="no rule is for it"),
+        pytest.param(space(**requiring(EDGE)), [SPACE], Result(), id="required"),
+        pytest.param(space(), [SPACE], gone(), id="nothing required"),
+        pytest.param(
+            space(**affine({}, {"matchExpressions": [EDGE]})), [SPACE], Result(), id="empty term"
+        ),
+        pytest.param(space(**affine({})), [SPACE], Result(), id="nothing but an empty term"),
+        pytest.param(
+            space(**affine({"matchExpressions": [EDGE]}, {"matchExpressions": [role("core")]})),
+            [SPACE],
+            gone(),
+            id="a term without it",
+        ),
+        pytest.param(space(nodeSelector={ROLE: "edge"}), [SPACE], Result(), id="as selected"),
+        pytest.param(
+            space(nodeSelector={"zone": "a"}, **requiring(EDGE)),
+            [rule(nodeSelector={"zone": "a"})],
+            Result(),
+            id="selector",
+        ),
+        pytest.param(
+            space(**requiring(EDGE)),
+            [rule(nodeSelector={"zone": "a"})],
+            gone('"zone In [a]"'),
+            id="selector gone",
+        ),
+        pytest.param(
+            space(),
+            [rule(nodeSelector={"zone": "a"})],
+            gone(f'{IN_EDGE} and "zone In [a]"'),
+            id="both",
+        ),
+        pytest.param(space(nodeName="n1"), [SPACE], Result(Code.SKIP), id="bound"),
+        pytest.param(owned(), [SPACE], Result(Code.SKIP), id="of a DaemonSet"),
+        pytest.param(gated(), [rule(resolveAtRelease=True)], Result(), id="waits for its release"),
+        pytest.param(space(), [rule(resolveAtRelease=True)], gone(), id="nothing holds it"),
+        pytest.param(
+            space(), [rule(require=[], schedulerName="x")], Result(), id="schedulerName is a hint"
+        ),
+        pytest.param(
+            space(nodeSelector={ROLE: "core"}, **requiring(EDGE)),
+            [rule(onConflict="refuse")],
+            Result(),
+            id="what mutate judges is not judged again",
+        ),
+    ],
+)
+def test_validate(pod: Any, rules: list[Any], expected: Result) -> None:
+    assert expected == validate(pod, *rules)
+
+
+def test_updates_are_not_judged() -> None:
+    assert Result(Code.SKIP) == validate(space(), operation="UPDATE", old=space())
+
+
+@pytest.mark.parametrize(
+    ("pod", "kind", "expected"),
+    [
+        pytest.param({"metadata": {}}, "Deployment", Result(Code.SKIP), id="no rule is for it"),
+        pytest.param(
+            {"metadata": {"annotations": SPACE_POD}},
+            "Deployment",
+            Result(Code.SUCCESS, (), "", []),
+            id="fits",
+        ),
+        pytest.param(
+            {"metadata": {"annotations": SPACE_POD}},
+            "DaemonSet",
+            only_warning(
+                "holdfast: the pods will not be placed: DaemonSet pods have their node already"
+            ),
+            id="of a DaemonSet",
+        ),
+        pytest.param(
+            {"metadata": {"annotations": SPACE_POD}, "spec": {"nodeName": "n1"}},
+            "Deployment",
+            only_warning("holdfast: the pods will not be placed: spec.nodeName is set already"),
+            id="bound",
+        ),
+    ],
+)
+def test_validate_template(pod: Any, kind: str, expected: Result) -> None:
+    assert expected == validate_template(pod, kind=kind)
+
+
+# --- generated rules, pods and nodes -----------------------------------------------------------
+
+some_values = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3)
+written_requirements = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "key": st.sampled_from(KEYS),
+            "operator": st.sampled_from(["In", "NotIn"]),
+            "values": some_values,
+        }
+    ),
+    st.fixed_dictionaries(
+        {"key": st.sampled_from(KEYS), "operator": st.sampled_from(["Exists", "DoesNotExist"])}
+    ),
+    st.fixed_dictionaries(
+        {
+            "key": st.sampled_from(KEYS),
+            "operator": st.sampled_from(["Gt", "Lt"]),
+            "values": st.sampled_from(["4", "5", "11"]).map(lambda value: [value]),
+        }
+    ),
+)
+rule_parts = st.fixed_dictionaries(
+    {"require": st.lists(written_requirements, min_size=1, max_size=3)},
+    optional={
+        "nodeSelector": st.dictionaries(st.sampled_from(KEYS), st.sampled_from(WORDS), max_size=1),
+        "prefer": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "weight": st.integers(1, 100),
+                    "require": st.lists(written_requirements, min_size=1, max_size=1),
+                }
+            ),
+            max_size=1,
+        ),
+    },
+)
+rule_lists = st.lists(rule_parts, min_size=1, max_size=2)
+
+
+def named(parts: list[Any]) -> list[Any]:
+    return [rule(**part, name=f"r{index}") for index, part in enumerate(parts)]
+
+
+def allowed_by(rules: list[Any], node: Any) -> bool:
+    labels = node["metadata"]["labels"]
+    return all(
+        all(meets(labels, one) for one in each["require"])
+        and all(labels.get(key) == value for key, value in each.get("nodeSelector", {}).items())
+        for each in rules
+    )
+
+
+@given(generated_pods, rule_lists, node_lists)
+def test_nodes_of_the_placed_pod_are_those_of_the_pod_that_the_rules_allow(
+    pod: Any, parts: list[Any], nodes: list[Any]
+) -> None:
+    rules = named(parts)
+    pod["metadata"]["annotations"] = SPACE_POD
+    try:
+        result = mutate(pod, *rules)
+    except ConfigurationError:
+        assert not any(allowed_by(rules, node) for node in nodes)
+        return
+    patched = apply_patch(pod, patch(Pod.of(pod), result.edits))
+
+    admitted = [admits(patched, node) for node in nodes]
+    assert [admits(pod, node) and allowed_by(rules, node) for node in nodes] == admitted
+    assert not (result.warnings and any(admitted))
+    assert patch(Pod.of(patched), mutate(patched, *rules).edits) == []
+    assert is_tightening(pod, patched)
+    assert validate(patched, *rules).code is Code.SUCCESS
+
+
+@given(affinities, rule_parts, node_lists)
+def test_what_is_written_at_release_is_what_would_have_been_written_at_creation(
+    affinity: Any, part: Any, nodes: list[Any]
+) -> None:
+    pod = gated(affinity=affinity)
+    early, late = rule(**part), rule(**part, resolveAtRelease=True)
+    try:
+        at_creation = mutate(pod, early).edits
+    except ConfigurationError:
+        assume(False)
+    at_release = place(late).at_release(Pod.of(pod)).edits
+
+    assert list(at_creation) == list(at_release)
+    assert mutate(pod, late).edits == ()
+
+
+LABELS = [{}, {"role": "a"}, {"role": "b"}, {"role": "4", "zone": "a"}, {"zone": "b", "size": "05"}]
+
+
+def test_preferences_change_no_pods_choice() -> None:
+    preferring = rule(require=[], prefer=[{"weight": 1, "require": [EDGE]}])
+    pod = space()
+    patched = apply_patch(pod, patch(Pod.of(pod), mutate(pod, preferring).edits))
+
+    assert PREFERRED in patched["spec"]["affinity"]["nodeAffinity"]
+    assert all(admits(patched, make_node("n", labels)) for labels in LABELS)
+
+
+# --- within a profile --------------------------------------------------------------------------
+
+
+LATE_PROFILE = """
+profiles:
+- plugins: {disabled: [{name: "*"}], enabled: [{name: delay}, {name: placement}]}
+  pluginConfig:
+  - name: placement
+    args:
+      rules:
+      - name: late
+        when: {label: kind, exists: true}
+        nodeSelector: {zone: a}
+        resolveAtRelease: true
+"""
+
+
+def test_beside_the_delay_plugin() -> None:
+    profiles = make_pipeline(LATE_PROFILE, known=KNOWN)
+    zone = SelectNodes("zone", "a")
+    held = read_review(make_pod({"delay": "15"}, labels={"kind": "x"}))
+    free = read_review(make_pod({"delay": "0"}, labels={"kind": "x"}))
+
+    assert AddGate(GATE) in profiles.mutate(held, now_ms=CREATED_MS).edits
+    assert zone not in profiles.mutate(held, now_ms=CREATED_MS).edits
+    assert zone in profiles.mutate(free, now_ms=CREATED_MS).edits
+    assert profiles.rechecks(held.pod)
+    assert list(profiles.at_release(held.pod).edits) == [zone]

@@ -1,0 +1,177 @@
+"""Node affinity: adding to what a pod requires, and telling what no node can meet. Pure.
+
+A pod's required terms are ORed, so a further requirement has to go into every one of them; a term
+of its own would widen the pod's choice. A term without any requirement is met by no node, and has
+to stay so. What is there is only ever appended to, which is also all that the API server lets an
+update of a gated pod do (validateNodeAffinityMutation in its source).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from webhook.objects import NodeAffinity, NodeTerm, Pod
+from webhook.review import Operation, PreferNodes, Requirement
+
+_AFFINITY = "/spec/affinity"
+_NODE = f"{_AFFINITY}/nodeAffinity"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_TERMS = f"{_NODE}/{_REQUIRED}/nodeSelectorTerms"
+
+INT64_MAX = 2**63 - 1
+_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
+
+Term = tuple[Requirement, ...]
+
+
+def terms(pod: Pod) -> Sequence[Term] | None:
+    """Read the pod's required terms; None where it requires nothing of its node."""
+    node = _node(pod)
+    if node is None or node.required is None:
+        return None
+    return [_read(term) for term in node.required.node_selector_terms or ()]
+
+
+def operations(
+    pod: Pod, required: Iterable[Requirement], preferred: Iterable[PreferNodes]
+) -> list[Operation]:
+    """Make the patch that adds what is not there yet; order and content of the rest stay."""
+    required = tuple(dict.fromkeys(required))
+    present = terms(pod)
+    made: list[Operation] = []
+    fresh: dict[str, Any] = {}
+    if required and present is None:
+        fresh[_REQUIRED] = {"nodeSelectorTerms": [_written(required)]}
+    for index, term in enumerate(present or ()):
+        if term:
+            made += _tightened(pod, index, [one for one in required if one not in term])
+    added = _new_preferences(pod, preferred)
+    node = _node(pod)
+    if node is not None and node.preferred is not None:
+        made += [_add(f"{_NODE}/{_PREFERRED}/-", one) for one in added]
+    elif added:
+        fresh[_PREFERRED] = added
+    return [*made, *_created(pod, fresh)]
+
+
+def _tightened(pod: Pod, index: int, added: Sequence[Requirement]) -> list[Operation]:
+    term, written = _term(pod, index), _written(added)
+    made: list[Operation] = []
+    for name, present in (
+        ("matchExpressions", term.match_expressions),
+        ("matchFields", term.match_fields),
+    ):
+        new = written.get(name, [])
+        path = f"{_TERMS}/{index}/{name}"
+        if new and present is None:
+            made.append(_add(path, new))
+        else:
+            made += [_add(f"{path}/-", one) for one in new]
+    return made
+
+
+def _new_preferences(pod: Pod, wanted: Iterable[PreferNodes]) -> list[dict[str, Any]]:
+    node = _node(pod)
+    present = [
+        PreferNodes(term.weight, _read(term.preference)) for term in (node and node.preferred) or ()
+    ]
+    return [
+        {"weight": one.weight, "preference": _written(one.requirements)}
+        for one in dict.fromkeys(wanted)
+        if one not in present
+    ]
+
+
+def _created(pod: Pod, fresh: Mapping[str, Any]) -> list[Operation]:
+    """Make what is missing altogether, from the lowest level that is there."""
+    if not fresh:
+        return []
+    if pod.spec.affinity is None:
+        return [_add(_AFFINITY, {"nodeAffinity": dict(fresh)})]
+    if pod.spec.affinity.node_affinity is None:
+        return [_add(_NODE, dict(fresh))]
+    return [_add(f"{_NODE}/{name}", value) for name, value in fresh.items()]
+
+
+def _node(pod: Pod) -> NodeAffinity | None:
+    affinity = pod.spec.affinity
+    return affinity.node_affinity if affinity else None
+
+
+def _term(pod: Pod, index: int) -> NodeTerm:
+    node = _node(pod)
+    found = node and node.required and node.required.node_selector_terms
+    return found[index] if found else NodeTerm()
+
+
+def _read(term: NodeTerm) -> Term:
+    lists = ((term.match_expressions, False), (term.match_fields, True))
+    return tuple(
+        Requirement(one.key, one.operator, one.values or (), is_field)
+        for found, is_field in lists
+        for one in found or ()
+    )
+
+
+def _written(requirements: Iterable[Requirement]) -> dict[str, Any]:
+    term: dict[str, Any] = {}
+    for one in requirements:
+        written: dict[str, Any] = {"key": one.key, "operator": one.operator}
+        if one.values:
+            written["values"] = list(one.values)
+        name = "matchFields" if one.is_field else "matchExpressions"
+        term.setdefault(name, []).append(written)
+    return term
+
+
+def _add(path: str, value: Any) -> Operation:
+    return {"op": "add", "path": path, "value": value}
+
+
+# --- what no node can meet ---------------------------------------------------------------------
+
+
+def impossible(requirements: Iterable[Requirement]) -> Sequence[Requirement]:
+    """Find requirements of one label that no node can meet together; empty where there are none."""
+    by_key: dict[tuple[str, bool], list[Requirement]] = {}
+    for one in requirements:
+        by_key.setdefault((one.key, one.is_field), []).append(one)
+    return next((found for found in by_key.values() if not _possible(found)), ())
+
+
+def _possible(requirements: Sequence[Requirement]) -> bool:
+    """Tell whether any node can meet all of these; they are about one and the same label."""
+    by_operator: dict[str, list[tuple[str, ...]]] = {}
+    for one in requirements:
+        by_operator.setdefault(one.operator, []).append(one.values)
+    if "DoesNotExist" in by_operator:
+        return not by_operator.keys() & {"In", "Exists", "Gt", "Lt"}
+    low, high = _between(by_operator)
+    if "In" not in by_operator:
+        return low < high - 1
+    forbidden = {value for values in by_operator.get("NotIn", ()) for value in values}
+    allowed = set.intersection(*map(set, by_operator["In"])) - forbidden
+    if not by_operator.keys() & {"Gt", "Lt"}:
+        return bool(allowed)
+    return any(low < number < high for number in map(integer, allowed) if number is not None)
+
+
+def _between(by_operator: Mapping[str, Sequence[tuple[str, ...]]]) -> tuple[int, int]:
+    """Give the bounds, both exclusive: a label's value begins with no sign, so it is never < 0."""
+    lows = [integer(values[0]) for values in by_operator.get("Gt", ()) if values]
+    highs = [integer(values[0]) for values in by_operator.get("Lt", ()) if values]
+    return (
+        max((-1, *(low for low in lows if low is not None))),
+        min((INT64_MAX + 1, *(high for high in highs if high is not None))),
+    )
+
+
+def integer(text: str) -> int | None:
+    """Read an integer as Gt and Lt do (`strconv.ParseInt(v, 10, 64)`), or None where it is none."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -INT64_MAX - 1 <= number <= INT64_MAX else None

@@ -1,0 +1,225 @@
+"""What a plugin is made of: its arguments, its extension points, and what it may answer.
+
+This is the module that a plugin imports. The model is the scheduling framework's: a plugin says
+whom it concerns, returns edits for a pod (`mutate`) or refuses it (`validate`), and, where it
+holds pods, decides when each is due. Plugins know no metrics and no clock.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import msgspec
+
+from webhook import holds
+from webhook.errors import HandleError
+from webhook.objects import Names, Pod
+from webhook.review import Edit, PodReview
+
+
+class Args(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of a plugin's arguments: immutable, checked strictly, camelCase in the file."""
+
+
+class Code(enum.StrEnum):
+    """How an extension point ended; the values are labels of metrics."""
+
+    SUCCESS = "Success"
+    SKIP = "Skip"
+    REFUSE = "Refuse"
+    ERROR = "Error"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a plugin answers at one extension point."""
+
+    code: Code = Code.SUCCESS
+    edits: Sequence[Edit] = ()
+    reason: str = ""
+    warnings: Sequence[str] = ()
+
+
+def success(*edits: Edit, warnings: Sequence[str] = ()) -> Result:
+    """Carry on, with these edits."""
+    return Result(Code.SUCCESS, edits, "", warnings)
+
+
+def skip() -> Result:
+    """Leave the pod alone, and spare this plugin the later extension points of this review."""
+    return Result(Code.SKIP)
+
+
+def refuse(reason: str) -> Result:
+    """Refuse the pod; the reason is for the person who wrote it."""
+    return Result(Code.REFUSE, (), reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a plugin is told beside the pod.
+
+    `now_ms` is this process's time; `state` is shared between the plugins of one review.
+    """
+
+    review: PodReview
+    profile: str
+    now_ms: int
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+class Plugin(Protocol):
+    """What every plugin has. One is made for each profile that enables it."""
+
+    name: ClassVar[str]
+    may_block: ClassVar[bool]
+    """True where a call may wait for something: it then runs in a thread, under a deadline."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Name the annotations that decide; a change of one on a stored pod is validated."""
+        ...
+
+    def match(self, pod: str) -> str:
+        """Give the CEL expression that is true for the pods this plugin concerns.
+
+        `pod` is the pod in CEL: `object`, or the path of a template in it.
+        """
+        ...
+
+    def concerns(self, pod: Pod) -> bool:
+        """Tell the same as `match`, in Python."""
+        ...
+
+    def mutate(self, pod: Pod, context: Context) -> Result:
+        """Decide about a pod that is being created."""
+        ...
+
+    def validate(self, pod: Pod, context: Context) -> Result:
+        """Check a pod as it would be stored, at CREATE and at UPDATE."""
+        ...
+
+
+@runtime_checkable
+class Holder(Protocol):
+    """What a plugin that holds pods has as well; its gate is `holdfast.dev/<plugin>`."""
+
+    gate: ClassVar[str]
+
+    def due(self, pod: Pod) -> holds.Due:
+        """Decide when a pod that carries the gate is due."""
+        ...
+
+
+@runtime_checkable
+class Releasing(Protocol):
+    """What a plugin that has a say when a held pod is released has as well."""
+
+    def at_release(self, pod: Pod) -> Result:
+        """Decide again about a pod that is due, as the cluster and the configuration now are.
+
+        Edits are written in the patch that takes off the gate, as far as the API server lets a
+        gated pod be tightened; warnings become an Event. A refusal, like an exception, is told
+        too, and keeps no pod: it is overdue.
+        """
+        ...
+
+
+class Lookup(Protocol):
+    """Reads objects of the cluster, and can do nothing else."""
+
+    def get(self, path: str) -> Mapping[str, Any] | None:
+        """Read the object at an API path, afresh; None when there is none.
+
+        Raises ClusterError when the API server cannot be asked.
+        """
+        ...
+
+
+class HeldPods(Protocol):
+    """The pods that are held now: the framework's waiting pods."""
+
+    def __iter__(self) -> Iterator[Names]:
+        """Go through their namespaces and names."""
+        ...
+
+    def get(self, key: Names) -> holds.Due | None:
+        """Tell when a pod is due, or None when it is not held."""
+        ...
+
+    def release(self, key: Names, plugin: str) -> None:
+        """Say that this plugin holds the pod no longer; it goes when no other plugin does."""
+        ...
+
+
+class Tell(Protocol):
+    """Tells an Event about a pod."""
+
+    def __call__(self, pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
+        """Never blocks, never raises."""
+        ...
+
+
+class Handle:
+    """What a plugin may reach besides the pod, given to its factory.
+
+    In the admission server that is `lookup` alone, in the controller also `held` and `tell`. They
+    are there once the process has started: a factory keeps the handle and asks it when needed.
+    """
+
+    def __init__(self) -> None:
+        self._lookup: Lookup | None = None
+        self._held: HeldPods | None = None
+        self._tell: Tell | None = None
+
+    def connect(
+        self,
+        *,
+        lookup: Lookup | None = None,
+        held: HeldPods | None = None,
+        tell: Tell | None = None,
+    ) -> None:
+        """Give what the process has; for the process itself to call, once."""
+        self._lookup, self._held, self._tell = lookup, held, tell
+
+    @property
+    def lookup(self) -> Lookup:
+        """Read-only lookups. Raises HandleError where there are none."""
+        if self._lookup is None:
+            raise HandleError("there are no lookups here; only a process that has a cluster has")
+        return self._lookup
+
+    @property
+    def held(self) -> HeldPods:
+        """The held pods. Raises HandleError outside the controller."""
+        if self._held is None:
+            raise HandleError("held pods are known to the controller alone, not to the server")
+        return self._held
+
+    @property
+    def tell(self) -> Tell:
+        """The Event recorder. Raises HandleError outside the controller."""
+        if self._tell is None:
+            raise HandleError("Events are told by the controller alone, not by the server")
+        return self._tell
+
+
+class PluginClass(Protocol):
+    """A plugin's factory: its class, with the class of its arguments."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        ...
+
+    @property
+    def args_type(self) -> type[Args]:
+        """The class of its arguments."""
+        ...
+
+    def __call__(self, args: Any, handle: Handle, /) -> Plugin:
+        """Make the plugin. Raises ConfigurationError on arguments that make no sense."""
+        ...

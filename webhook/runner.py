@@ -1,0 +1,127 @@
+"""Running one plugin: timed, checked, and named in what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from webhook.errors import PluginFailedError
+from webhook.framework import Code, Context, Plugin, Result
+from webhook.objects import Pod
+from webhook.review import Edit, PodReview
+
+
+class Verdict(Protocol):
+    """What an extension point as a whole came to."""
+
+    @property
+    def code(self) -> Code:
+        """How it ended."""
+        ...
+
+
+V = TypeVar("V", bound=Verdict)
+
+
+class Observe(Protocol):
+    """Where the runner reports how long a plugin took, in seconds.
+
+    An empty plugin name stands for a whole extension point, with all its plugins.
+    """
+
+    def __call__(
+        self, *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
+    ) -> None:
+        """Take one measurement."""
+        ...
+
+
+class Runner:
+    """Calls plugins, and knows which of those that may block is at work on a review."""
+
+    def __init__(self, timer: Callable[[], float], observe: Observe) -> None:
+        self._timer = timer
+        self._observe = observe
+        self._at_work: dict[int, str] = {}
+
+    def at_work(self, review: PodReview) -> str | None:
+        """Name the plugin that a review waits for now, of those that may block."""
+        return self._at_work.get(id(review))
+
+    def run(
+        self,
+        plugin: Plugin,
+        point: str,
+        call: Callable[[Pod, Context], Result],
+        context: Context,
+    ) -> Result:
+        """Call a plugin about a review. Raises PluginFailedError."""
+        review = context.review
+        if not may_block(plugin):
+            return self.measured(plugin, point, context.profile, lambda: call(review.pod, context))
+        self._at_work[id(review)] = plugin.name
+        try:
+            return self.measured(plugin, point, context.profile, lambda: call(review.pod, context))
+        finally:
+            self._at_work.pop(id(review), None)
+
+    def measured(
+        self, plugin: Plugin, point: str, profile: str, call: Callable[[], Result]
+    ) -> Result:
+        """Call a plugin and report how long it took. Raises PluginFailedError, which names it."""
+        started = self._timer()
+        code = Code.ERROR
+        try:
+            result = call()
+            _check(result)
+            code = result.code
+        except Exception as exc:
+            raise PluginFailedError(
+                f"plugin {plugin.name!r} failed in {point}: {described(exc)}"
+            ) from exc
+        finally:
+            self._report(plugin.name, point, code, profile, started)
+        return result
+
+    def timed(self, point: str, profile: str, call: Callable[[], V]) -> V:
+        """Run an extension point as a whole and report how long it took."""
+        started = self._timer()
+        code = Code.ERROR
+        try:
+            verdict = call()
+            code = verdict.code
+        finally:
+            self._report("", point, code, profile, started)
+        return verdict
+
+    def _report(self, plugin: str, point: str, code: Code, profile: str, started: float) -> None:
+        self._observe(
+            plugin=plugin,
+            extension_point=point,
+            status=code.value,
+            profile=profile,
+            seconds=self._timer() - started,
+        )
+
+
+def may_block(plugin: Plugin) -> bool:
+    """Tell whether a plugin may wait for something; one that does not say so is taken to."""
+    return getattr(plugin, "may_block", True)
+
+
+def described(exc: Exception) -> str:
+    """Name an exception and what it says."""
+    return f"{type(exc).__name__}: {exc}"
+
+
+def _check(result: object) -> None:
+    """Refuse rubbish from a plugin where its name is still known."""
+    if not isinstance(result, Result) or not isinstance(result.code, Code):
+        raise TypeError(f"it returned {type(result).__name__}, not a Result")
+    parts: tuple[object, ...] = (result.edits, result.warnings)
+    for found in parts:
+        if not isinstance(found, Sequence) or isinstance(found, str):
+            raise TypeError(f"it returned {type(found).__name__}, not a list of edits or warnings")
+    for edit in result.edits:
+        if not isinstance(edit, Edit):
+            raise TypeError(f"it returned the edit {type(edit).__name__}; use those of review")
