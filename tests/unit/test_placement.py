@@ -529,6 +529,11 @@ def test_it_has_what_the_framework_asks_for() -> None:
             id="a toleration in full",
         ),
         pytest.param(
+            [rule(require=[], tolerations=[{"operator": "Exists"}])],
+            [Tolerate("", "Exists")],
+            id="a toleration of everything",
+        ),
+        pytest.param(
             [rule(require=[], schedulerName="default-scheduler")],
             [SetSchedulerName("default-scheduler")],
             id="schedulerName",
@@ -694,6 +699,37 @@ def test_two_rules_that_contradict_each_other() -> None:
 
     assert list(mutate(space(), SPACE, core).warnings) == [f"holdfast: {text}"]
     assert mutate(space(), SPACE, core | {"onConflict": "refuse"}).reason == text
+
+
+def test_the_first_label_of_several_is_named() -> None:
+    spec = {"nodeSelector": {"zone": "a", ROLE: "core"}}
+    zoned = rule(require=[EDGE], nodeSelector={"zone": "b"})
+
+    assert list(mutate(space(**spec), zoned).warnings) == [
+        f'holdfast: rule space: {IN_EDGE} contradicts nodeSelector "{ROLE} In [core]"'
+    ]
+
+
+def test_more_alternatives_than_anybody_writes_are_not_judged() -> None:
+    terms = [{"matchExpressions": [role(f"core-{number}")]} for number in range(1_001)]
+    many, most = space(**affine(*terms)), space(**affine(*terms[1:]))
+    refusing = rule(onConflict="refuse")
+
+    assert mutate(most, refusing).code is Code.REFUSE
+    assert Result(Code.SUCCESS, (EDGE_NODES,), "", []) == mutate(many, refusing)
+    assert len(patch(Pod.of(many), mutate(many).edits)) == 1_001
+
+
+@pytest.mark.timeout(5)
+def test_hostile_pod_keeps_nobody_waiting() -> None:
+    """Each would take minutes if everything were compared with everything."""
+    labels = {str(number): "x" for number in range(20_000)}
+    any_term = {"matchExpressions": [{"key": "a", "operator": "Exists"}]}
+    same = [role(f"core-{number}") for number in range(20_000)]
+
+    assert mutate(space(nodeSelector=labels, **affine(*[any_term] * 300))).warnings == []
+    assert len(mutate(space(**affine({"matchExpressions": same}))).warnings) == 0
+    assert len(mutate(space(**requiring(*[role("core")] * 20_000))).warnings) == 1
 
 
 def test_every_rule_that_refuses_is_told() -> None:

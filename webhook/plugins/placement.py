@@ -165,7 +165,7 @@ def _conflicts(pod: Pod, found: Sequence[Rule]) -> list[_Conflict]:
 
     Such a rule closes the last way in which the pod could be placed.
     """
-    ways = _ways(pod, {one.key for rule in found for one in rule.required})
+    ways = _ways(pod, dict.fromkeys(one.key for rule in found for one in rule.required))
     conflicts: list[_Conflict] = []
     for rule in found:
         tightened = [[*way, *_claims(f"rule {rule.name}", rule.required)] for way in ways]
