@@ -19,6 +19,9 @@ from webhook.errors import HandleError
 from webhook.objects import Names, Pod
 from webhook.review import Edit, PodReview
 
+HELD_STATE = "held"
+"""The key in a review's shared state that is true once a plugin has added a gate."""
+
 
 class Args(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Base of a plugin's arguments: immutable, checked strictly, camelCase in the file."""
@@ -116,7 +119,11 @@ class Holder(Protocol):
 
 @runtime_checkable
 class Releasing(Protocol):
-    """What a plugin that has a say when a held pod is released has as well."""
+    """What a plugin that has a say when a held pod is released has as well.
+
+    It is asked about the pods that it concerns, which are read again for that; a further method
+    `rechecks(pod)` may say of which it wants to be asked.
+    """
 
     def at_release(self, pod: Pod) -> Result:
         """Decide again about a pod that is due, as the cluster and the configuration now are.

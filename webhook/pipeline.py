@@ -13,15 +13,13 @@ from functools import partial
 
 from webhook import holds, values
 from webhook.errors import PluginFailedError
-from webhook.framework import Code, Context, Holder, Plugin, Releasing, Result
+from webhook.framework import HELD_STATE, Code, Context, Holder, Plugin, Releasing, Result
 from webhook.objects import Pod
 from webhook.review import AddGate, Edit, PodReview, RemoveAnnotation, SetAnnotation
 from webhook.runner import Observe, Runner, described, may_block
 
 REST_OF_PODS = "*"
 """The profile for every schedulerName that no other profile names."""
-HELD_STATE = "held"
-"""The key in a review's shared state that is true once a plugin has added a gate."""
 
 _WHOLE = ""  # in the place of a plugin's name: a whole extension point was measured
 _log = logging.getLogger("holdfast.plugins")
@@ -192,7 +190,8 @@ class Pipeline:
         """Tell whether a plugin wants a say when this pod is released."""
         profile = self.profile_for(pod)
         return profile is not None and any(
-            isinstance(plugin, Releasing) and _concerns(plugin, pod) for plugin in profile.plugins
+            isinstance(plugin, Releasing) and _wants_a_say(plugin, pod)
+            for plugin in profile.plugins
         )
 
     def at_release(self, pod: Pod) -> Verdict:
@@ -203,7 +202,7 @@ class Pipeline:
         edits: list[Edit] = []
         warnings: list[str] = []
         for plugin in profile.plugins:
-            if not isinstance(plugin, Releasing) or not _concerns(plugin, pod):
+            if not isinstance(plugin, Releasing) or not _wants_a_say(plugin, pod):
                 continue
             try:
                 call = partial(plugin.at_release, pod)
@@ -216,10 +215,10 @@ class Pipeline:
         return Verdict(Code.SUCCESS, edits, (), warnings)
 
 
-def _concerns(plugin: Plugin, pod: Pod) -> bool:
+def _wants_a_say(plugin: Plugin, pod: Pod) -> bool:
     """Tell whether to ask a plugin when a pod is released; one that fails is asked, and told of."""
     try:
-        return plugin.concerns(pod)
+        return bool(getattr(plugin, "rechecks", plugin.concerns)(pod))
     except Exception as exc:  # noqa: BLE001 - one plugin must not keep all pods
         _log.error("%s/%s: plugin %r failed: %s", *pod.key, plugin.name, described(exc))
         return True

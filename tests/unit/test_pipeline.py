@@ -38,9 +38,18 @@ from tests.unit.scripted import (
 )
 from webhook import holds
 from webhook.errors import PluginFailedError
-from webhook.framework import Code, Context, Plugin, Result, refuse, skip, success
+from webhook.framework import (
+    HELD_STATE,
+    Code,
+    Context,
+    Plugin,
+    Result,
+    refuse,
+    skip,
+    success,
+)
 from webhook.objects import Pod
-from webhook.pipeline import HELD_STATE, Verdict
+from webhook.pipeline import Verdict
 from webhook.review import AddGate, RemoveAnnotation, SetAnnotation
 
 # --- the profile -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tests.unit.builders import (
 from tests.unit.test_affinity import KEYS, WORDS, affinities, is_tightening
 from tests.unit.test_affinity import nodes as node_lists
 from tests.unit.test_affinity import pods as generated_pods
-from webhook import config, framework, pipeline, review
+from webhook import config, framework, review
 from webhook.errors import ConfigurationError
 from webhook.framework import Code, Context, Plugin, PluginClass, Releasing, Result
 from webhook.objects import Pod
@@ -85,7 +85,7 @@ def role(*values: str, operator: str = "In") -> Any:
 
 def mutate(pod: Any, *rules: Any, held: bool = False, **fields: Any) -> Result:
     found = read_review(pod, **fields)
-    state = {pipeline.HELD_STATE: True} if held else {}
+    state = {framework.HELD_STATE: True} if held else {}
     return place(*rules or [SPACE]).mutate(found.pod, Context(found, "*", CREATED_MS, state))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from webhook import affinity, holds, rules, values
-from webhook.framework import Args, Context, Handle, Result, refuse, skip, success
+from webhook.framework import HELD_STATE, Args, Context, Handle, Result, refuse, skip, success
 from webhook.objects import Pod
 from webhook.review import Edit, Requirement
 from webhook.rules import Rule
@@ -64,7 +64,7 @@ class Placement:
         reason = _left_alone(pod)
         if reason:
             return success(warnings=[f"holdfast: not placed: {reason}"])
-        held = _is_held(pod) or bool(context.state.get("held"))
+        held = _is_held(pod) or bool(context.state.get(HELD_STATE))
         now = [rule for rule in found if not (held and rule.resolve_at_release)]
         return _judged(pod, found, _edits(now))
 
@@ -80,6 +80,10 @@ class Placement:
         if reason:
             return success(warnings=[f"holdfast: the pods will not be placed: {reason}"])
         return _judged(pod, found)
+
+    def rechecks(self, pod: Pod) -> bool:
+        """Ask to be heard at release only where a rule was left for then."""
+        return any(rule.resolve_at_release for rule in self._for(pod, pod.metadata.namespace))
 
     def at_release(self, pod: Pod) -> Result:
         """Write what was left for the release, by the rules as they are now."""
