@@ -13,6 +13,7 @@ from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
 
 from bench.app import BareBridge, make_bridge, make_flask
 from webhook import gunicorn_conf
+from webhook.settings import KEEPALIVE, ServerSettings
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Stock(BaseApplication):  # type: ignore[misc]
             "bind": "127.0.0.1:0",
             "certfile": str(self._files.certfile),
             "keyfile": str(self._files.keyfile),
-            "keepalive": int(gunicorn_conf.KEEPALIVE),
+            "keepalive": int(KEEPALIVE),
             "control_socket_disable": True,
             "loglevel": "warning",
             "when_ready": self._tell_address,
@@ -60,7 +61,7 @@ def _holdfast(make_app: Callable[[], Any]) -> Callable[[Files], None]:
     def run(files: Files) -> None:
         gunicorn_conf.run(
             make_app,
-            gunicorn_conf.ServerSettings(
+            ServerSettings(
                 host="127.0.0.1",
                 port=0,
                 certfile=files.certfile,

@@ -21,6 +21,7 @@ from webhook.lookup import ClusterLookup
 from webhook.metrics import ControllerMetrics, ServerMetrics
 from webhook.pipeline import Pipeline
 from webhook.runner import Observe
+from webhook.settings import ServerSettings
 
 if TYPE_CHECKING:
     from webhook.cluster import Cluster
@@ -112,7 +113,7 @@ def serve(
 
     gunicorn_conf.run(
         make_app,
-        gunicorn_conf.ServerSettings(
+        ServerSettings(
             host=host,
             port=port,
             certfile=cert,

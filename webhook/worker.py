@@ -19,17 +19,15 @@ import os
 import socket
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
 from gunicorn.asgi.lifespan import LifespanManager  # type: ignore[import-untyped]
 from gunicorn.asgi.protocol import ASGIProtocol  # type: ignore[import-untyped]
 from gunicorn.workers.gasgi import ASGIWorker  # type: ignore[import-untyped]
 
+from webhook.settings import ServerSettings
 from webhook.tls import server_context
-
-if TYPE_CHECKING:
-    from webhook.gunicorn_conf import ServerSettings
 
 TICK = 0.25
 """Seconds between two looks at all connections, and at the master: how exact the limits are."""

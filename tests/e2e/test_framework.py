@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -57,8 +58,10 @@ def serve(plane: ControlPlane, tmp_path: Path, log: Path) -> Iterator[Serve]:
 
 def installed(package: Path, target: Path) -> Mapping[str, str]:
     """Install a plugin's package as a user would, and give the environment that has it."""
+    source = target.with_name("source")  # a copy: setuptools builds beside what it packs
+    shutil.copytree(package, source)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
-    command += [str(target), "--no-build-isolation", "--disable-pip-version-check", str(package)]
+    command += [str(target), "--no-build-isolation", "--disable-pip-version-check", str(source)]
     subprocess.run(command, check=True, timeout=110, capture_output=True)
     return {"PYTHONPATH": os.pathsep.join([str(target), str(ROOT)])}
 

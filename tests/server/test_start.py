@@ -12,6 +12,7 @@ from tests.server.conftest import Serve
 from tests.server.harness import PATIENCE, Pair, Server, everything_from, wait_until
 from webhook import gunicorn_conf
 from webhook.errors import StartError
+from webhook.settings import KEEPALIVE, ServerSettings
 
 
 def exit_status(server: Server) -> int:
@@ -144,7 +145,7 @@ def test_worker_ends_when_its_master_is_killed(serve: Serve) -> None:
 
 
 def test_gunicorn_is_told_what_makes_it_sound(pair: Pair) -> None:
-    settings = gunicorn_conf.ServerSettings(certfile=pair.certfile, keyfile=pair.keyfile)
+    settings = ServerSettings(certfile=pair.certfile, keyfile=pair.keyfile)
     told = gunicorn_conf._gunicorn_settings(settings, 3)
     assert told["http_parser"] == "python", "the C parser does not bound headers"
     assert told["asgi_lifespan"] == "on", "auto serves in spite of a failed start-up"
@@ -155,6 +156,6 @@ def test_gunicorn_is_told_what_makes_it_sound(pair: Pair) -> None:
 
 
 def test_keepalive_outlasts_go() -> None:
-    assert gunicorn_conf.KEEPALIVE == 95
-    settings = gunicorn_conf.ServerSettings(certfile=Path("a"), keyfile=Path("b"))
-    assert settings.keepalive == gunicorn_conf.KEEPALIVE
+    assert KEEPALIVE == 95
+    settings = ServerSettings(certfile=Path("a"), keyfile=Path("b"))
+    assert settings.keepalive == KEEPALIVE

@@ -21,6 +21,7 @@ import flask
 from webhook import gunicorn_conf
 from webhook.asgi import REVIEW, Bridge
 from webhook.errors import ConfigurationError, ReviewError
+from webhook.settings import ServerSettings
 from webhook.tls import load_pair
 
 
@@ -107,7 +108,7 @@ def main() -> None:
             **orders["bridge"],
         )
 
-    gunicorn_conf.run(make_app, gunicorn_conf.ServerSettings(on_tls=life.tls.append, **server))
+    gunicorn_conf.run(make_app, ServerSettings(on_tls=life.tls.append, **server))
 
 
 if __name__ == "__main__":
