@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,42 @@ from controlplane.launcher import ControlPlane
 from demo.command import Command
 from tests.e2e.world import World
 
+PLANES = pytest.StashKey[list[ControlPlane]]()
+"""The clusters that a test started for itself."""
+
 _numbers = itertools.count(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep the logs of the clusters of a test that failed, and name them in its report."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        planes = {id(plane): plane for plane in [*item.stash.get(PLANES, []), *_planes(item)]}
+        for plane in planes.values():
+            report.sections.append(("logs of the control plane", str(plane.keep_logs())))
+        for name, path in _logs(item):
+            report.sections.append((name, path.read_text(errors="replace")[-5_000:]))
+    del call
+    return report
+
+
+def _logs(item: pytest.Function) -> Iterator[tuple[str, Path]]:
+    for value in item.funcargs.values():
+        if isinstance(value, World) and value.holdfast is not None:
+            yield "log of the shared holdfast", value.holdfast.log
+        elif isinstance(value, Path) and value.is_file():
+            yield "log of the test's own holdfast", value
+
+
+def _planes(item: pytest.Function) -> Iterator[ControlPlane]:
+    for value in item.funcargs.values():
+        if isinstance(value, World):
+            yield value.plane
+        elif isinstance(value, ControlPlane):
+            yield value
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +75,7 @@ def world(control_plane: ControlPlane, holdfast: Command) -> World:
 
 
 @pytest.fixture
-def bare_world() -> Iterator[Callable[[], World]]:
+def bare_world(request: pytest.FixtureRequest) -> Iterator[Callable[[], World]]:
     """Clusters of the test's own, without Holdfast, to be harmed at will."""
     running: list[ControlPlane] = []
 
@@ -48,6 +83,7 @@ def bare_world() -> Iterator[Callable[[], World]]:
         plane = ControlPlane(nodes=3, audit=True)
         plane.start()
         running.append(plane)
+        request.node.stash.setdefault(PLANES, []).append(plane)
         return World.in_new_namespace(plane, _name())
 
     yield start
