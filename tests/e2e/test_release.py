@@ -204,3 +204,30 @@ def notes(world: World, name: str) -> dict[str, str]:
     """What Events say about a pod, by reason."""
     events = world.all("events.events.k8s.io")
     return {each["reason"]: each["note"] for each in events if each["regarding"]["name"] == name}
+
+
+def test_what_came_past_the_webhook_has_its_answer_too(
+    bare_world: Callable[[], World], log: Path
+) -> None:
+    """No webhook saw these pods; one waits by a key that no configuration names."""
+    world = bare_world()
+    held = "holdfast.dev/held"
+    gate = {"schedulingGates": [{"name": GATE}]}
+    world.apply(
+        pod("unreadable", {"delay": "soon", held: "delay=8s"}, **gate),
+        pod("key-has-left", {"old/delay": "8", held: "old/delay=8s"}, **gate),
+        pod("nothing-said", {}, **gate),
+        pod("lengthened", {"delay": "4"}, **gate),
+    )
+    world.kubectl("annotate", "pod", "lengthened", "--overwrite", "delay=8")
+    made = {each["metadata"]["name"]: created(each) for each in world.all("pods")}
+    with controller(world, log):
+        world.eventually(lambda: world.releases().keys() == made.keys())
+        waited = {name: at - made[name] for name, at in world.releases().items()}
+        del waited["nothing-said"]
+        assert {name: seconds for name, seconds in waited.items() if seconds < 8} == {}
+        world.eventually(lambda: "Released" in notes(world, "unreadable"))
+        assert '"soon" is no duration' in notes(world, "unreadable")["Released"]
+        assert "holdfast.dev/held decides instead" in notes(world, "unreadable")["Released"]
+        world.eventually(lambda: "Released" in notes(world, "nothing-said"))
+        assert "no annotation says" in notes(world, "nothing-said")["Released"]
