@@ -113,8 +113,10 @@ class Cluster:
         try:
             _load(configuration, kubeconfig, context)
         except kubernetes_config.ConfigException as exc:
+            named = f" {kubeconfig}" if kubeconfig else ""
+            reason = "no such file" if kubeconfig and not kubeconfig.exists() else _one_line(exc)
             raise StartError(
-                f"no usable kubeconfig ({_one_line(exc)}); name one with --kubeconfig or "
+                f"no usable kubeconfig{named} ({reason}); name one with --kubeconfig or "
                 "KUBECONFIG, or run in a pod with a ServiceAccount"
             ) from None
         configuration.retries = False  # a PATCH is retried by who knows what it means

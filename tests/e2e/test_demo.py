@@ -15,7 +15,7 @@ def test_make_run_tells_the_story_and_leaves_its_figures() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -62,7 +62,7 @@ def installed(package: Path, target: Path) -> Mapping[str, str]:
     shutil.copytree(package, source)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
     command += [str(target), "--no-build-isolation", "--disable-pip-version-check", str(source)]
-    subprocess.run(command, check=True, timeout=110, capture_output=True)
+    subprocess.run(command, check=True, timeout=240, capture_output=True)
     return {"PYTHONPATH": os.pathsep.join([str(target), str(ROOT)])}
 
 
