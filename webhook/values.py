@@ -17,7 +17,8 @@ SHOWN_CHARACTERS = 40
 """How much of a user's value a message or a log line repeats: warnings are cut at 256 bytes."""
 
 LONGEST_DURATION = 1_000
-"""Characters of a duration; a longer one is no duration that anybody meant."""
+"""Characters of a duration; a longer one is no duration that anybody meant. It also bounds what
+the pattern below can cost: possessive quantifiers would, but Python 3.11.2 matches them wrongly."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _DNS_LABEL = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
@@ -25,7 +26,7 @@ _DNS_SUBDOMAIN = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
 
 _SECONDS = re.compile(r"([+-]?)([0-9]+)")
 # possessive: nothing is remembered for a way back, which for megabytes would be gigabytes
-_DURATION = re.compile(r"([+-]?)((?:(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:ms|h|m|s))++)")
+_DURATION = re.compile(r"([+-]?)((?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ms|h|m|s))+)")
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ms|h|m|s)")
 _INSTANT = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,30}))?"

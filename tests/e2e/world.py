@@ -118,8 +118,8 @@ class World:
 
     def audit(self) -> list[Object]:
         """Read the API server's audit log, as far as it is about this namespace."""
-        lines = self.plane.audit_log.read_text().splitlines()
-        events = (json.loads(line) for line in lines)
+        lines = self.plane.audit_log.read_text().splitlines(keepends=True)
+        events = (json.loads(line) for line in lines if line.endswith("\n"))  # the last may grow
         return [
             event
             for event in events
