@@ -64,7 +64,10 @@ def test_a_taken_port_is_one_clear_line(world: World, log: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["dev", "--kubeconfig", "nowhere"], "holdfast: no usable kubeconfig nowhere (no such file); name one"),
+        (
+            ["dev", "--kubeconfig", "nowhere"],
+            "holdfast: no usable kubeconfig nowhere (no such file); name one",
+        ),
         (["check-config", "nowhere"], "holdfast: nowhere: cannot be read (No such file"),
     ],
     ids=["kubeconfig", "configuration"],
