@@ -7,7 +7,6 @@ lists, releases what is overdue at once, in order, and waits for the rest.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from webhook.objects import Names, Pod
 from webhook.reflector import Reflector
 from webhook.release_queue import Held, ReleaseQueue
 from webhook.releaser import Attempt, Decider, Outcome, Releaser, held_pod
+from webhook.retries import Retries
 from webhook.timekeeper import Timekeeper
 
 FIELD_SELECTOR = "spec.nodeName=,status.phase=Pending"
@@ -30,7 +30,6 @@ LONGEST_WAIT = 1.0
 """Seconds the loop sleeps at most: a laptop that slept, or a better clock, is noticed by then."""
 LAST_EVENTS_SECONDS = 2.0
 """How long the end waits for events that are still to be told."""
-RETRY_SECONDS, RETRY_LIMIT_SECONDS = 0.25, 30.0
 
 _log = logging.getLogger("holdfast.controller")
 
@@ -55,8 +54,7 @@ class Controller:
         self._decider = decider
         self._releaser = Releaser(api, decider)
         self._queue = ReleaseQueue()
-        self._retries: list[tuple[float, Names]] = []
-        self._failures: dict[Names, int] = {}
+        self._retries = Retries()
         self._under_way: set[Names] = set()
         self._changed = threading.Condition()
         self._stop = threading.Event()
@@ -179,7 +177,8 @@ class Controller:
         """Hand out what is due, then sleep until something may be."""
         with self._changed:
             local = self._now()
-            self._bring_up_retries(local)
+            while (key := self._retries.pop_due(local)) is not None:
+                self._queue.retry(key)
             passed = self._clock.surely_passed(local)
             if passed is not None:
                 self._hand_out(pool, int(passed * 1_000))
@@ -197,22 +196,11 @@ class Controller:
                 pool.submit(self._guarded, self._release, key, held)
 
     def _next_wait(self, local: float, passed: float | None) -> float:
-        wait = LONGEST_WAIT
-        if self._retries:
-            wait = min(wait, min(self._retries)[0] - local)
+        wait = min(LONGEST_WAIT, self._retries.next_at() - local)
         due_ms = self._queue.next_due_ms()
         if due_ms is not None and passed is not None and len(self._under_way) < WORKERS:
             wait = min(wait, due_ms / 1_000 - passed)
         return max(wait, 0.0)
-
-    def _bring_up_retries(self, local: float) -> None:
-        waiting = []
-        for at, key in self._retries:
-            if at <= local:
-                self._queue.retry(key)
-            else:
-                waiting.append((at, key))
-        self._retries = waiting
 
     # --- one release, in a thread of the pool --------------------------------------------------
 
@@ -244,11 +232,8 @@ class Controller:
         if attempt.outcome is Outcome.CHANGED:
             self._queue.retry(key)
         else:
-            failures = self._failures[key] = self._failures.get(key, 0) + 1
-            wait = min(RETRY_SECONDS * 2 ** (failures - 1), RETRY_LIMIT_SECONDS)
-            wait *= random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load
-            wait = max(wait, attempt.retry_after or 0.0)
-            self._retries.append((self._now() + wait, key))
+            at_least = attempt.retry_after or 0.0
+            wait = self._retries.failed(key, now=self._now(), at_least=at_least)
             _log.warning(
                 "release of %s/%s failed: %s; next try in %.1f s", *key, attempt.reason, wait
             )
@@ -271,7 +256,7 @@ class Controller:
         if held is not None:
             self._decider.forget(held.uid)
             self._queue.discard(key)
-        self._failures.pop(key, None)
+        self._retries.forget(key)
 
     def _tell(self, key: Names, held: Held, reason: str, note: str, *, warning: bool) -> None:
         self._told.record(events.Event(key, held.uid, reason, note, warning))

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from webhook.retries import FIRST_SECONDS, LIMIT_SECONDS, Retries
+
+ONE, OTHER = ("default", "one"), ("default", "other")
+
+
+def test_waits_double_up_to_the_limit() -> None:
+    retries = Retries()
+    waits = [retries.failed(ONE, now=0, at_least=0) for _ in range(12)]
+    limits = [min(FIRST_SECONDS * 2**number, LIMIT_SECONDS) for number in range(12)]
+    assert all(limit / 2 <= wait <= limit for limit, wait in zip(limits, waits, strict=True))
+
+
+def test_a_server_that_asks_for_longer_is_heard() -> None:
+    assert Retries().failed(ONE, now=0, at_least=40) == 40
+
+
+def test_pods_come_up_in_the_order_in_which_their_waits_end() -> None:
+    retries = Retries()
+    retries.failed(ONE, now=100, at_least=9)
+    retries.failed(OTHER, now=100, at_least=5)
+    assert retries.next_at() == 105
+    assert retries.pop_due(104.9) is None
+    assert [retries.pop_due(109), retries.pop_due(109), retries.pop_due(109)] == [OTHER, ONE, None]
+    assert retries.next_at() == float("inf")
+
+
+def test_a_pod_that_is_forgotten_begins_anew() -> None:
+    retries = Retries()
+    for _ in range(8):
+        retries.failed(ONE, now=0, at_least=0)
+    retries.forget(ONE)
+    retries.forget(OTHER)
+    assert retries.failed(ONE, now=0, at_least=0) <= FIRST_SECONDS
