@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from webhook import config, guard, logs, plugins
+from webhook import guard, logs, process, wiring
 from webhook.errors import HoldfastError, StartError
 from webhook.framework import Handle
 from webhook.lookup import ClusterLookup
 from webhook.metrics import ControllerMetrics, ServerMetrics
-from webhook.pipeline import Pipeline
-from webhook.runner import Observe
 from webhook.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from webhook.cluster import Cluster
-    from webhook.controller import Controller
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,8 +90,8 @@ def serve(
     logs.set_up(log_level.upper())
     metrics = ServerMetrics()
     handle = Handle()
-    handle.connect(lookup=ClusterLookup(lambda: _connect(kubeconfig, context)))
-    pipeline = _pipeline(config_path, metrics.observe_plugin, handle)
+    handle.connect(lookup=ClusterLookup(lambda: wiring.connect(kubeconfig, context)))
+    pipeline = wiring.pipeline(config_path, metrics.observe_plugin, handle)
 
     def make_app() -> asgi.Bridge:
         flask = app.create_app(pipeline, metrics)
@@ -148,16 +139,16 @@ def controller(
 
     logs.set_up(log_level.upper())
     metrics = ControllerMetrics()
-    _, _, loop = _controller(kubeconfig, context, config_path, metrics)
+    _, _, loop = wiring.controller(kubeconfig, context, config_path, metrics)
     health = HealthServer(
         health_host, health_port, ready=lambda: loop.synced, exposition=metrics.exposition
     )
     health.start()
-    _on_signals(loop.stop)
+    process.on_signals(loop.stop)
     if exit_with_stdin:
-        _on_end_of_stdin(loop.stop)
+        process.on_end_of_stdin(loop.stop)
     if ready_file is not None:
-        _write(ready_file, f"{health_host}:{health.port}")
+        process.write_whole(ready_file, f"{health_host}:{health.port}\n")
     try:
         loop.run()
     finally:
@@ -201,12 +192,12 @@ def dev(
 
     logs.set_up(log_level.upper())
     metrics = ControllerMetrics()
-    cluster, pipeline, loop = _controller(kubeconfig, context, config_path, metrics)
+    cluster, pipeline, loop = wiring.controller(kubeconfig, context, config_path, metrics)
     cluster.request("GET", "/version")
     stop = threading.Event()
-    _on_signals(stop.set)
+    process.on_signals(stop.set)
     if exit_with_stdin:
-        _on_end_of_stdin(stop.set)
+        process.on_end_of_stdin(stop.set)
 
     health = HealthServer(
         "127.0.0.1", health_port, ready=lambda: loop.synced, exposition=metrics.exposition
@@ -219,7 +210,7 @@ def dev(
         )
         click.echo(f"holdfast: the controller's metrics: http://127.0.0.1:{health.port}/metrics")
         if ready_file is not None:
-            _write(ready_file, address)
+            process.write_whole(ready_file, f"{address}\n")
 
     arguments = ["--log-level", log_level]
     arguments += ["--config", str(config_path)] if config_path else []
@@ -245,7 +236,7 @@ def dev(
 @click.argument("file", type=_FILE)
 def check_config(file: Path) -> None:
     """Check a configuration file, as a start would."""
-    pipeline = _pipeline(file, _unobserved)
+    pipeline = wiring.pipeline(file, wiring.unobserved)
     for profile in pipeline.profiles.values():
         names = ", ".join(plugin.name for plugin in profile.plugins) or "no plugin"
         click.echo(f"{file}: profile {profile.name}: {names}")
@@ -255,89 +246,8 @@ def check_config(file: Path) -> None:
 @_config_option
 def policies(*, config_path: Path | None) -> None:
     """Print the admission policies that guard holds, and Holdfast itself, as YAML."""
-    pipeline = _pipeline(config_path, _unobserved)
+    pipeline = wiring.pipeline(config_path, wiring.unobserved)
     click.echo(guard.manifest(guard.policies(pipeline)), nl=False)
-
-
-def _pipeline(path: Path | None, observe: Observe, handle: Handle | None = None) -> Pipeline:
-    return config.build_pipeline(
-        config.load(path),
-        plugins.registry(),
-        source=str(path or "the default configuration"),
-        timer=time.perf_counter,
-        observe=observe,
-        handle=handle,
-    )
-
-
-def _connect(
-    kubeconfig: Path | None,
-    context: str | None,
-    on_answer: Callable[[Any], None] | None = None,
-) -> Cluster:
-    from webhook.cluster import Cluster  # noqa: PLC0415 - the kubernetes client is slow to import
-
-    return Cluster.connect(kubeconfig, context, on_answer=on_answer)
-
-
-def _controller(
-    kubeconfig: Path | None,
-    context: str | None,
-    config_path: Path | None,
-    metrics: ControllerMetrics,
-) -> tuple[Cluster, Pipeline, Controller]:
-    from webhook.clock import ServerClock  # noqa: PLC0415
-    from webhook.cluster import boot_time  # noqa: PLC0415
-    from webhook.controller import Controller  # noqa: PLC0415
-    from webhook.events import Recorder  # noqa: PLC0415
-
-    handle = Handle()
-    pipeline = _pipeline(config_path, _unobserved, handle)
-    clock = ServerClock()
-    cluster = _connect(
-        kubeconfig,
-        context,
-        lambda timing: clock.observe(sent=timing.sent, received=timing.received, date=timing.date),
-    )
-
-    def server_ms() -> int:
-        return int((clock.surely_passed(boot_time()) or time.time()) * 1_000)
-
-    recorder = Recorder(cluster, now_ms=server_ms, on_dropped=metrics.events_dropped.inc)
-    controller = Controller(cluster, pipeline, clock, metrics, told=recorder)
-    handle.connect(lookup=ClusterLookup(lambda: cluster), held=controller, tell=controller.tell)
-    return cluster, pipeline, controller
-
-
-def _unobserved(
-    *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
-) -> None:
-    """Take a measurement that nobody reads."""
-
-
-def _on_signals(stop: Callable[[], None]) -> None:
-    def handle(_number: int, _frame: object) -> None:
-        # not here: the interrupted code may hold the very lock that stopping needs
-        threading.Thread(target=stop, name="stop").start()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handle)
-
-
-def _on_end_of_stdin(stop: Callable[[], None]) -> None:
-    def wait() -> None:
-        while os.read(sys.stdin.fileno(), 1 << 10):
-            pass
-        stop()
-
-    threading.Thread(target=wait, name="stdin", daemon=True).start()
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a small file that a reader sees whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text + "\n")
-    partial.replace(path)
 
 
 def main() -> None:

@@ -40,7 +40,6 @@ class Metadata(_Object, frozen=True):
     uid: str = ""
     resource_version: str = ""
     creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     finalizers: list[str] | None = None

@@ -18,7 +18,6 @@ import logging
 import os
 import socket
 import ssl
-from pathlib import Path
 from typing import Any
 
 from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
@@ -26,6 +25,7 @@ from gunicorn.asgi.lifespan import LifespanManager  # type: ignore[import-untype
 from gunicorn.asgi.protocol import ASGIProtocol  # type: ignore[import-untyped]
 from gunicorn.workers.gasgi import ASGIWorker  # type: ignore[import-untyped]
 
+from webhook.process import write_whole
 from webhook.settings import ServerSettings
 from webhook.tls import server_context
 
@@ -198,7 +198,7 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
         address = _address(self.sockets[0].getsockname())
         _logger.info("serving on https://%s", address)
         if self.settings.ready_file is not None:
-            _write_whole(self.settings.ready_file, address)
+            write_whole(self.settings.ready_file, address)
 
     def _told_to_stop(self) -> bool:
         return self.draining or not self.alive or self.ppid != os.getppid()
@@ -321,10 +321,3 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
 def _address(name: tuple[Any, ...]) -> str:
     host, port = name[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file that no reader can see half-written."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
