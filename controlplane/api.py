@@ -1,10 +1,11 @@
-"""The few calls that the launcher itself makes, over HTTPS with a client certificate."""
+"""The few calls that the launcher itself makes, over HTTPS, mostly with a client certificate."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,24 @@ from controlplane.errors import ControlPlaneError
 from controlplane.pki import Files
 
 _TIMEOUT = 10.0  # seconds
+_CREATE_TIMEOUT = 60.0  # seconds; a busy machine takes ten for a definition of 300 KB
+_JSON = "application/json"
+_CONTENT = {
+    "GET": _JSON,
+    "POST": _JSON,
+    "DELETE": _JSON,
+    "PATCH": "application/merge-patch+json",
+}
 
 
 class Api:
     """One server on loopback. Each call has a connection of its own: they are few."""
 
-    def __init__(self, port: int, ca: Path, client: Files) -> None:
+    def __init__(self, port: int, ca: Path, client: Files | None = None) -> None:
         self._port = port
         self._context = ssl.create_default_context(cafile=str(ca))
-        self._context.load_cert_chain(client.certificate, client.key)
+        if client is not None:
+            self._context.load_cert_chain(client.certificate, client.key)
 
     def ok(self, path: str) -> bool:
         """Tell whether the server answers 200 there; False also while it does not answer."""
@@ -33,15 +43,24 @@ class Api:
         """Read an object; None if there is none. Raises ControlPlaneError on any other answer."""
         return self._object("GET", path, None)
 
-    def create(self, path: str, body: dict[str, Any]) -> None:
-        """Create an object, or leave it as it is. Raises ControlPlaneError if it is refused."""
-        self._object("POST", path, body)
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Create an object; None if it is there already, and left as it is.
+
+        Raises ControlPlaneError if it is refused.
+        """
+        return self._object("POST", path, body)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> None:
+        """Merge into an object, if it is there. Raises ControlPlaneError if it is refused."""
+        self._object("PATCH", path, body)
 
     def delete(self, path: str) -> None:
         """Delete an object, if it is there. Raises ControlPlaneError if that is refused."""
         self._object("DELETE", path, None)
 
-    def _object(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _object(
+        self, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> dict[str, Any] | None:
         try:
             status, content = self._call(method, path, body)
         except (OSError, http.client.HTTPException) as error:
@@ -57,17 +76,18 @@ class Api:
         return parsed
 
     def _call(
-        self, method: str, path: str, body: dict[str, Any] | None = None
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> tuple[int, bytes]:
+        timeout = _CREATE_TIMEOUT if method == "POST" else _TIMEOUT
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", self._port, context=self._context, timeout=_TIMEOUT
+            "127.0.0.1", self._port, context=self._context, timeout=timeout
         )
         try:
             connection.request(
                 method,
                 path,
                 None if body is None else json.dumps(body),
-                {"Content-Type": "application/json", "Accept": "application/json"},
+                {"Content-Type": _CONTENT[method], "Accept": _JSON},
             )
             answer = connection.getresponse()
             return answer.status, answer.read()

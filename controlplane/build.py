@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from controlplane import cache
+from controlplane import cache, versions
 from controlplane.compiler import Compiler
 from controlplane.errors import ControlPlaneError
 from controlplane.golang import ensure_go
@@ -14,19 +14,19 @@ from controlplane.progress import Report, Step, console_report
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 """As in envtest: names a folder with etcd, kube-apiserver and kubectl to use instead."""
-_NOT_FROM_ASSETS = {"kwok"}  # its Stage files belong to the version that is built here
+_NOT_FROM_ASSETS = {"kwok", "kubevirt-objects"}  # the files beside them belong to our versions
 
 
 def ensure(report: Report | None = None, modules: ModuleSet = KUBERNETES) -> Path:
     """Give the folder with the set's binaries, building them if they are not cached.
 
     `report` is told the progress; None shows it on standard error. Beside the folder lie the
-    set's files (for Kubernetes: `stages/`). Raises ControlPlaneError.
+    set's files (for Kubernetes `stages/`, for KubeVirt `objects.json`). Raises ControlPlaneError.
     """
     if report is None:
         with console_report() as shown:
             return ensure(shown, modules)
-    assets = _assets(modules)
+    assets = _of_version(modules, report) or _assets(modules)
     if not assets:
         return _cached(modules, report) / "bin"
     missing = modules.only(modules.packages.keys() - assets.keys())
@@ -38,7 +38,7 @@ def ensure(report: Report | None = None, modules: ModuleSet = KUBERNETES) -> Pat
 def is_complete(folder: Path, modules: ModuleSet) -> bool:
     """Tell whether everything of the set is in `folder`, also after somebody tidied there."""
     return all(os.access(folder / "bin" / name, os.X_OK) for name in modules.packages) and all(
-        (folder / path).is_file() for path in modules.files
+        (folder / path).is_file() for path in modules.beside()
     )
 
 
@@ -54,6 +54,16 @@ def _cached(modules: ModuleSet, report: Report) -> Path:
             with cache.publishing(folder) as unfinished:
                 Compiler(go, modules, folder.with_suffix(".log"), report).build(unfinished)
     return folder
+
+
+def _of_version(modules: ModuleSet, report: Report) -> dict[str, Path]:
+    """Build those of the set's binaries of which the environment asks for an older version."""
+    version = os.environ.get(versions.VARIABLE)
+    older = versions.pinned(version) if version and modules is KUBERNETES else None
+    if older is None:
+        return {}
+    folder = _cached(older, report) / "bin"
+    return {name: folder / name for name in older.packages}
 
 
 def _assets(modules: ModuleSet) -> dict[str, Path]:
@@ -75,7 +85,7 @@ def _linked(assets: dict[str, Path], built: Path, missing: ModuleSet) -> Path:
     """Make a folder in which the given binaries and the built ones lie together, as links."""
     links = {f"bin/{name}": path for name, path in assets.items()}
     links |= {f"bin/{name}": built / "bin" / name for name in missing.packages}
-    links |= {path: built / path for path in missing.files}
+    links |= {path: built / path for path in missing.beside()}
     target = cache.root() / f"assets-{cache.digest([repr(sorted(links.items())).encode()])}"
     with cache.locked(target.with_suffix(".lock")):
         if not all((target / path).exists() for path in links):

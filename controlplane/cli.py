@@ -5,17 +5,21 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 import click
 
+from controlplane import image, node_sandbox, versions
 from controlplane.build import ensure
-from controlplane.components import NAMES
 from controlplane.errors import ControlPlaneError
+from controlplane.golang import ensure_go
+from controlplane.kubevirt import install
 from controlplane.launcher import ControlPlane
+from controlplane.modules import KUBERNETES, SETS
+from controlplane.progress import console_report
 
 _CHECK_INTERVAL = 1.0  # seconds between looks at whether all components still run
 
@@ -26,10 +30,28 @@ def main() -> None:
 
 
 @main.command()
-def build() -> None:
-    """Build the programs into the user's cache, and print the folder."""
+@click.argument("names", nargs=-1, type=click.Choice(tuple(SETS)))
+def build(names: Sequence[str]) -> None:
+    """Build programs into the user's cache, and print their folders; Kubernetes' by default."""
     with _one_line_errors():
-        click.echo(ensure())
+        for name in names or (KUBERNETES.name,):
+            click.echo(ensure(modules=SETS[name]))
+
+
+@main.command(name="versions")
+def list_versions() -> None:
+    """Name the versions of Kubernetes that can be run, oldest first."""
+    with _one_line_errors():
+        for version in [*versions.available(), versions.NEWEST]:
+            click.echo(version)
+
+
+@main.command()
+@click.argument("version")
+def pin(version: str) -> None:
+    """Pin the modules of another VERSION of Kubernetes, such as 1.30.14."""
+    with _one_line_errors(), console_report() as report:
+        click.echo(versions.pin(version, ensure_go(report)))
 
 
 @main.command()
@@ -38,11 +60,14 @@ def build() -> None:
     "--port", type=click.IntRange(1, 65535), help="The API server's; default: a free one."
 )
 @click.option("--audit", is_flag=True, help="Write an audit log.")
-def up(*, nodes: int, port: int | None, audit: bool) -> None:
+@click.option("--kubevirt", is_flag=True, help="With KubeVirt's virt-controller.")
+def up(*, nodes: int, port: int | None, audit: bool, kubevirt: bool) -> None:
     """Run a cluster until Ctrl-C or SIGTERM."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore SIGINT
         signal.signal(number, _terminate)
     with _one_line_errors(), ControlPlane(nodes=nodes, port=port, audit=audit) as control_plane:
+        if kubevirt:
+            install(control_plane)
         click.echo(f"export KUBECONFIG={control_plane.kubeconfig}")
         click.echo(f"export PATH={control_plane.bin}:$PATH")
         if audit:
@@ -50,8 +75,25 @@ def up(*, nodes: int, port: int | None, audit: bool) -> None:
         click.echo("# running; Ctrl-C stops it and removes everything", err=True)
         while True:
             time.sleep(_CHECK_INTERVAL)
-            for name in NAMES:
+            for name in control_plane.names:
                 control_plane.process(name).check()
+
+
+@main.command(name="image")
+@click.argument("tags", nargs=-1, required=True)
+def build_image(*, tags: tuple[str, ...]) -> None:
+    """Build Holdfast's image with each of TAGS, and print the archives; on Linux as root."""
+    with _one_line_errors(), console_report() as report:
+        for tag in tags:
+            click.echo(image.build(tag, report))
+
+
+@main.command()
+@click.argument("command", nargs=-1, required=True)
+def sandbox(*, command: tuple[str, ...]) -> None:
+    """Run a command where a real node may run, on Linux as root."""
+    with _one_line_errors():
+        sys.exit(node_sandbox.run(command))
 
 
 @contextmanager

@@ -57,6 +57,7 @@ class Compiler:
         require_room(places, WARM_BYTES if stale < _WARM_PACKAGES else COLD_BYTES)
         self._install(folder / "bin", stale)
         self._copy_files(folder)
+        self._print_files(folder)
 
     def _downloaded(self, module_cache: Path) -> bool:
         return (module_cache / "cache" / "download" / self._modules.landmark).is_dir()
@@ -92,6 +93,15 @@ class Compiler:
             shipped = Path(self._run(listing).strip()) / source
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(shipped, folder / path)
+
+    def _print_files(self, folder: Path) -> None:
+        """Have the binaries of ours print their files."""
+        for path, name in self._modules.printed.items():
+            done = subprocess.run([folder / "bin" / name], capture_output=True, check=False)
+            if done.returncode != 0:
+                said = done.stderr.decode(errors="replace").strip()
+                raise ControlPlaneError(f"{name} ended with {done.returncode}: {said}")
+            (folder / path).write_bytes(done.stdout)
 
     def _run(self, arguments: Sequence[str], count: _Counter | None = None) -> str:
         """Run Go and give its standard output; standard error goes to the log and is counted."""

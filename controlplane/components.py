@@ -19,9 +19,12 @@ SCHEDULER = "kube-scheduler"
 KWOK = "kwok"
 FRONT_PROXY = "front-proxy-client"
 """No component, but a name in a certificate: the API server as a client of aggregated ones."""
+API_SERVER_CLIENT = "kube-apiserver-kubelet-client"
+"""Likewise: the API server as a client of kubelets."""
 NAMES = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 """In the order in which they start; they stop in the other."""
 
+LOOPBACK = "127.0.0.1"
 SERVICE_RANGE = "10.0.0.0/16"
 _POD_RANGE = "10.128.0.0/12"
 _LEASE_SECONDS = 40  # the kubelet's own; much shorter, and a busy machine lets nodes flap
@@ -55,6 +58,7 @@ class Plan:
     pairs: Mapping[str, Files]
     """Each component's certificate and key: for serving, etcd's for both directions."""
     kubeconfigs: Mapping[str, Path]
+    address: str = LOOPBACK
     stages: Sequence[Path] = ()
     audit: bool = False
     durable: bool = False
@@ -93,8 +97,6 @@ def _etcd(plan: Plan) -> list[str]:
 def _api_server(plan: Plan) -> list[str]:
     flags = [
         *_serving(plan, API_SERVER, plan.ports.api),
-        "--advertise-address=127.0.0.1",
-        "--endpoint-reconciler-type=none",  # endpoints on loopback are refused, and not needed
         f"--etcd-servers=https://127.0.0.1:{plan.ports.etcd}",
         f"--etcd-cafile={plan.etcd_ca.certificate}",
         f"--etcd-certfile={plan.pairs[ETCD].certificate}",
@@ -115,6 +117,16 @@ def _api_server(plan: Plan) -> list[str]:
         f"--service-account-key-file={plan.token_public}",
         f"--service-account-signing-key-file={plan.token_key}",
     ]
+    if plan.address == LOOPBACK:  # an endpoint there is refused, and not needed
+        flags += [f"--advertise-address={LOOPBACK}", "--endpoint-reconciler-type=none"]
+    else:
+        flags += [
+            "--bind-address=0.0.0.0",
+            f"--advertise-address={plan.address}",
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--kubelet-client-certificate={plan.pairs[API_SERVER_CLIENT].certificate}",
+            f"--kubelet-client-key={plan.pairs[API_SERVER_CLIENT].key}",
+        ]
     if plan.audit:
         flags += [
             f"--audit-policy-file={plan.layout.audit_policy}",

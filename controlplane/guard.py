@@ -32,6 +32,14 @@ class Guard:
         """Have the folder removed when we are gone."""
         self._tell(f"remove {folder}\n")
 
+    def removes_cgroup(self, name: str) -> None:
+        """Have the control group removed when we are gone."""
+        self._tell(f"cgroup {name}\n")
+
+    def restores(self, setting: Path) -> None:
+        """Have the file of the kernel's say again what it says now, when we are gone."""
+        self._tell(f"write {setting} {setting.read_text().strip()}\n")
+
     def close(self) -> None:
         """Let the reaper do its work now, and wait for it."""
         if self._reaper.stdin is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import yaml
 
@@ -14,6 +14,19 @@ from certs.authority import KeyPair
 
 def kubeconfig(server: str, ca: bytes, user: str, pair: KeyPair) -> bytes:
     """Make a kubeconfig for one user of one server, with the certificates inside."""
+    proof = {
+        "client-certificate-data": _data(pair.certificate),
+        "client-key-data": _data(pair.key),
+    }
+    return _kubeconfig(server, ca, user, proof)
+
+
+def token_kubeconfig(server: str, ca: bytes, user: str, token: str) -> bytes:
+    """Make a kubeconfig for a user who shows a token, as a ServiceAccount does."""
+    return _kubeconfig(server, ca, user, {"token": token})
+
+
+def _kubeconfig(server: str, ca: bytes, user: str, proof: Mapping[str, str]) -> bytes:
     content = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -24,15 +37,7 @@ def kubeconfig(server: str, ca: bytes, user: str, pair: KeyPair) -> bytes:
                 "cluster": {"server": server, "certificate-authority-data": _data(ca)},
             }
         ],
-        "users": [
-            {
-                "name": user,
-                "user": {
-                    "client-certificate-data": _data(pair.certificate),
-                    "client-key-data": _data(pair.key),
-                },
-            }
-        ],
+        "users": [{"name": user, "user": dict(proof)}],
         "contexts": [{"name": "holdfast", "context": {"cluster": "holdfast", "user": user}}],
     }
     return yaml.safe_dump(content, sort_keys=False).encode()

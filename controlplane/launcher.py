@@ -2,65 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from controlplane import cache, components, nodes
+from controlplane import cache, components
+from controlplane.api import Api
+from controlplane.bringup import Running, Started, bring_up
 from controlplane.build import ensure
-from controlplane.components import Plan
-from controlplane.errors import ControlPlaneError, PortTakenError, from_os_error
+from controlplane.errors import ControlPlaneError, from_os_error
 from controlplane.guard import Guard
-from controlplane.kubeconfig import kubeconfig
-from controlplane.layout import Layout, write_private
-from controlplane.pki import Files, Pki
-from controlplane.ports import port_taken
-from controlplane.preparation import choose_ports, prepare, server_url, write_kubeconfig
-from controlplane.process import Process
+from controlplane.kubectl import TIMEOUT as KUBECTL_TIMEOUT
+from controlplane.kubectl import Kubectl
+from controlplane.layout import Layout
+from controlplane.pki import Files
+from controlplane.preparation import server_url, write_kubeconfig
+from controlplane.process import STOP_TIMEOUT, Process
+from controlplane.processes import Processes
 from controlplane.progress import Report
-from controlplane.readiness import Readiness
 from controlplane.settings import Settings
 
 KEPT_LOGS = Path(__file__).resolve().parent.parent / "build" / "logs"
 """Where the logs of a failed control plane are kept."""
-_ATTEMPTS = 4
-_KUBECTL_TIMEOUT = 90.0
-_STOP_ORDER = (
-    (components.KWOK, components.SCHEDULER, components.CONTROLLER_MANAGER),
-    (components.API_SERVER,),
-    (components.ETCD,),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """What exists between start and stop."""
-
-    bin: Path
-    layout: Layout
-    guard: Guard
-    resources: ExitStack
-
-
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """What one successful attempt made."""
-
-    plan: Plan
-    pki: Pki
-    processes: Mapping[str, Process]
-
-
-def _nothing() -> None:
-    """Do nothing before a start."""
 
 
 class ControlPlane:
@@ -75,6 +43,7 @@ class ControlPlane:
         self,
         *,
         nodes: int = 3,
+        address: str = components.LOOPBACK,
         audit: bool = False,
         directory: Path | None = None,
         port: int | None = None,
@@ -89,6 +58,7 @@ class ControlPlane:
         usual = Settings()
         self._settings = Settings(
             nodes=nodes,
+            address=address,
             audit=audit,
             port=port,
             durable=durable,
@@ -100,9 +70,8 @@ class ControlPlane:
         )
         self._chosen_directory = directory
         self._report = report
-        self._running: _Running | None = None
-        self._started: _Started | None = None
-        self._processes: dict[str, Process] = {}
+        self._running: Running | None = None
+        self._started: Started | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -130,7 +99,7 @@ class ControlPlane:
         binaries = ensure(self._report)
         try:
             self._running = self._open(binaries)
-            self._started = self._attempts(self._running)
+            self._started = bring_up(self._running, self._settings)
         except ControlPlaneError as error:
             text = str(error)
             if self._running is not None and str(self.logs) in text:
@@ -143,7 +112,8 @@ class ControlPlane:
 
     def stop(self) -> None:
         """Stop everything and remove what is temporary. A second call does nothing."""
-        self._stop_processes()
+        if self._running is not None:
+            self._running.processes.stop()
         running, self._running, self._started = self._running, None, None
         if running is not None:
             running.resources.close()
@@ -185,13 +155,44 @@ class ControlPlane:
         """The API server's URL."""
         return server_url(self._made().plan.ports)
 
+    @property
+    def api(self) -> Api:
+        """The API server, to an admin."""
+        return self._made().api
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The components, those that were added too."""
+        return self._now().processes.names
+
     def process(self, name: str) -> Process:
         """Give a component, to kill, pause or restart it. Raises ControlPlaneError if unknown."""
-        if name not in self._processes:
-            raise ControlPlaneError(
-                f"no component {name!r} is running; there are {', '.join(components.NAMES)}"
-            )
-        return self._processes[name]
+        return self._now().processes[name]
+
+    def add(
+        self,
+        name: str,
+        command: Sequence[str],
+        is_ready: Callable[[], bool],
+        *,
+        wait: bool = True,
+        stop_timeout: float = STOP_TIMEOUT,
+    ) -> Process:
+        """Run a further component beside the others, and wait until it is ready if told so.
+
+        Its log lies with theirs, `process` gives it, and it is stopped before them, or killed after
+        `stop_timeout` seconds. Raises ControlPlaneError if it does not come up, or one of that name
+        is there already.
+        """
+        processes = self._now().processes
+        process = processes.start(name, command, is_ready, stop_timeout=stop_timeout)
+        if wait:
+            process.wait_ready()
+        return process
+
+    def certificate(self, name: str, dns_names: Sequence[str] = ()) -> Files:
+        """Issue a server's certificate for loopback, signed by the cluster's CA."""
+        return self._made().pki.server(name, dns_names=dns_names)
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
         """Write a kubeconfig for a user with a client certificate of its own."""
@@ -205,30 +206,18 @@ class ControlPlane:
         stdin: str | None = None,
         check: bool = True,
         kubeconfig: Path | None = None,
-        timeout: float = _KUBECTL_TIMEOUT,
+        timeout: float = KUBECTL_TIMEOUT,
     ) -> str:
         """Run kubectl, as the admin unless another kubeconfig is given, and give what it prints.
 
         Raises ControlPlaneError with what it complains of when it fails (unless `check` is False)
         or takes longer than `timeout` seconds.
         """
-        quiet = {"KUBECACHEDIR": str(self.directory / "kubectl-cache"), "KUBERC": "off"}
-        shown = f"kubectl {' '.join(arguments)}"
-        try:
-            done = subprocess.run(
-                [self.bin / "kubectl", "--kubeconfig", kubeconfig or self.kubeconfig, *arguments],
-                input=stdin or "",
-                env={**os.environ, **quiet},
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ControlPlaneError(f"{shown}: no answer in {timeout:.0f} s") from error
-        if check and done.returncode != 0:
-            raise ControlPlaneError(f"{shown}: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout
+        binary, cache = self.bin / "kubectl", self.directory / "kubectl-cache"
+        chosen = kubeconfig or self.kubeconfig
+        return Kubectl(binary, cache).run(
+            arguments, kubeconfig=chosen, stdin=stdin, check=check, timeout=timeout
+        )
 
     def keep_logs(self) -> Path:
         """Copy the logs to where they outlive this control plane, and tell where."""
@@ -240,18 +229,18 @@ class ControlPlane:
             shutil.copytree(self.logs, target, dirs_exist_ok=True)
         return target
 
-    def _now(self) -> _Running:
+    def _now(self) -> Running:
         if self._running is None:
             raise ControlPlaneError("this control plane is not running; start it first")
         return self._running
 
-    def _made(self) -> _Started:
+    def _made(self) -> Started:
         self._now()
         if self._started is None:
             raise ControlPlaneError("this control plane is still starting")
         return self._started
 
-    def _open(self, binaries: Path) -> _Running:
+    def _open(self, binaries: Path) -> Running:
         """Make the folder, and have somebody watch over it before there is anything to watch."""
         with ExitStack() as stack:
             guard = Guard()
@@ -269,70 +258,4 @@ class ControlPlane:
                 raise from_os_error(error, directory) from error
             taken = f"another control plane runs in {directory}; choose another directory"
             stack.enter_context(cache.lock_now(directory / "lock", taken))
-            return _Running(binaries, layout, guard, stack.pop_all())
-
-    def _attempts(self, running: _Running) -> _Started:
-        """Start on free ports, and again on others where one was taken in between."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return self._attempt(running)
-            except PortTakenError as error:
-                self._stop_processes()
-                if self._settings.port is not None and f"{components.API_SERVER} ended" in str(
-                    error
-                ):
-                    raise port_taken(self._settings.port) from error
-                if attempt == _ATTEMPTS:
-                    raise
-                for log in running.layout.logs.iterdir():
-                    log.unlink()
-        raise AssertionError
-
-    def _attempt(self, running: _Running) -> _Started:
-        layout = running.layout
-        pki = Pki(layout.pki)
-        ports = choose_ports(self._settings.port)
-        plan = prepare(running.bin, layout, pki, ports, self._settings)
-        admin, files = pki.admin()
-        ca = pki.ca.certificate.read_bytes()
-        write_private(layout.kubeconfig, kubeconfig(server_url(ports), ca, "admin", admin))
-        self._start_all(running, plan, files)
-        return _Started(plan, pki, self._processes)
-
-    def _start_all(self, running: _Running, plan: Plan, admin: Files) -> None:
-        """Start etcd, then the API server, then the others together."""
-        readiness = Readiness(plan, admin, self._settings.nodes)
-        self._processes = {
-            name: Process(
-                name,
-                plan.command(name),
-                log=running.layout.log(name),
-                guard=running.guard,
-                is_ready=readiness.of(name),
-                before_start=readiness.leases.release if name == components.KWOK else _nothing,
-            )
-            for name in components.NAMES
-        }
-        first, second, *others = self._processes.values()
-        for process in (first, second):
-            process.start()
-            process.wait_ready()
-        readiness.leases.make_room()
-        for process in others:
-            process.start()
-        for index in range(1, self._settings.nodes + 1):
-            labels = self._settings.node_labels(index)
-            made = nodes.node(index, labels, self._settings.node_capacity)
-            readiness.api.create("/api/v1/nodes", made)
-        for process in others:
-            process.wait_ready()
-
-    def _stop_processes(self) -> None:
-        for group in _STOP_ORDER:
-            members = [self._processes[name] for name in group if name in self._processes]
-            alive = [process for process in members if process.running]
-            for process in alive:
-                process.terminate()
-            for process in alive:
-                process.stop()
-        self._processes = {}
+            return Running(binaries, layout, Processes(layout, guard), stack.pop_all())

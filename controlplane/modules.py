@@ -31,6 +31,14 @@ class ModuleSet:
     cgo: bool = False
     files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """A file's path beside `bin` to its module and its path in that module."""
+    sources: tuple[str, ...] = ()
+    """Go files of our own below `folder`."""
+    printed: Mapping[str, str] = field(default_factory=dict)
+    """A file's path beside `bin` to the binary of ours that prints it."""
+
+    def beside(self) -> list[str]:
+        """Tell the paths of everything beside `bin`."""
+        return [*self.files, *self.printed]
 
     def flags(self) -> list[str]:
         """Tell the flags that `go list` and `go install` share."""
@@ -48,8 +56,10 @@ class ModuleSet:
             _RECIPE,
             (self.folder / "go.mod").read_bytes(),
             (self.folder / "go.sum").read_bytes(),
+            *((self.folder / path).read_bytes() for path in self.sources),
             repr((self.flags(), self.cgo)).encode(),
             repr((sorted(self.packages.items()), sorted(self.files.items()))).encode(),
+            *(f"{path} {name}".encode() for path, name in sorted(self.printed.items())),
             repr((platform.system(), platform.machine())).encode(),
         ]
         return f"{self.name}-{cache.digest(parts)}"
@@ -59,7 +69,8 @@ class ModuleSet:
         return replace(self, packages={n: p for n, p in self.packages.items() if n in names})
 
 
-def _version_flags(version: str) -> tuple[str, ...]:
+def version_flags(version: str) -> tuple[str, ...]:
+    """Give the linker flags by which a program of Kubernetes knows its version."""
     major, minor, _ = version.split(".")
     base = "k8s.io/component-base/version"
     values = {
@@ -95,9 +106,81 @@ KUBERNETES = ModuleSet(
     ),
     landmark="k8s.io/kubernetes",
     tags=("selinux", "notest"),
-    ldflags=_version_flags("1.36.3"),
+    ldflags=version_flags("1.36.3"),
     files=MappingProxyType(
         {f"stages/{Path(path).name}": (_KWOK, f"kustomize/stage/{path}") for path in _STAGES}
     ),
 )
 """Kubernetes 1.36.3 with etcd and kwok. `server` is what Go names etcd's binary."""
+
+KUBEVIRT = ModuleSet(
+    name="kubevirt",
+    folder=_HERE / "kubevirt",
+    packages=MappingProxyType(
+        {
+            "virt-controller": "kubevirt.io/kubevirt/cmd/virt-controller",
+            "virt-api": "kubevirt.io/kubevirt/cmd/virt-api",
+            "kubevirt-objects": "kubevirt-tools/objects",
+        }
+    ),
+    landmark="kubevirt.io/kubevirt",
+    tags=("selinux", "notest"),
+    ldflags=("-s", "-w"),
+    sources=("objects/main.go",),
+    printed=MappingProxyType({"objects.json": "kubevirt-objects"}),
+)
+"""KubeVirt 1.8.0's virt-controller and virt-api, and the objects that KubeVirt installs for it."""
+
+
+NODE = ModuleSet(
+    name="node",
+    folder=_HERE / "kubernetes",
+    packages=MappingProxyType(
+        {
+            "kube-proxy": "k8s.io/kubernetes/cmd/kube-proxy",
+            "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+        }
+    ),
+    landmark="k8s.io/kubernetes",
+    tags=KUBERNETES.tags,
+    ldflags=KUBERNETES.ldflags,
+)
+"""What a real node adds to the same Kubernetes."""
+
+_CONTAINERD = "github.com/containerd/containerd/v2"
+_CNI = "github.com/containernetworking/plugins/plugins"
+
+CONTAINERD = ModuleSet(
+    name="containerd",
+    folder=_HERE / "containerd",
+    packages=MappingProxyType(
+        {
+            "bridge": f"{_CNI}/main/bridge",
+            "containerd": f"{_CONTAINERD}/cmd/containerd",
+            "containerd-shim-runc-v2": f"{_CONTAINERD}/cmd/containerd-shim-runc-v2",
+            "ctr": f"{_CONTAINERD}/cmd/ctr",
+            "host-local": f"{_CNI}/ipam/host-local",
+            "loopback": f"{_CNI}/main/loopback",
+        }
+    ),
+    landmark=_CONTAINERD,
+    tags=("no_btrfs", "no_devmapper", "no_zfs"),
+    ldflags=("-s", "-w"),
+)
+"""What runs containers, and the CNI plugins that connect them."""
+
+RUNC = ModuleSet(
+    name="runc",
+    folder=_HERE / "runc",
+    packages=MappingProxyType({"runc": "github.com/opencontainers/runc"}),
+    landmark="github.com/opencontainers/runc",
+    tags=("seccomp",),
+    ldflags=("-s", "-w"),
+    cgo=True,
+)
+"""What starts one container; it links libseccomp, so its headers have to be installed."""
+
+SETS = MappingProxyType(
+    {each.name: each for each in (KUBERNETES, KUBEVIRT, NODE, CONTAINERD, RUNC)}
+)
+"""All rows by name."""

@@ -11,6 +11,8 @@ FAKE = ("kwok.x-k8s.io/node", "fake")
 """The annotation by which kwok knows its nodes; it leaves all others alone."""
 CAPACITY: Mapping[str, str] = MappingProxyType({"cpu": "32", "memory": "256Gi", "pods": "110"})
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+ARCHITECTURE = _ARCHITECTURES.get(platform.machine(), platform.machine())
+"""This machine's, as Kubernetes and images name it."""
 
 
 def node_name(index: int) -> str:
@@ -21,11 +23,10 @@ def node_name(index: int) -> str:
 def node(index: int, labels: Mapping[str, str], capacity: Mapping[str, str]) -> dict[str, Any]:
     """Make the object of a node; `labels` win over the usual ones."""
     name = node_name(index)
-    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     usual = {
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": architecture,
+        "kubernetes.io/arch": ARCHITECTURE,
         "type": "kwok",
     }
     return {
@@ -35,7 +36,7 @@ def node(index: int, labels: Mapping[str, str], capacity: Mapping[str, str]) -> 
         "status": {
             "capacity": dict(capacity),
             "allocatable": dict(capacity),
-            "nodeInfo": {"architecture": architecture, "operatingSystem": "linux"},
+            "nodeInfo": {"architecture": ARCHITECTURE, "operatingSystem": "linux"},
         },
     }
 

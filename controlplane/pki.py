@@ -47,13 +47,19 @@ class Pki:
             write_private(self.token_public, signing.public)
             write_private(self.token_key, signing.private)
 
-    def server(self, name: str, addresses: Sequence[str] = ("127.0.0.1",)) -> Files:
-        """Issue a server's certificate for loopback, or for `addresses`."""
+    def server(
+        self,
+        name: str,
+        addresses: Sequence[str] = ("127.0.0.1",),
+        *,
+        dns_names: Sequence[str] = (),
+    ) -> Files:
+        """Issue a server's certificate for loopback, or for `addresses`, and for these names."""
         pair = issue(
             self._ca,
             common_name=name,
             now=datetime.now(UTC),
-            dns_names=_API_NAMES if name == "kube-apiserver" else ("localhost",),
+            dns_names=_API_NAMES if name == "kube-apiserver" else ("localhost", *dns_names),
             ip_addresses=addresses,
         )
         return self._write(name, pair)
@@ -84,6 +90,10 @@ class Pki:
             organizations=groups,
             usage=Usage.CLIENT,
         )
+
+    def user_files(self, user: str, groups: Sequence[str]) -> Files:
+        """Issue a user's client certificate, and write it under the user's name."""
+        return self._write(user, self.client(user, groups))
 
     def admin(self) -> tuple[KeyPair, Files]:
         """Issue the pair of a user who may do everything, and write it too."""

@@ -50,6 +50,15 @@ def require_free(port: int) -> None:
         raise port_taken(port) from error
 
 
+def answers(port: int) -> bool:
+    """Tell whether somebody listens on the port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
 def port_taken(port: int) -> ControlPlaneError:
     """Tell that a port which the user chose is in use."""
     return ControlPlaneError(

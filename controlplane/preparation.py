@@ -60,7 +60,11 @@ def prepare(binaries: Path, layout: Layout, pki: Pki, ports: Ports, settings: Se
         pairs={
             components.ETCD: pki.etcd(components.ETCD),
             components.API_SERVER: pki.server(
-                components.API_SERVER, ("127.0.0.1", SERVICE_ADDRESS)
+                components.API_SERVER,
+                tuple(dict.fromkeys((components.LOOPBACK, SERVICE_ADDRESS, settings.address))),
+            ),
+            components.API_SERVER_CLIENT: pki.user_files(
+                components.API_SERVER_CLIENT, ["system:masters"]
             ),
             components.FRONT_PROXY: pki.front_proxy(components.FRONT_PROXY),
             components.CONTROLLER_MANAGER: pki.server(components.CONTROLLER_MANAGER),
@@ -68,6 +72,7 @@ def prepare(binaries: Path, layout: Layout, pki: Pki, ports: Ports, settings: Se
         },
         kubeconfigs=kubeconfigs,
         stages=(*sorted((binaries.parent / "stages").glob("*.yaml")), *settings.stages),
+        address=settings.address,
         audit=settings.audit,
         durable=settings.durable,
         extra_args=settings.extra_args,

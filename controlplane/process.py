@@ -14,7 +14,7 @@ from controlplane.errors import ControlPlaneError, PortTakenError
 from controlplane.guard import Guard
 
 STOP_TIMEOUT = 10.0
-"""Seconds from TERM to KILL."""
+"""Seconds from TERM to KILL, unless a component says otherwise."""
 READY_TIMEOUT = 60.0
 """Seconds that a component may take to answer: it takes two or three, on a busy machine more."""
 _POLL = 0.03  # seconds
@@ -38,6 +38,7 @@ class Process:
         guard: Guard,
         is_ready: Callable[[], bool],
         before_start: Callable[[], None] = lambda: None,
+        stop_timeout: float = STOP_TIMEOUT,
     ) -> None:
         self.name = name
         self.command = tuple(command)
@@ -45,6 +46,7 @@ class Process:
         self._guard = guard
         self._is_ready = is_ready
         self._before_start = before_start
+        self._stop_timeout = stop_timeout
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -105,13 +107,13 @@ class Process:
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
 
-    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+    def stop(self) -> None:
         """Ask it to end, wait, and kill it if it does not. Nothing happens if it has ended."""
         if self._child is None:
             return
         self.terminate()
         try:
-            self._child.wait(timeout)
+            self._child.wait(self._stop_timeout)
         except subprocess.TimeoutExpired:
             self.kill()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 
 from controlplane import components, nodes
@@ -11,6 +10,7 @@ from controlplane.components import Plan
 from controlplane.errors import ControlPlaneError
 from controlplane.leases import NodeLeases
 from controlplane.pki import Files
+from controlplane.ports import answers
 
 
 class Readiness:
@@ -32,7 +32,7 @@ class Readiness:
             components.ETCD: lambda: self._etcd.ok("/health"),
             components.API_SERVER: lambda: self.api.ok("/readyz"),
             components.CONTROLLER_MANAGER: self._controllers,
-            components.SCHEDULER: lambda: self._scheduler.ok("/readyz"),
+            components.SCHEDULER: self._scheduling,
             components.KWOK: self._nodes,
         }[name]
 
@@ -41,18 +41,16 @@ class Readiness:
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         return self._controller_manager.ok("/healthz") and self.api.ok(account)
 
-    @staticmethod
-    def _answers(port: int) -> bool:
-        """Tell whether somebody listens on the port, as kwok does once it watches its nodes."""
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-        except OSError:
-            return False
-        return True
+    def _scheduling(self) -> bool:
+        """Tell whether the scheduler works; before 1.31 it has no /readyz."""
+        return self._scheduler.ok("/readyz") or self._scheduler.ok("/healthz")
 
     def _nodes(self) -> bool:
-        """Tell whether kwok holds the launcher's nodes, and they are Ready."""
-        if not self._answers(self._kwok_port):
+        """Tell whether kwok holds the launcher's nodes, and they are Ready.
+
+        It listens once it watches them.
+        """
+        if not answers(self._kwok_port):
             return False
         try:
             held = self.leases.complete()

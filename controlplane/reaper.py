@@ -1,9 +1,10 @@
 """Outlive the launcher, however it ends, and clear up what it leaves.
 
 Runs as a script of its own, with the standard library alone. It reads lines from standard input:
-`process PID START` names a process to end, `remove PATH` a folder to remove. At the end of input,
-which comes even when the launcher is killed, it does so. A process is known by its start time too,
-so that one which has got the same id since is never hit.
+`process PID START` names a process to end, `remove PATH` a folder to remove, `cgroup NAME` a
+control group to remove with all below it, `write PATH VALUE` a setting of the kernel's to put
+back. At the end of input, which comes even when the launcher is killed, it does so. A process is
+known by its start time too, so that one which has got the same id since is never hit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 GRACE = 2.0
@@ -23,6 +25,8 @@ GRACE = 2.0
 _DEATH = 5.0  # seconds that a killed process may take to go
 _POLL = 0.05  # seconds
 _PROC = Path("/proc/self")
+CGROUPS = Path("/sys/fs/cgroup")
+"""Where control groups lie: one tree, or in the older version one for each controller."""
 
 
 def start_time(pid: int) -> str | None:
@@ -51,18 +55,54 @@ def end(processes: dict[int, str]) -> None:
             time.sleep(_POLL)
 
 
-def read(lines: Iterable[str]) -> tuple[dict[int, str], list[Path]]:
-    """Read what is to be ended and removed; a line cut short by the launcher's end is skipped."""
-    processes: dict[int, str] = {}
-    folders: list[Path] = []
+@dataclass
+class Leftovers:
+    """What is to be cleared up."""
+
+    processes: dict[int, str] = field(default_factory=dict)
+    """Process id to start time."""
+    folders: list[Path] = field(default_factory=list)
+    cgroups: list[str] = field(default_factory=list)
+    settings: dict[Path, str] = field(default_factory=dict)
+    """A file of the kernel's to what it said."""
+
+
+def read(lines: Iterable[str]) -> Leftovers:
+    """Read what is to be cleared up; a line cut short by the launcher's end is skipped."""
+    found = Leftovers()
     for line in lines:
         kind, _, rest = line.removesuffix("\n").partition(" ")
-        if kind == "process" and line.endswith("\n"):
-            pid, _, started = rest.partition(" ")
-            processes[int(pid)] = started
-        elif kind == "remove" and line.endswith("\n"):
-            folders.append(Path(rest))
-    return processes, folders
+        first, _, second = rest.partition(" ")
+        if not line.endswith("\n"):
+            continue
+        if kind == "process":
+            found.processes[int(first)] = second
+        elif kind == "remove":
+            found.folders.append(Path(rest))
+        elif kind == "cgroup":
+            found.cgroups.append(rest)
+        elif kind == "write":
+            found.settings[Path(first)] = second
+    return found
+
+
+def remove_cgroup(name: str, root: Path = CGROUPS) -> None:
+    """Remove a control group, with all below it, from every hierarchy; wait for its members."""
+    deadline = time.monotonic() + _DEATH
+    for top in (root / name, *root.glob(f"*/{name}")):
+        below = [Path(folder) for folder, _, _ in os.walk(top, topdown=False)]
+        while below and time.monotonic() < deadline:
+            below = [folder for folder in below if not _removed(folder)]
+            if below:
+                time.sleep(_POLL)
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except OSError:
+        return not folder.is_dir()
+    return True
 
 
 def _alive(processes: dict[int, str]) -> list[int]:
@@ -79,9 +119,14 @@ def main() -> None:
     """Wait for the launcher's end, then clear up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    processes, folders = read(sys.stdin)
-    end(processes)
-    for folder in folders:
+    found = read(sys.stdin)
+    end(found.processes)
+    for name in found.cgroups:
+        remove_cgroup(name)
+    for path, value in found.settings.items():
+        with suppress(OSError):
+            path.write_text(value, encoding="utf-8")
+    for folder in found.folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from controlplane import nodes
-from controlplane.components import NAMES
+from controlplane.components import LOOPBACK, NAMES
 from controlplane.errors import ControlPlaneError
 
 
@@ -21,6 +21,8 @@ class Settings:
 
     nodes: int = 3
     """How many kwok nodes: node-1, node-2 and so on."""
+    address: str = LOOPBACK
+    """Where others than this machine's own processes, such as a real node's pods, reach it."""
     audit: bool = False
     """Whether the API server writes an audit log (level Metadata)."""
     port: int | None = None

@@ -1,0 +1,142 @@
+"""The product's image, made from its Containerfile over a base that Debian's packages make.
+
+The base stands in for the image that the Containerfile names, which a registry would have to give.
+What pip installs is downloaded first, by hash, so that the build itself needs no network.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from controlplane import cache
+from controlplane.errors import ControlPlaneError
+from controlplane.progress import Report, Step
+
+PROJECT = Path(__file__).resolve().parent.parent
+NAME = "docker.io/library/holdfast"
+_SUITE = "bookworm"
+_PYTHON = "3.11"  # the suite's
+_PACKAGES = "python3,python3-pip"
+_BASE = "holdfast.test/base"
+_SOURCES = ("Containerfile", ".containerignore", "pyproject.toml", "README.md", "LICENSE")
+_PINS = ("requirements.txt", "requirements-build.txt")
+_CODE = ("webhook", "certs")
+_TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap"}
+
+
+def build(version: str, report: Report) -> Path:
+    """Give the docker archive of the image, tagged with the version; built if not cached.
+
+    Raises ControlPlaneError.
+    """
+    target = cache.root() / f"image-{_key(version)}"
+    archive = target / "holdfast.tar"
+    with cache.locked(target.with_suffix(".lock")):
+        if not archive.exists():
+            _require_tools()
+            with cache.locked(cache.root() / "images.lock"):
+                base, wheels = _base(report), _wheels(report)
+                report(Step(f"building the image holdfast:{version}"))
+                with cache.publishing(target) as folder:
+                    _build(version, base, wheels, folder / archive.name)
+    return archive
+
+
+def _key(version: str) -> str:
+    files = [PROJECT / name for name in (*_SOURCES, *_PINS)]
+    for folder in _CODE:
+        files += sorted((PROJECT / folder).rglob("*.py"))
+    named = [f"{file.relative_to(PROJECT)}".encode() + b"\0" + file.read_bytes() for file in files]
+    return cache.digest([version.encode(), _SUITE.encode(), _PACKAGES.encode(), *named])
+
+
+def _base(report: Report) -> Path:
+    """Give the base's files as an archive."""
+    target = cache.root() / f"image-base-{_SUITE}-{cache.digest([_PACKAGES.encode()])}"
+    if not target.exists():
+        report(Step("installing Debian's packages into a base image"))
+        with cache.publishing(target) as folder:
+            root = folder / "root"
+            wanted = ["--variant=minbase", f"--include={_PACKAGES}", _SUITE, str(root)]
+            _run(["unshare", "--mount", "debootstrap", *wanted])
+            _tidy(root)
+            _run(["tar", "--numeric-owner", "-C", str(root), "-cf", str(folder / "root.tar"), "."])
+            shutil.rmtree(root)
+    return target / "root.tar"
+
+
+def _tidy(root: Path) -> None:
+    """Remove what images for containers do without: package lists, manuals, translations."""
+    for name in ("var/cache/apt", "var/lib/apt/lists", "var/log", "usr/share/doc", "usr/share/man"):
+        shutil.rmtree(root / name, ignore_errors=True)
+        (root / name).mkdir(parents=True)
+    shutil.rmtree(root / "usr/share/locale", ignore_errors=True)
+
+
+def _wheels(report: Report) -> Path:
+    pins = [PROJECT / name for name in _PINS]
+    target = cache.root() / f"wheels-{cache.digest(pin.read_bytes() for pin in pins)}"
+    if not target.exists():
+        report(Step("downloading wheels"))
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
+        chosen = ["--python-version", _PYTHON, "--only-binary=:all:", "--no-deps", "--quiet"]
+        with cache.publishing(target) as folder:
+            for pin in pins:
+                named = ["--require-hashes", "--dest", str(folder), "--requirement", str(pin)]
+                _run([*pip, *chosen, *named])
+    return target
+
+
+def _build(version: str, base: Path, wheels: Path, archive: Path) -> None:
+    if not _buildah("images", "--quiet", "--filter", f"reference={_BASE}"):
+        made = _buildah("from", "scratch")
+        _buildah("add", "--quiet", made, str(base), "/")
+        _buildah("commit", "--quiet", "--timestamp", "0", made, _BASE)
+        _buildah("rm", made)
+    arguments = {
+        "BASE": _BASE,
+        "PIP_FIND_LINKS": "/wheels",
+        "PIP_NO_INDEX": "1",
+        "VERSION": version,
+    }
+    tag = f"{NAME}:{version}"
+    _buildah(
+        *("bud", "--quiet", "--layers", "--pull-never", "--timestamp", "0", "--tag", tag),
+        *("--volume", f"{wheels}:/wheels:ro", "--file", str(PROJECT / "Containerfile")),
+        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        str(PROJECT),
+    )
+    _buildah("push", "--quiet", tag, f"docker-archive:{archive}:{tag}")
+    _buildah("rmi", tag)
+
+
+def _buildah(command: str, *arguments: str) -> str:
+    """Run buildah on a store of our own; its mounts go with its own mount namespace."""
+    store = cache.root() / "images"
+    places = ["--root", str(store / "root"), "--runroot", str(store / "run")]
+    return _run(["unshare", "--mount", "buildah", *places, command, *arguments]).strip()
+
+
+def _run(command: Sequence[str]) -> str:
+    environment = {"STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    if done.returncode != 0:
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise ControlPlaneError(f"{' '.join(command[:4])} … failed: " + "\n".join(lines[-10:]))
+    return done.stdout
+
+
+def _require_tools() -> None:
+    missing: Iterable[str] = [one for name, one in _TOOLS.items() if shutil.which(name) is None]
+    if missing:
+        raise ControlPlaneError(
+            f"building the image needs {', '.join(missing)}; install what is missing (Debian and "
+            f"Ubuntu: apt install {' '.join(missing)})"
+        )

@@ -1,0 +1,42 @@
+"""Install KubeVirt into a control plane that runs, and run its programs beside it.
+
+Definitions, roles, accounts and webhook configurations are what KubeVirt's own constructors make.
+What nobody here can run, because it wants machines, is played: virt-handler by kwok.
+"""
+
+from __future__ import annotations
+
+from controlplane.build import ensure
+from controlplane.kubevirt import objects, programs
+from controlplane.kubevirt.nodes import enable_all
+from controlplane.launcher import ControlPlane
+from controlplane.modules import KUBEVIRT
+from controlplane.progress import Report
+
+
+def install(plane: ControlPlane, report: Report | None = None) -> None:
+    """Install KubeVirt; at the return VMs can be created, and kwok's nodes take them.
+
+    Builds it first where it is not cached, and tells `report` the progress. Raises
+    ControlPlaneError.
+    """
+    binaries = ensure(report, KUBEVIRT)
+    printed = objects.printed(binaries.parent)
+    definitions = [each for each in printed if each["kind"] == objects.DEFINITION]
+    served = [each for each in printed if each["kind"] in objects.SERVED]
+    objects.remove(plane.api, served)
+    namespace, kubevirt = objects.own()
+    objects.create(plane.api, [namespace])
+    rights = [each for each in printed if each not in definitions and each not in served]
+    objects.create(plane.api, [*rights, objects.loopback_service(objects.VIRT_API_SERVICE)])
+    port = programs.start_virt_api(plane, binaries)  # first: it computes for seconds
+    objects.create(plane.api, definitions)
+    objects.await_definitions(plane.api, definitions)
+    objects.create(plane.api, [kubevirt])
+    programs.start_kwok(plane)
+    programs.start_virt_controller(plane, binaries)
+    enable_all(plane.api)
+    for name in (programs.VIRT_API, programs.KWOK_VMI, programs.VIRT_CONTROLLER):
+        plane.process(name).wait_ready()
+    ca = plane.ca.read_bytes()
+    objects.create(plane.api, [objects.served_at(each, port, ca) for each in served])

@@ -1,0 +1,45 @@
+"""What virt-handler tells about a node, so that launcher pods may go there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from controlplane import nodes
+from controlplane.api import Api
+
+LABELS: Mapping[str, str] = MappingProxyType(
+    {
+        "kubevirt.io/schedulable": "true",
+        "kubernetes.io/arch": "amd64",
+        "machine-type.node.kubevirt.io/q35": "true",
+    }
+)
+"""What the node selectors of launcher pods ask for, where a VM asks for amd64 and q35."""
+_DEVICES = "1000"  # VMs that fit a node; virt-handler's own device plugin gives this many too
+RESOURCES: Mapping[str, str] = MappingProxyType(
+    {
+        "devices.kubevirt.io/kvm": _DEVICES,
+        "devices.kubevirt.io/tun": _DEVICES,
+        "devices.kubevirt.io/vhost-net": _DEVICES,
+        "ephemeral-storage": "1Ti",
+    }
+)
+"""What launcher pods ask of a node, beside CPU and memory."""
+
+
+def enable(api: Api, name: str) -> None:
+    """Make a node one for VMs. Raises ControlPlaneError if that is refused."""
+    path = f"/api/v1/nodes/{name}"
+    api.patch(path, {"metadata": {"labels": dict(LABELS)}})
+    offered = {"capacity": dict(RESOURCES), "allocatable": dict(RESOURCES)}
+    api.patch(f"{path}/status", {"status": offered})
+
+
+def enable_all(api: Api) -> None:
+    """Make all nodes that kwok pretends nodes for VMs."""
+    key, value = nodes.FAKE
+    listed = api.get("/api/v1/nodes") or {"items": []}
+    for node in listed["items"]:
+        if node["metadata"].get("annotations", {}).get(key) == value:
+            enable(api, node["metadata"]["name"])

@@ -1,0 +1,99 @@
+"""KubeVirt's programs as components of a control plane, and the kwok that plays virt-handler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from controlplane.api import Api
+from controlplane.errors import ControlPlaneError
+from controlplane.kubeconfig import token_kubeconfig
+from controlplane.kubevirt.objects import NAMESPACE, VIRT_API_SERVICE
+from controlplane.launcher import ControlPlane
+from controlplane.layout import write_private
+from controlplane.ports import answers, free_ports
+
+VIRT_CONTROLLER = "virt-controller"
+VIRT_API = "virt-api"
+KWOK_VMI = "kwok-vmi"
+"""The process that plays virt-handler: a kwok of its own, so that the other knows no VMs."""
+
+_STAGES = Path(__file__).resolve().parent / "stages.yaml"
+_LAUNCHER_IMAGE = "quay.io/kubevirt/virt-launcher:v1.8.0"
+_VIRT_HANDLER = f"system:serviceaccount:{NAMESPACE}:kubevirt-handler"
+"""virt-api lets KubeVirt's own accounts alone change what a VMI's status says."""
+_STOP_TIMEOUT = 0.5  # seconds: it would wait five for a load balancer that does not exist
+_TOKEN_SECONDS = 7 * 24 * 3600
+
+
+def start_kwok(plane: ControlPlane) -> None:
+    """Start a kwok for VMIs alone: no node carries the annotation that it would know them by."""
+    (port,) = free_ports(1)
+    command = [
+        str(plane.bin / "kwok"),
+        f"--kubeconfig={plane.kubeconfig_for(_VIRT_HANDLER, ['system:masters'])}",
+        f"--config={_STAGES}",
+        "--manage-all-nodes=false",
+        "--manage-nodes-with-annotation-selector=holdfast.dev/none=none",
+        f"--server-address=127.0.0.1:{port}",
+    ]
+    plane.add(KWOK_VMI, command, lambda: answers(port), wait=False)
+
+
+def start_virt_controller(plane: ControlPlane, binaries: Path) -> None:
+    """Start virt-controller as the ServiceAccount that it has in every cluster."""
+    (port,) = free_ports(1)
+    pair = plane.certificate(VIRT_CONTROLLER)
+    command = [
+        str(binaries / VIRT_CONTROLLER),
+        f"--kubeconfig={_account_kubeconfig(plane, 'kubevirt-controller')}",
+        "--listen=127.0.0.1",
+        f"--port={port}",
+        f"--launcher-image={_LAUNCHER_IMAGE}",
+        f"--prom-cert-file={pair.certificate}",
+        f"--prom-key-file={pair.key}",
+    ]
+    api = Api(port, plane.ca)  # it takes client certificates of another CA alone
+    plane.add(VIRT_CONTROLLER, command, lambda: _leads(api), wait=False)
+
+
+def start_virt_api(plane: ControlPlane, binaries: Path) -> int:
+    """Start virt-api as its ServiceAccount; gives its port."""
+    (port,) = free_ports(1)
+    pair = plane.certificate(VIRT_API, [f"{VIRT_API_SERVICE}.{NAMESPACE}.svc"])
+    command = [
+        str(binaries / VIRT_API),
+        f"--kubeconfig={_account_kubeconfig(plane, 'kubevirt-apiserver')}",
+        "--listen=127.0.0.1",
+        f"--port={port}",
+        f"--tls-cert-file={pair.certificate}",
+        f"--tls-key-file={pair.key}",
+        f"--handler-cert-file={pair.certificate}",
+        f"--handler-key-file={pair.key}",
+    ]
+    plane.add(VIRT_API, command, lambda: answers(port), wait=False, stop_timeout=_STOP_TIMEOUT)
+    return port
+
+
+def _leads(api: Api) -> bool:
+    """Tell whether virt-controller works: it does so once it leads."""
+    try:
+        said = api.get("/leader")
+    except ControlPlaneError:
+        return False
+    return said == {"apiserver": {"leader": "true"}}
+
+
+def _account_kubeconfig(plane: ControlPlane, account: str) -> Path:
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": _TOKEN_SECONDS},
+    }
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    made = plane.api.create(path, request)
+    if made is None:
+        raise ControlPlaneError(f"there is no ServiceAccount {account} in {NAMESPACE}")
+    file = plane.directory / "users" / account / "kubeconfig"
+    token, ca = made["status"]["token"], plane.ca.read_bytes()
+    write_private(file, token_kubeconfig(plane.server, ca, account, token))
+    return file

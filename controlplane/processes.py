@@ -1,0 +1,79 @@
+"""The components of one control plane as processes: started in order, stopped in the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from controlplane import components
+from controlplane.errors import ControlPlaneError
+from controlplane.guard import Guard
+from controlplane.layout import Layout
+from controlplane.process import STOP_TIMEOUT, Process
+
+_STOP_ORDER = (
+    (components.KWOK, components.SCHEDULER, components.CONTROLLER_MANAGER),
+    (components.API_SERVER,),
+    (components.ETCD,),
+)
+
+
+class Processes:
+    """All that runs, by name; each has its log in the layout's folder, and the guard's watch."""
+
+    def __init__(self, layout: Layout, guard: Guard) -> None:
+        self._layout = layout
+        self._guard = guard
+        self._members: dict[str, Process] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Who is there, in the order in which they came."""
+        return tuple(self._members)
+
+    def __getitem__(self, name: str) -> Process:
+        """Give one of them. Raises ControlPlaneError if it is not there."""
+        if name not in self._members:
+            raise ControlPlaneError(
+                f"no component {name!r} is running; there are {', '.join(self._members) or 'none'}"
+            )
+        return self._members[name]
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        is_ready: Callable[[], bool],
+        *,
+        before_start: Callable[[], None] = lambda: None,
+        stop_timeout: float = STOP_TIMEOUT,
+    ) -> Process:
+        """Start one more, without waiting until it is ready.
+
+        Raises ControlPlaneError if one of that name is there already.
+        """
+        if name in self._members:
+            raise ControlPlaneError(f"{name} is part of this control plane already")
+        process = Process(
+            name,
+            command,
+            log=self._layout.log(name),
+            guard=self._guard,
+            is_ready=is_ready,
+            before_start=before_start,
+            stop_timeout=stop_timeout,
+        )
+        self._members[name] = process
+        process.start()
+        return process
+
+    def stop(self) -> None:
+        """Stop them all: those that were added to Kubernetes' own first, etcd last."""
+        added = tuple(name for name in self._members if name not in components.NAMES)
+        for group in (added, *_STOP_ORDER):
+            members = [self._members[name] for name in group if name in self._members]
+            alive = [process for process in members if process.running]
+            for process in alive:
+                process.terminate()
+            for process in alive:
+                process.stop()
+        self._members = {}
