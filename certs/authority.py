@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -23,6 +25,7 @@ LEAF_LIFETIME = timedelta(days=30)
 BACKDATED = timedelta(hours=1)
 """How far before its issue a certificate becomes valid: room for clocks that are behind."""
 
+_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _USAGE_OIDS = {"SERVER": ExtendedKeyUsageOID.SERVER_AUTH, "CLIENT": ExtendedKeyUsageOID.CLIENT_AUTH}
 
 
@@ -123,14 +126,117 @@ def not_after(certificate: bytes) -> datetime:
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
+def issued_by(certificate: bytes, bundle: bytes) -> bool:
+    """Tell whether a CA of a PEM bundle issued a certificate; False for what cannot be read."""
+    try:
+        leaf = x509.load_pem_x509_certificate(certificate)
+        authorities = x509.load_pem_x509_certificates(bundle)
+    except ValueError:
+        return False
+    return any(_issued(leaf, one) for one in authorities)
+
+
+def _issued(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        leaf.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What of a certificate decides; `pem` is the certificate itself, alone."""
+
+    pem: bytes
+    fingerprint: str
+    not_before: datetime
+    not_after: datetime
+    dns_names: frozenset[str]
+    is_ca: bool
+
+    def valid_at(self, now: datetime) -> bool:
+        """Tell whether it has begun and not expired."""
+        return self.not_before <= now < self.not_after
+
+    def remaining_share(self, now: datetime) -> float:
+        """Tell which share of its lifetime, counted from its issue, lies ahead."""
+        lifetime = self.not_after - self.not_before - BACKDATED
+        return (self.not_after - now) / lifetime if lifetime else 0.0
+
+
+def read(pem: bytes) -> Certificate:
+    """Read the first certificate in a PEM text. Raises ValueError on anything else."""
+    return _read(x509.load_pem_x509_certificate(pem))
+
+
+def read_der(der: bytes) -> Certificate:
+    """Read a certificate as TLS shows it. Raises ValueError on anything else."""
+    return _read(x509.load_der_x509_certificate(der))
+
+
+def read_all(pem: bytes) -> list[Certificate]:
+    """Read whatever certificates a PEM text has; what cannot be read is left out."""
+    blocks = _BLOCK.findall(pem)
+    found = []
+    for block in blocks:
+        try:
+            found.append(read(block))
+        except ValueError:
+            continue
+    return found
+
+
+def signed_by(certificate: Certificate, ca: Certificate) -> bool:
+    """Tell whether this CA has signed that certificate."""
+    return ca.is_ca and issued_by(certificate.pem, ca.pem)
+
+
+def _read(found: x509.Certificate) -> Certificate:
+    try:
+        return Certificate(
+            pem=found.public_bytes(serialization.Encoding.PEM),
+            fingerprint=found.fingerprint(hashes.SHA256()).hex(),
+            not_before=found.not_valid_before_utc,
+            not_after=found.not_valid_after_utc,
+            dns_names=frozenset(_dns_names(found)),
+            is_ca=_is_ca(found),
+        )
+    except (x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as exc:
+        raise ValueError(f"an extension of the certificate cannot be read: {exc}") from exc
+
+
+def _dns_names(found: x509.Certificate) -> list[str]:
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    return names.value.get_values_for_type(x509.DNSName)
+
+
+def _is_ca(found: x509.Certificate) -> bool:
+    try:
+        return found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
 def pair_matches(pair: KeyPair) -> bool:
     """Tell whether the key is the certificate's own; False also for what cannot be read."""
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, password=None)
-    except (ValueError, TypeError):
+        return certificate.public_key() == key.public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         return False
-    return certificate.public_key() == key.public_key()
+
+
+def can_sign(pair: KeyPair) -> bool:
+    """Tell whether `issue` takes this pair: a CA, with its own elliptic-curve key."""
+    if not pair_matches(pair):
+        return False
+    key = serialization.load_pem_private_key(pair.key, password=None)
+    return isinstance(key, ec.EllipticCurvePrivateKey) and read(pair.certificate).is_ca
 
 
 def _name(common_name: str, organizations: Sequence[str] = ()) -> x509.Name:

@@ -1,0 +1,289 @@
+"""When to make which certificate, and when to trust which CA. Pure: no I/O, no clock.
+
+A new CA is introduced, and no pod creation fails for it:
+
+1. `next` joins the signing CA; the bundle that API servers trust holds both;
+2. every API server has had the time to see that bundle;
+3. `next` becomes the signing CA; the old one signs no more, but stays in the bundle;
+4. a leaf of the new CA replaces that of the old one, and reaches the replicas;
+5. the old CA leaves the bundle when whatever it signed has expired.
+
+All of it is kept in two Secrets, so that whoever leads next carries on from there. What is lost or
+spoilt is made anew, and the CAs that the API servers trust by then stay trusted.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from certs import authority
+from certs.authority import Certificate, KeyPair
+
+CERTIFICATE, KEY = "tls.crt", "tls.key"
+"""In both Secrets: the signing CA, or the leaf, and its key."""
+CA_CERTIFICATE: Final = "ca.crt"
+"""In the leaf's Secret: the CA that signed it."""
+NEXT_CERTIFICATE, NEXT_KEY = "next.crt", "next.key"
+"""In the CA's Secret: the CA that is being introduced."""
+RETIRED, RETIRED_UNTIL = "retired.crt", "retired-until"
+"""In the CA's Secret: CAs that sign no more, and when the last leaf of any of them expires."""
+
+RENEW_AT = 1 / 3
+"""The share of its lifetime that a certificate has left when it is renewed."""
+
+PROPAGATION = timedelta(seconds=60)
+"""Bundles reach an API server by a watch, in moments; this is for one that is hard pressed."""
+
+NAME_LIMIT = 64
+"""Characters of a common name; nobody decides by it, and the DNS names have more room."""
+
+Data = Mapping[str, bytes]
+"""What a Secret holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the certificates are to be like."""
+
+    names: tuple[str, ...]
+    """The DNS names of the leaf, the fullest last."""
+    ca_lifetime: timedelta = authority.CA_LIFETIME
+    leaf_lifetime: timedelta = authority.LEAF_LIFETIME
+    propagation: timedelta = PROPAGATION
+    """How long API servers may take to see a bundle that has been stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is; None stands for a Secret that does not exist."""
+
+    now: datetime
+    """The API server's time."""
+    authority: Data | None
+    leaf: Data | None
+    bundles: Sequence[bytes] = ()
+    """The caBundle of each webhook that is registered, PEM."""
+    trusted: Mapping[str, timedelta] = field(default_factory=dict)
+    """For how long a CA, by its fingerprint, has been in each of them."""
+    served: Sequence[Certificate] = ()
+    """What the replicas serve."""
+    unknown: bool = False
+    """Whether a replica that is called did not tell what it serves."""
+
+
+class Action(enum.Enum):
+    """What can be done next; each is one write of one Secret."""
+
+    NEW_AUTHORITY = "make a CA"
+    INTRODUCE = "introduce the next CA"
+    PROMOTE = "sign with the next CA"
+    FORGET = "trust the retired CA no longer"
+    ISSUE = "issue a certificate"
+
+
+class Step(NamedTuple):
+    """What to do next, and why."""
+
+    action: Action
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The CA's Secret, read."""
+
+    signer: KeyPair
+    next: KeyPair | None
+    retired: tuple[Certificate, ...]
+    retired_until: datetime | None
+
+    @classmethod
+    def read(cls, data: Data | None, now: datetime) -> Authority | None:
+        """Read what is usable of it; None where nothing can sign."""
+        if data is None:
+            return None
+        signer = _ca(data.get(CERTIFICATE, b""), data.get(KEY, b""), now)
+        if signer is None:
+            return None
+        upcoming = _ca(data.get(NEXT_CERTIFICATE, b""), data.get(NEXT_KEY, b""), now)
+        retired = _cas([data.get(RETIRED, b"")], now)
+        return cls(signer, upcoming, retired, _time(data.get(RETIRED_UNTIL, b"")))
+
+    @property
+    def cas(self) -> tuple[Certificate, ...]:
+        """All CAs that are to be trusted, each once."""
+        pairs = [pair for pair in (self.signer, self.next) if pair is not None]
+        found = [*(authority.read(pair.certificate) for pair in pairs), *self.retired]
+        return tuple({one.fingerprint: one for one in found}.values())
+
+    @property
+    def bundle(self) -> bytes:
+        """What API servers are to trust, PEM."""
+        return b"".join(one.pem for one in self.cas)
+
+    def data(self) -> Data:
+        """Write it as a Secret."""
+        found = {CERTIFICATE: self.signer.certificate, KEY: self.signer.key}
+        if self.next is not None:
+            found |= {NEXT_CERTIFICATE: self.next.certificate, NEXT_KEY: self.next.key}
+        if self.retired:
+            found[RETIRED] = b"".join(one.pem for one in self.retired)
+        if self.retired and self.retired_until is not None:
+            found[RETIRED_UNTIL] = self.retired_until.isoformat().encode()
+        return found
+
+
+def next_step(seen: Seen, plan: Plan) -> Step | None:
+    """Tell what is to be done next; None when nothing is, or the API servers need time."""
+    known = Authority.read(seen.authority, seen.now)
+    if known is None:
+        what = "there is none" if seen.authority is None else "it is spoilt or expired"
+        return Step(Action.NEW_AUTHORITY, what)
+    defect = leaf_defect(seen.leaf, known, seen.now, plan)
+    if defect is not None:
+        return Step(Action.ISSUE, defect) if _may_sign(known, seen, plan) else None
+    if known.next is not None:
+        if _has_spread(authority.read(known.next.certificate), seen, plan):
+            return Step(Action.PROMOTE, "every API server knows it")
+    elif authority.read(known.signer.certificate).remaining_share(seen.now) <= RENEW_AT:
+        return Step(Action.INTRODUCE, "the CA that signs grows old")
+    if known.retired and known.retired_until is not None and known.retired_until <= seen.now:
+        return Step(Action.FORGET, "whatever it signed has expired")
+    return None
+
+
+def carry_out(step: Step, seen: Seen, plan: Plan) -> Data:
+    """Make the content of the Secret that a step writes: the leaf's for ISSUE, else the CA's."""
+    known = Authority.read(seen.authority, seen.now)
+    if step.action is Action.NEW_AUTHORITY or known is None:
+        return _new_authority(seen, plan).data()
+    if step.action is Action.ISSUE:
+        return _leaf(known.signer, seen.now, plan)
+    if step.action is Action.INTRODUCE:
+        return replace(known, next=_new_ca(seen.now, plan)).data()
+    if step.action is Action.PROMOTE and known.next is not None:
+        retired = (authority.read(known.signer.certificate), *known.retired)
+        until = _last_expiry(seen, plan, known.retired_until)
+        return Authority(known.next, None, retired, until).data()
+    return Authority(known.signer, known.next, (), None).data()
+
+
+def leaf_defect(data: Data | None, known: Authority, now: datetime, plan: Plan) -> str | None:
+    """Tell why a leaf has to be issued; None when the one that there is will do."""
+    if data is None:
+        return "there is none"
+    pair = KeyPair(data.get(CERTIFICATE, b""), data.get(KEY, b""))
+    read = authority.read_all(pair.certificate)
+    if not read or not authority.pair_matches(pair):
+        return "the pair is spoilt: unreadable, or the key is another's"
+    found, signer = read[0], authority.read(known.signer.certificate)
+    beside = data.get(CA_CERTIFICATE) == known.signer.certificate
+    defects = {
+        "another CA signed it": not (beside and authority.signed_by(found, signer)),
+        "it lacks a name of the Service": not found.dns_names.issuperset(plan.names),
+        "it grows old": not found.valid_at(now) or found.remaining_share(now) <= RENEW_AT,
+    }
+    return next((defect for defect, there in defects.items() if there), None)
+
+
+def serves(certificate: Certificate, bundle: bytes, now: datetime, names: Iterable[str]) -> bool:
+    """Tell whether an API server that trusts this bundle takes the certificate for these names."""
+    return (
+        certificate.valid_at(now)
+        and certificate.dns_names.issuperset(names)
+        and any(
+            one.valid_at(now) and authority.signed_by(certificate, one)
+            for one in authority.read_all(bundle)
+        )
+    )
+
+
+def common(bundles: Sequence[bytes]) -> frozenset[str]:
+    """Give the fingerprints of the CAs that are in each of these bundles."""
+    sets = [{one.fingerprint for one in authority.read_all(bundle)} for bundle in bundles]
+    return frozenset.intersection(*map(frozenset, sets)) if sets else frozenset()
+
+
+def _may_sign(known: Authority, seen: Seen, plan: Plan) -> bool:
+    """Tell whether a leaf of the signing CA breaks nothing, now.
+
+    So it is when the API servers know that CA, also where a leaf of it is served already, which
+    was not issued before they did; or when nothing that they trust is served that could break.
+    """
+    signer = authority.read(known.signer.certificate)
+    if _has_spread(signer, seen, plan):
+        return True
+    if not seen.bundles and seen.leaf is None:
+        return True
+    serving = [one for one in seen.served if serves(one, known.bundle, seen.now, ())]
+    if any(authority.signed_by(one, signer) for one in serving):
+        return True
+    return not serving and not seen.unknown
+
+
+def _has_spread(ca: Certificate, seen: Seen, plan: Plan) -> bool:
+    since = seen.trusted.get(ca.fingerprint)
+    return since is not None and since >= plan.propagation
+
+
+def _new_authority(seen: Seen, plan: Plan) -> Authority:
+    """Make a CA, and retire all that may have signed what is served."""
+    lost, leaf = seen.authority or {}, seen.leaf or {}
+    texts = [lost.get(name, b"") for name in (CERTIFICATE, NEXT_CERTIFICATE, RETIRED)]
+    retired = _cas([*texts, leaf.get(CA_CERTIFICATE, b""), *seen.bundles], seen.now)
+    until = _last_expiry(seen, plan, _time(lost.get(RETIRED_UNTIL, b"")))
+    return Authority(_new_ca(seen.now, plan), None, retired, until)
+
+
+def _new_ca(now: datetime, plan: Plan) -> KeyPair:
+    name = f"holdfast CA for {plan.names[-1]}"[:NAME_LIMIT]
+    return authority.new_ca(name, now=now, lifetime=plan.ca_lifetime)
+
+
+def _leaf(signer: KeyPair, now: datetime, plan: Plan) -> Data:
+    lifetime = min(plan.leaf_lifetime, authority.not_after(signer.certificate) - now)
+    pair = authority.issue(
+        signer,
+        common_name=plan.names[-1][:NAME_LIMIT],
+        now=now,
+        lifetime=lifetime,
+        dns_names=plan.names,
+    )
+    return {CERTIFICATE: pair.certificate, KEY: pair.key, CA_CERTIFICATE: signer.certificate}
+
+
+def _last_expiry(seen: Seen, plan: Plan, known: datetime | None) -> datetime:
+    """Tell by when every leaf that has been issued so far, and may be right now, has expired."""
+    times = [seen.now + plan.leaf_lifetime, *([known] if known else [])]
+    leaf = seen.leaf or {}
+    times += [one.not_after for one in authority.read_all(leaf.get(CERTIFICATE, b""))[:1]]
+    times += [one.not_after for one in seen.served]
+    return max(times)
+
+
+def _ca(certificate: bytes, key: bytes, now: datetime) -> KeyPair | None:
+    pair = KeyPair(certificate, key)
+    try:
+        usable = authority.can_sign(pair) and authority.read(certificate).valid_at(now)
+    except ValueError:
+        return None
+    return pair if usable else None
+
+
+def _cas(texts: Iterable[bytes], now: datetime) -> tuple[Certificate, ...]:
+    """Read the CAs in PEM texts, each once, as far as they are valid."""
+    found = [one for text in texts for one in authority.read_all(text)]
+    usable = {one.fingerprint: one for one in found if one.is_ca and one.valid_at(now)}
+    return tuple(usable.values())
+
+
+def _time(text: bytes) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text.decode())
+    except (ValueError, UnicodeDecodeError):
+        return None
+    return found if found.tzinfo is not None else None
