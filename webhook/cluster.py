@@ -6,16 +6,19 @@ go out and come back as bytes, because building its models costs more than all e
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 import urllib3
+import yaml
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
@@ -31,8 +34,12 @@ POOL_SIZE = 32
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 JSON = "application/json"
+_METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
+"""How to ask for no more than metadata: nobody reads what a JSON Patch made of an object."""
 
 Query = Mapping[str, str | int]
+
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,8 @@ class Api(Protocol):
     ) -> bytes:
         """Send one request and return the answer's body.
 
-        Raises ApiStatusError on an error status, UnreachableError when no answer came.
+        Raises ApiStatusError on an error status, UnreachableError when no answer came. `timeout`,
+        in seconds, bounds the way to the answer's first byte, then each silence.
         """
         ...
 
@@ -88,10 +96,16 @@ class Cluster:
         *,
         now: Callable[[], float] = boot_time,
         on_answer: Callable[[Timing], None] | None = None,
+        namespace: str = "default",
     ) -> None:
+        self.namespace = namespace
+        """The namespace that is meant where none is named: the context's, or the pod's own."""
         self._client = client
-        self._pool: urllib3.PoolManager = client.rest_client.pool_manager
+        self._manager: urllib3.PoolManager = client.rest_client.pool_manager
         self._server: str = client.configuration.host.rstrip("/")
+        # A proxy may want whole URLs, and has the manager see to it.
+        self._base = self._server if self._manager.proxy else urlsplit(self._server).path
+        self._pool = self._found_pool()
         self._now = now
         self._on_answer = on_answer
 
@@ -111,21 +125,23 @@ class Cluster:
         """Connect as kubectl would, or as the pod's ServiceAccount. Raises StartError."""
         configuration = kubernetes_client.Configuration()
         try:
-            _load(configuration, kubeconfig, context)
-        except kubernetes_config.ConfigException as exc:
+            namespace = _load(configuration, kubeconfig, context)
+            configuration.retries = False  # a PATCH is retried by who knows what it means
+            configuration.connection_pool_maxsize = POOL_SIZE
+            client = kubernetes_client.ApiClient(configuration)
+            return cls(client, on_answer=on_answer, namespace=namespace or "default")
+        except Exception as exc:  # noqa: BLE001 - on a broken file the client raises what comes
             named = f" {kubeconfig}" if kubeconfig else ""
-            reason = "no such file" if kubeconfig and not kubeconfig.exists() else _one_line(exc)
+            reason = "no such file" if kubeconfig and not kubeconfig.exists() else _problem(exc)
             raise StartError(
                 f"no usable kubeconfig{named} ({reason}); name one with --kubeconfig or "
                 "KUBECONFIG, or run in a pod with a ServiceAccount"
             ) from None
-        configuration.retries = False  # a PATCH is retried by who knows what it means
-        configuration.connection_pool_maxsize = POOL_SIZE
-        return cls(kubernetes_client.ApiClient(configuration), on_answer=on_answer)
 
     def close(self) -> None:
         """Close all idle connections."""
-        self._pool.clear()
+        self._manager.clear()
+        self._pool = self._found_pool()
 
     def request(
         self,
@@ -167,6 +183,14 @@ class Cluster:
             response.close()
             response.release_conn()
 
+    def _found_pool(self) -> urllib3.PoolManager | urllib3.HTTPConnectionPool:
+        """Find the server's pool once: for each request anew costs a fifth of the request."""
+        return (
+            self._manager
+            if self._manager.proxy
+            else self._manager.connection_from_url(self._server)
+        )
+
     def _send(  # noqa: PLR0917 - private, called twice
         self,
         method: str,
@@ -176,19 +200,20 @@ class Cluster:
         content_type: str,
         timeout: float,
     ) -> urllib3.BaseHTTPResponse:
-        headers = {"Accept": JSON, "User-Agent": "holdfast"}
+        accept = _METADATA if content_type == JSON_PATCH else JSON
+        headers = {"Accept": accept, "User-Agent": "holdfast"}
         if body is not None:
             headers["Content-Type"] = content_type
         self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
-        url = f"{self._server}{path}" + (f"?{urlencode(query)}" if query else "")
+        url = f"{self._base}{path}" + (f"?{urlencode(query)}" if query else "")
         sent = self._now()
         try:
-            response = self._pool.request(
+            response = self._pool.urlopen(
                 method,
                 url,
                 body=body,
                 headers=headers,
-                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout),
+                timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT, timeout), total=timeout),
                 preload_content=False,
                 redirect=False,
             )
@@ -206,7 +231,8 @@ def pod_path(namespace: str, name: str) -> str:
 
 def _load(
     configuration: kubernetes_client.Configuration, kubeconfig: Path | None, context: str | None
-) -> None:
+) -> str:
+    """Fill in a configuration, and return the namespace that goes with it; empty for none."""
     if kubeconfig is None and context is None:
         try:
             kubernetes_config.load_incluster_config(  # type: ignore[no-untyped-call]
@@ -215,22 +241,48 @@ def _load(
         except kubernetes_config.ConfigException:
             pass
         else:
-            return
+            return _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else ""
+    file = None if kubeconfig is None else str(kubeconfig)
+    for name in (file or kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION).split(os.pathsep):
+        _refuse_aliases(Path(name).expanduser())
     kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
-        config_file=None if kubeconfig is None else str(kubeconfig),
-        context=context,
-        client_configuration=configuration,
+        config_file=file, context=context, client_configuration=configuration
     )
+    try:
+        contexts, current = kubernetes_config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
+    except kubernetes_config.ConfigException:  # it names no current context, and needs none
+        return ""
+    chosen = [one for one in contexts if one["name"] == context] if context else [current]
+    return str(chosen[0]["context"].get("namespace") or "")
+
+
+def _refuse_aliases(file: Path) -> None:
+    """Refuse YAML in which a few lines can stand for gigabytes; the client would write it out."""
+    text = file.read_bytes() if file.is_file() else b""
+    if b"&" in text and b"*" in text:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise kubernetes_config.ConfigException(
+                    f"{file}: aliases are not supported; write the value out"
+                )
 
 
 def _date(response: urllib3.BaseHTTPResponse) -> float | None:
     text = response.headers.get("Date")
     if text is None:
         return None
+    return _read_date(text)
+
+
+@lru_cache(maxsize=8)  # it has whole seconds, so in a burst hundreds of answers have the same
+def _read_date(text: str) -> float | None:
     try:
         return parsedate_to_datetime(text).timestamp()
     except ValueError:
         return None
+
+
+_PROBLEM_LENGTH = 300
 
 
 class _Status(msgspec.Struct):
@@ -254,6 +306,14 @@ def _status_error(response: urllib3.BaseHTTPResponse, data: bytes) -> ApiStatusE
 
 def _retry_after(text: str | None) -> float | None:
     return float(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _problem(exc: Exception) -> str:
+    """Say what is wrong with a kubeconfig; of what the client did not expect, how it failed."""
+    told = _one_line(exc)[:_PROBLEM_LENGTH]
+    told = told if told.isprintable() else ascii(told)[1:-1]  # it may quote the file
+    known = isinstance(exc, kubernetes_config.ConfigException)
+    return told if known else f"{type(exc).__name__}: {told}"
 
 
 def _one_line(exc: Any) -> str:

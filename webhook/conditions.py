@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from webhook import holds
-from webhook.framework import Plugin
+from webhook.framework import Marking, Plugin, judges_templates
 from webhook.pipeline import Pipeline
+from webhook.workloads import RESOURCES
 
 POD = "object"
 """The pod under review, in CEL."""
@@ -19,17 +20,33 @@ POD = "object"
 def asks(pipeline: Pipeline, pod: str = POD) -> str:
     """Make the expression that is true for every pod, or pod template, that has to be seen."""
     expressions = [plugin.match(pod) for plugin in _plugins(pipeline)]
+    expressions += [
+        f"{_of_kind(kind)} && {has_annotation(keys, POD)}"
+        for kind, keys in _workload_keys(pipeline, pod)
+    ]
     if pod == POD:
         expressions += [_own(f"{pod}.spec.schedulingGates", "one.name")]
         expressions += [_own(f"{pod}.metadata.finalizers", "one")]
-    return " || ".join(f"({expression})" for expression in dict.fromkeys(expressions)) or "false"
+    tests = [one for one in dict.fromkeys(expressions) if one != "false"]
+    return " || ".join(f"({test})" for test in tests) or "false"
 
 
 def changes(pipeline: Pipeline, pod: str = POD) -> str:
-    """Make the expression that is true for an update that has to be seen: of our keys alone."""
+    """Make the expression that is true for an update that has to be seen.
+
+    Of a pod that is one of our keys. Of a template it is also any change of it, where it concerns
+    a plugin that judges whole templates; scaling, or a change of a status, is never one.
+    """
     keys = dict.fromkeys(key for plugin in _plugins(pipeline) for key in plugin.keys)
-    tests = [f"{_annotation(pod, key)} != {_annotation(_old(pod), key)}" for key in keys]
-    if pod == POD:
+    tests = [_changed(pod, key) for key in keys]
+    for kind, own_keys in _workload_keys(pipeline, pod):
+        changed = " || ".join(_changed(POD, key) for key in own_keys)
+        tests.append(f"{_of_kind(kind)} && ({changed})")
+    if pod != POD:
+        judged = [plugin.match(pod) for plugin in _plugins(pipeline) if judges_templates(plugin)]
+        changed = f"{_optional(pod)} != {_optional(_old(pod))}"
+        tests += [f"{changed} && ({expression})" for expression in dict.fromkeys(judged)]
+    else:
         before = f"{_old(pod)}.metadata.?finalizers.orValue([])"
         tests.append(
             f"{pod}.metadata.?finalizers.orValue([])"
@@ -57,6 +74,16 @@ def has_entry(field: str, key: str, pod: str, values: Iterable[str] | None = Non
     return f"{test} && {entries}[{string(key)}] in {strings(values)}"
 
 
+def has_controller(group: str, kind: str, pod: str) -> str:
+    """Make an expression: the pod's controller is of this kind, of whatever version."""
+    owners = f"{pod}.metadata.ownerReferences"
+    return (
+        f"{_present(owners)} && {owners}.exists(owner, has(owner.controller) && owner.controller"
+        f" && owner.kind == {string(kind)}"
+        f" && owner.apiVersion.startsWith({string(group + '/')}))"
+    )
+
+
 def strings(texts: Iterable[str]) -> str:
     """Write texts as a CEL list."""
     return f"[{', '.join(map(string, texts))}]"
@@ -77,9 +104,17 @@ def _present(path: str) -> str:
     return " && ".join(f"has({'.'.join(steps[:end])})" for end in range(3, len(steps) + 1))
 
 
+def _changed(pod: str, key: str) -> str:
+    return f"{_annotation(pod, key)} != {_annotation(_old(pod), key)}"
+
+
 def _annotation(pod: str, key: str) -> str:
-    first, *rest = f"{pod}.metadata.annotations".split(".")
-    return first + "".join(f".?{step}" for step in rest) + f"[?{string(key)}]"
+    return f"{_optional(f'{pod}.metadata.annotations')}[?{string(key)}]"
+
+
+def _optional(path: str) -> str:
+    """Read a path of which any step may be missing."""
+    return path.replace(".", ".?")
 
 
 def _old(pod: str) -> str:
@@ -88,6 +123,21 @@ def _old(pod: str) -> str:
 
 def _own(path: str, name: str) -> str:
     return f"has({path}) && {path}.exists(one, {name}.startsWith('{holds.OWN_PREFIX}'))"
+
+
+def _of_kind(kind: str) -> str:
+    return f"request.kind.kind == {string(kind)}"
+
+
+def _workload_keys(pipeline: Pipeline, pod: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Gather the annotations of workloads themselves whose template is at this path, by kind."""
+    kinds = {resource.kind for resource in RESOURCES if f"{POD}.{resource.path}" == pod}
+    found: dict[str, dict[str, None]] = {}
+    for plugin in _plugins(pipeline):
+        for kind, keys in plugin.workload_keys.items() if isinstance(plugin, Marking) else ():
+            if kind in kinds:
+                found.setdefault(kind, {}).update(dict.fromkeys(keys))
+    return [(kind, tuple(keys)) for kind, keys in found.items()]
 
 
 def _plugins(pipeline: Pipeline) -> list[Plugin]:

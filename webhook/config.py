@@ -7,23 +7,26 @@ it, and the cure.
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import yaml
 
+from webhook import shapes
 from webhook.errors import ConfigurationError
 from webhook.framework import Handle, Plugin, PluginClass
-from webhook.pipeline import REST_OF_PODS, Pipeline, Profile
+from webhook.pipeline import Pipeline
+from webhook.profiles import REST_OF_PODS, Profile
 from webhook.runner import Observe
 
 API_VERSION = "holdfast.dev/v1alpha1"
 T = TypeVar("T")
 
 KIND = "HoldfastConfiguration"
-DEFAULT_PLUGINS = ("delay", "placement")
+DEFAULT_PLUGINS = ("delay", "sticky", "placement")
 """The plugins that a profile has without saying so, in the order in which they run."""
 ALL_PLUGINS = "*"
 """In a list of disabled plugins: all default ones."""
@@ -43,6 +46,7 @@ class PluginName(_Part, frozen=True):
     """One plugin in a list."""
 
     name: str
+    """The plugin's name."""
 
 
 class PluginSet(_Part, frozen=True):
@@ -53,33 +57,46 @@ class PluginSet(_Part, frozen=True):
     at another place, disable it and enable it again.
     """
 
-    enabled: list[PluginName] = []
-    disabled: list[PluginName] = []
+    enabled: Annotated[list[PluginName], shapes.ONCE] = []
+    """Plugins that run behind the default ones, in this order."""
+    disabled: Annotated[list[PluginName], shapes.ONCE] = []
+    """Default plugins that do not run; `*` names them all."""
 
 
 class PluginConfig(_Part, frozen=True):
     """The arguments of one plugin in one profile."""
 
     name: str
+    """The plugin's name."""
     args: dict[str, Any] = {}
+    """Its arguments: see the plugin's own table."""
 
 
 class ProfileConfig(_Part, frozen=True):
     """A profile, for the pods of one schedulerName; `*` serves all that no other one names."""
 
-    scheduler_name: str = REST_OF_PODS
+    scheduler_name: shapes.NotEmpty = REST_OF_PODS
+    """The pods that the profile serves, by their `spec.schedulerName`; `*` serves all that no
+    other profile names."""
     plugins: PluginSet = PluginSet()
+    """Which plugins run beside, or instead of, the default ones."""
     plugin_config: list[PluginConfig] = []
+    """The arguments of the plugins, each named at most once."""
     run_all_filters: bool = True
     """Whether a refused pod is told all that is wrong with it, or the first refusal alone."""
 
 
 class Configuration(_Part, frozen=True):
-    """The whole file."""
+    """Holdfast's configuration file."""
 
     api_version: Literal["holdfast.dev/v1alpha1"] = "holdfast.dev/v1alpha1"
+    """The version of this format."""
     kind: Literal["HoldfastConfiguration"] = "HoldfastConfiguration"
-    profiles: list[ProfileConfig] = msgspec.field(default_factory=lambda: [ProfileConfig()])
+    """What the file is."""
+    profiles: Annotated[list[ProfileConfig], shapes.SOME] = msgspec.field(
+        default_factory=lambda: [ProfileConfig()]
+    )
+    """The profiles. A `schedulerName` may stand in one of them only."""
 
 
 def load(path: Path | None) -> Configuration:
@@ -96,6 +113,11 @@ def load(path: Path | None) -> Configuration:
     if len(text) > SIZE_LIMIT:
         raise ConfigurationError(f"{path}: is larger than {SIZE_LIMIT >> 20} MiB; shorten it")
     return parse(text, str(path))
+
+
+def digest(configuration: Configuration) -> str:
+    """Give a short digest of what a configuration says, by which replicas can be compared."""
+    return hashlib.blake2b(msgspec.json.encode(configuration), digest_size=6).hexdigest()
 
 
 def parse(text: bytes, source: str) -> Configuration:

@@ -1,27 +1,29 @@
 """The controller thread: releases each held pod when its time has come at the API server.
 
 It keeps nothing that the API server does not have: killed at any moment and started again, it
-lists, releases what is overdue at once, in order, and waits for the rest.
+lists, releases what is overdue at once, in order, and waits for the rest. One that does not lead
+follows all the same, and knows every held pod, but releases nothing and tells nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from webhook import events, holds, values
+from webhook import events, holds, logs, values
 from webhook.clock import ServerClock
 from webhook.cluster import Api, boot_time
 from webhook.metrics import ControllerMetrics
 from webhook.objects import Names, Pod
 from webhook.reflector import Reflector
-from webhook.release_queue import Held, ReleaseQueue
+from webhook.release_queue import Held, ReleaseQueue, steady
 from webhook.releaser import Attempt, Decider, Outcome, Releaser, held_pod
 from webhook.retries import Retries
 from webhook.timekeeper import Timekeeper
 
+PODS = "/api/v1/pods"
 FIELD_SELECTOR = "spec.nodeName=,status.phase=Pending"
 """Every pod that can carry a gate, without trusting any label."""
 WORKERS = 16
@@ -45,11 +47,13 @@ class Controller:
         metrics: ControllerMetrics,
         *,
         told: events.Events | None = None,
+        leading: Callable[[], bool] = lambda: True,
         now: Callable[[], float] = boot_time,
     ) -> None:
         self._told: events.Events = told or events.Silence()
         self._clock = clock
         self._metrics = metrics
+        self._leading = leading
         self._now = now
         self._decider = decider
         self._releaser = Releaser(api, decider)
@@ -61,11 +65,17 @@ class Controller:
         self._synced = threading.Event()
         self.failed = False
         self._reflector = Reflector(
-            api, self, field_selector=FIELD_SELECTOR, on_restart=self._restarted
+            api,
+            self,
+            Pod,
+            path=PODS,
+            selection={"fieldSelector": FIELD_SELECTOR},
+            on_restart=self._restarted,
         )
-        self._timekeeper = Timekeeper(api, clock, on_narrowed=self._wake)
+        self._timekeeper = Timekeeper(api, clock, on_narrowed=self.wake)
         metrics.held.set_function(lambda: len(self._queue))
         metrics.overdue.set_function(self._overdue)
+        metrics.count_holds = self._holds
         metrics.clock_uncertainty.set_function(self._uncertainty)
 
     @property
@@ -93,7 +103,12 @@ class Controller:
     def stop(self) -> None:
         """End the loop; releases that are under way are finished first."""
         self._stop.set()
-        self._wake()
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at once at what is due: the clock is better known, or this one leads now."""
+        with self._changed:
+            self._changed.notify_all()
 
     # --- what a plugin's handle gives (webhook.framework.HeldPods) ------------------------------
 
@@ -114,12 +129,12 @@ class Controller:
             held = self._queue.get(key)
             if held is not None:
                 self._decider.allow(held.uid, plugin)
-                self._queue.put(key, held._replace(due_ms=0, recheck=True))
+                self._queue.put(key, held._replace(due_ms=0, resource_version="", recheck=True))
                 self._changed.notify_all()
 
     def tell(self, pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
         """Tell an Event about a pod; never blocks, never raises."""
-        self._told.record(events.Event(pod.key, pod.metadata.uid, reason, note, warning))
+        self._record(events.Event(pod.key, pod.metadata.uid, reason, note, warning))
 
     # --- what the reflector tells (webhook.reflector.Follower) ---------------------------------
 
@@ -158,6 +173,7 @@ class Controller:
     def _take(self, key: Names, held: Held, *, watched: bool) -> None:
         """Note a pod, seen while it was watched or in a list, and tell until when it is held."""
         known = self._queue.get(key)
+        held = steady(known, held)
         now_ms = self._now_ms()
         if known is not None and (known.uid, known.due_ms) == (held.uid, held.due_ms):
             self._queue.put(key, held._replace(known_ms=known.known_ms))
@@ -180,9 +196,10 @@ class Controller:
             while (key := self._retries.pop_due(local)) is not None:
                 self._queue.retry(key)
             passed = self._clock.surely_passed(local)
-            if passed is not None:
+            leads = self._leading()
+            if leads and passed is not None:
                 self._hand_out(pool, int(passed * 1_000))
-            self._changed.wait(self._next_wait(local, passed))
+            self._changed.wait(self._next_wait(local, passed if leads else None))
 
     def _hand_out(self, pool: ThreadPoolExecutor, now_ms: int) -> None:
         while len(self._under_way) < WORKERS and not self._stop.is_set():
@@ -205,6 +222,11 @@ class Controller:
     # --- one release, in a thread of the pool --------------------------------------------------
 
     def _release(self, key: Names, held: Held) -> None:
+        if not self._leading():  # the process was stopped, or lost the lead, since it was due
+            with self._changed:
+                self._under_way.discard(key)
+                self._queue.retry(key)
+            return
         attempt = self._releaser.release(key, held)
         if attempt.outcome is Outcome.RELEASED:
             final = (attempt.held or held)._replace(due_ms=held.due_ms, known_ms=held.known_ms)
@@ -234,9 +256,9 @@ class Controller:
         else:
             at_least = attempt.retry_after or 0.0
             wait = self._retries.failed(key, now=self._now(), at_least=at_least)
-            _log.warning(
-                "release of %s/%s failed: %s; next try in %.1f s", *key, attempt.reason, wait
-            )
+            text = "release of %s/%s failed: %s; next try in %.1f s"
+            told = logs.fields(namespace=key[0], name=key[1], uid=tried.uid, reason=attempt.reason)
+            _log.warning(text, *key, attempt.reason, wait, extra=told)
             note = f"{attempt.reason}; it is tried again until it succeeds"
             self._tell(key, tried, events.RELEASE_FAILED, note, warning=True)
 
@@ -244,7 +266,8 @@ class Controller:
         late_from = max(held.due_ms, held.known_ms)  # a delay cut short is due when that is seen
         lateness = max(0, self._now_ms() - late_from) / 1_000
         self._metrics.lateness.observe(lateness)
-        _log.info("released %s/%s, %.3f s after its time", *key, lateness)
+        told = logs.fields(namespace=key[0], name=key[1], uid=held.uid, lateness=lateness)
+        _log.info("released %s/%s, %.3f s after its time", *key, lateness, extra=told)
         remarks = [*([held.problem] if held.problem else []), *notes]
         note = f"released {lateness:.3f} s after its time"
         note += f": {'; '.join(remarks)}" if remarks else ""
@@ -259,7 +282,11 @@ class Controller:
         self._retries.forget(key)
 
     def _tell(self, key: Names, held: Held, reason: str, note: str, *, warning: bool) -> None:
-        self._told.record(events.Event(key, held.uid, reason, note, warning))
+        self._record(events.Event(key, held.uid, reason, note, warning))
+
+    def _record(self, event: events.Event) -> None:
+        if self._leading():
+            self._told.record(event)
 
     # --- small helpers -------------------------------------------------------------------------
 
@@ -273,16 +300,16 @@ class Controller:
             self.stop()
             raise
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
     def _restarted(self, reason: str) -> None:
         self._metrics.watch_restarts.labels(reason).inc()
 
     def _now_ms(self) -> int:
         """Give the API server's time, as far as it has surely come; 0 while nothing is known."""
         return int((self._clock.surely_passed(self._now()) or 0) * 1_000)
+
+    def _holds(self) -> Mapping[tuple[str, str], int]:
+        with self._changed:
+            return self._queue.holds(self._now_ms())
 
     def _overdue(self) -> int:
         with self._changed:

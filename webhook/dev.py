@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from certs import authority
 from webhook.cluster import APPLY_PATCH, Api
-from webhook.controller import Controller
 from webhook.errors import ApiStatusError, ClusterError, StartError
 from webhook.pipeline import Pipeline
 from webhook.registration import Registration, by_url
@@ -50,10 +50,32 @@ class Server:
     ca: bytes
 
 
+class Controlling(Protocol):
+    """What is needed of the controller."""
+
+    @property
+    def synced(self) -> bool:
+        """True once it knows all that it is there for."""
+        ...
+
+    @property
+    def failed(self) -> bool:
+        """True when it has died."""
+        ...
+
+    def work(self) -> None:
+        """Work until told to stop."""
+        ...
+
+    def stop(self) -> None:
+        """End the work."""
+        ...
+
+
 def run(
     api: Api,
     pipeline: Pipeline,
-    controller: Controller,
+    controller: Controlling,
     *,
     host: str,
     port: int,
@@ -179,8 +201,8 @@ def _unregister(api: Api, path: str) -> None:
 
 
 @contextmanager
-def _controlling(controller: Controller) -> Iterator[None]:
-    thread = threading.Thread(target=controller.run, name="controller")
+def _controlling(controller: Controlling) -> Iterator[None]:
+    thread = threading.Thread(target=controller.work, name="controller")
     thread.start()
     try:
         yield

@@ -9,7 +9,8 @@ HoldfastError
 ├── ClusterError         the API server could not be asked, or refused
 │   ├── ApiStatusError     it answered with an error status
 │   └── UnreachableError   it did not answer at all
-└── StartError           a command cannot start: a file, a port, a kubeconfig
+├── StartError           a command cannot start: a file, a port, a kubeconfig
+└── CommandError         a command cannot do what it was asked
 
 Each text is one line and says what is wrong, where, and the cure.
 """
@@ -67,3 +68,7 @@ class UnreachableError(ClusterError):
 
 class StartError(HoldfastError):
     """A command cannot start; the text names the file, port or setting and the cure."""
+
+
+class CommandError(HoldfastError):
+    """A command cannot do what it was asked; the text names what, the reason and the cure."""

@@ -1,4 +1,4 @@
-"""Kubernetes Events on held pods: told in the background, never at a release's expense.
+"""Kubernetes Events on pods and VMs: told in the background, never at the work's expense.
 
 An Event's name is made of what it says, so that a controller which starts again, or two at once,
 tell the same thing once. What comes faster than the rate below is dropped and counted: Events are
@@ -11,8 +11,9 @@ import hashlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 from urllib.parse import quote
 
@@ -26,6 +27,9 @@ from webhook.objects import Names
 HELD = "Held"
 RELEASED = "Released"
 RELEASE_FAILED = "ReleaseFailed"
+NODE_RECORDED = "StickyNodeRecorded"
+NODE_NOT_RECORDED = "StickyNodeNotRecorded"
+NODE_UNAVAILABLE = "StickyNodeUnavailable"
 
 RATE = 20.0
 """Events a second, once the burst is used up: a burst of releases must not fill etcd."""
@@ -35,19 +39,42 @@ NOTE_LENGTH = 1_000
 """Bytes of a note; the API server takes 1024."""
 
 _CONFLICT = 409
-_NAME_LENGTH = 200  # a pod's name has up to 253 characters, as an Event's; the rest is the hash
+_NAME_LENGTH = (
+    200  # an object's name has up to 253 characters, an Event's too; the rest is the hash
+)
 _log = logging.getLogger("holdfast.controller")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Something to tell about a pod; a warning is something that a person should look at."""
+class Kind:
+    """The kind of object that an event is about."""
 
-    pod: Names
+    api_version: str
+    name: str
+
+
+POD, VM = Kind("v1", "Pod"), Kind("kubevirt.io/v1", "VirtualMachine")
+_ACTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        HELD: "Hold",
+        NODE_RECORDED: "Record",
+        NODE_NOT_RECORDED: "Record",
+        NODE_UNAVAILABLE: "Wait",
+    }
+)
+"""What was done, by the reason; releases in all other cases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something to tell about an object; a warning is something that a person should look at."""
+
+    regarding: Names
     uid: str
     reason: str
     note: str
     warning: bool = False
+    kind: Kind = POD
 
 
 class Events(Protocol):
@@ -121,22 +148,22 @@ class Recorder:
         return True
 
     def _tell(self, event: Event) -> None:
-        namespace = event.pod[0]
+        namespace = event.regarding[0]
         body = event_object(event, now_ms=self._now_ms(), instance=self._instance)
         path = f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
         try:
             self._api.request("POST", path, body=msgspec.json.encode(body), timeout=TIMEOUT)
         except ApiStatusError as exc:
             if exc.status != _CONFLICT:  # told already
-                _log.debug("event %s of %s/%s: %s", event.reason, *event.pod, exc)
+                _log.debug("event %s of %s/%s: %s", event.reason, *event.regarding, exc)
         except ClusterError as exc:
             self._on_dropped()
-            _log.debug("event %s of %s/%s: %s", event.reason, *event.pod, exc)
+            _log.debug("event %s of %s/%s: %s", event.reason, *event.regarding, exc)
 
 
 def event_object(event: Event, *, now_ms: int, instance: str) -> dict[str, object]:
     """Make the `events.k8s.io/v1` object of an event; its name depends on what it says alone."""
-    namespace, name = event.pod
+    namespace, name = event.regarding
     said = "\0".join((event.uid, event.reason, event.note))
     digest = hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
     return {
@@ -149,13 +176,13 @@ def event_object(event: Event, *, now_ms: int, instance: str) -> dict[str, objec
         "eventTime": values.to_datetime(now_ms).isoformat(timespec="microseconds"),
         "reportingController": "holdfast.dev/controller",
         "reportingInstance": instance,
-        "action": "Release" if event.reason != HELD else "Hold",
+        "action": _ACTIONS.get(event.reason, "Release"),
         "reason": event.reason,
         "type": "Warning" if event.warning else "Normal",
         "note": event.note.encode()[:NOTE_LENGTH].decode(errors="ignore"),
         "regarding": {
-            "apiVersion": "v1",
-            "kind": "Pod",
+            "apiVersion": event.kind.api_version,
+            "kind": event.kind.name,
             "namespace": namespace,
             "name": name,
             "uid": event.uid,

@@ -18,6 +18,7 @@ from webhook import holds
 from webhook.errors import HandleError
 from webhook.objects import Names, Pod
 from webhook.review import Edit, PodReview
+from webhook.workloads import Workload
 
 HELD_STATE = "held"
 """The key in a review's shared state that is true once a plugin has added a gate."""
@@ -52,13 +53,23 @@ def success(*edits: Edit, warnings: Sequence[str] = ()) -> Result:
 
 
 def skip() -> Result:
-    """Leave the pod alone, and spare this plugin the later extension points of this review."""
+    """Leave the pod alone, and spare this plugin the later extension points of this review.
+
+    A review has a later one where another plugin refuses the pod in `mutate`: `validate` is then
+    asked for what else is wrong with it. The two webhooks, and the controller, are asked about a
+    pod at different times; what was skipped in one review is not skipped in the next.
+    """
     return Result(Code.SKIP)
 
 
 def refuse(reason: str) -> Result:
     """Refuse the pod; the reason is for the person who wrote it."""
     return Result(Code.REFUSE, (), reason)
+
+
+def error(reason: str) -> Result:
+    """Say that this plugin could not decide, as raising does: the review fails, and names it."""
+    return Result(Code.ERROR, (), reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +113,18 @@ class Plugin(Protocol):
         ...
 
     def validate(self, pod: Pod, context: Context) -> Result:
-        """Check a pod as it would be stored, at CREATE and at UPDATE."""
+        """Check a pod as it would be stored, or the template of a workload.
+
+        At UPDATE it is asked where one of `keys` changes. A plugin that has an attribute
+        `judges_templates`, and it is true, is asked about every change of a template that it
+        concerns: so one that looks at more than annotations tells of a mistake where it is made.
+        """
         ...
+
+
+def judges_templates(plugin: Plugin) -> bool:
+    """Tell whether any change of a template is for a plugin to judge, not its keys' alone."""
+    return bool(getattr(plugin, "judges_templates", False))
 
 
 @runtime_checkable
@@ -113,7 +134,11 @@ class Holder(Protocol):
     gate: ClassVar[str]
 
     def due(self, pod: Pod) -> holds.Due:
-        """Decide when a pod that carries the gate is due."""
+        """Decide when a pod that carries the gate is due.
+
+        It is asked again and again. A later answer than before counts only where the pod has
+        changed: followed each time, it could hold the pod for ever.
+        """
         ...
 
 
@@ -135,13 +160,50 @@ class Releasing(Protocol):
         ...
 
 
+@runtime_checkable
+class Finalizing(Protocol):
+    """What a plugin that puts a finalizer of ours on pods has as well.
+
+    Whoever else adds one is refused.
+    """
+
+    finalizer: ClassVar[str]
+
+    def may_carry(self, review: PodReview) -> bool:
+        """Tell whether the pod may come with the finalizer: `mutate` may have seen it before."""
+        ...
+
+
+@runtime_checkable
+class Marking(Protocol):
+    """What a plugin whose annotations stand on a workload itself, not its template, has as well."""
+
+    @property
+    def workload_keys(self) -> Mapping[str, Sequence[str]]:
+        """Name the annotations, by the workload's kind."""
+        ...
+
+    def validate_workload(self, workload: Workload, old: Workload | None) -> Result:
+        """Check them as they are written; `old` is the workload as it was before an update."""
+        ...
+
+
+@runtime_checkable
+class Starting(Protocol):
+    """What a plugin that looks around when the admission server starts has as well."""
+
+    def started(self) -> None:
+        """Look around, once and in a thread; what is raised is logged, and stops nothing."""
+        ...
+
+
 class Lookup(Protocol):
     """Reads objects of the cluster, and can do nothing else."""
 
     def get(self, path: str) -> Mapping[str, Any] | None:
         """Read the object at an API path, afresh; None when there is none.
 
-        Raises ClusterError when the API server cannot be asked.
+        Raises ClusterError when the API server cannot be asked, or serves no objects of this kind.
         """
         ...
 

@@ -1,30 +1,37 @@
 """The guard: admission policies over who may release a pod, and over Holdfast itself. Pure.
 
-Three ValidatingAdmissionPolicies, each with its binding, each of use without the others. They run
+Four ValidatingAdmissionPolicies, each with its binding, each of use without the others. They run
 within the API server, so they hold while no process of Holdfast does:
 
 - `holdfast-hold`: only who may `release` a hold takes our gate off, or changes what decides;
 - `holdfast-controller-pods`: what the controller may change of a pod, which RBAC cannot say;
+- `holdfast-controller-vms`: what the controller may change of a VM: the record of its node;
 - `holdfast-controller-webhooks`: whom the controller may register, and for what.
-
-An expression that fails refuses the request, so each reads what may be absent with `?`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import yaml
-
-from webhook import holds, workloads
-from webhook.conditions import string
+from webhook import holds, vms, workloads
+from webhook.conditions import string, strings
 from webhook.pipeline import Pipeline
+from webhook.plugins.sticky import Sticky
+from webhook.policy import (
+    Check,
+    Object,
+    annotation,
+    annotations_kept,
+    fixed,
+    make_binding,
+    make_policy,
+    make_rule,
+)
 
-API_VERSION = "admissionregistration.k8s.io/v1"
 HOLD = "holdfast-hold"
 CONTROLLER_PODS = "holdfast-controller-pods"
+CONTROLLER_VMS = "holdfast-controller-vms"
 CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
 
 RELEASE_VERB, RELEASE_GROUP, RELEASE_RESOURCE = "release", holds.DOMAIN, "holds"
@@ -47,10 +54,11 @@ FIXED_FIELDS = (
 It keeps the rest of a pod's spec as it is itself (ValidatePodUpdate in its source).
 """
 
+FIXED_VM_FIELDS = ("metadata.labels", "metadata.ownerReferences", "metadata.finalizers", "spec")
+"""All that an update can change of a VM, beyond its annotations; its status is a subresource."""
+
 _HINT_PARTS = ("not-before", "jitter")
 """What a hint names beside the key of a delay; these are no keys of annotations."""
-
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,36 +72,18 @@ class Installation:
     """The controller's user name."""
     configurations: tuple[str, ...] = ("holdfast",)
     """The names of the webhook configurations that are Holdfast's own."""
-    own_annotations: tuple[str, ...] = ()
-    """Annotations outside `holdfast.dev/` that the controller may write on pods."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """A validation: what has to be true, and what is said when it is not."""
-
-    expression: str
-    message: str
-    message_expression: str = ""
-
-    def as_object(self) -> Object:
-        """Write it as the API has it."""
-        written = {"expression": self.expression, "message": self.message, "reason": "Forbidden"}
-        if self.message_expression:
-            written["messageExpression"] = self.message_expression
-        return written
 
 
 def policies(pipeline: Pipeline, installation: Installation | None = None) -> list[Object]:
-    """Make the three policies, each followed by its binding."""
+    """Make the four policies, each followed by its binding."""
     where = installation or Installation()
-    made = (hold_policy(deciding_keys(pipeline)), pods_policy(where), webhooks_policy(where))
-    return [each for policy in made for each in (policy, _binding(policy["metadata"]["name"]))]
-
-
-def manifest(objects: Iterable[Object]) -> str:
-    """Write objects as YAML, expressions in blocks that can be read."""
-    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=100, explicit_start=True)
+    made = (
+        hold_policy(deciding_keys(pipeline)),
+        pods_policy(where),
+        vms_policy(recording_keys(pipeline), where),
+        webhooks_policy(where),
+    )
+    return [each for policy in made for each in (policy, make_binding(policy["metadata"]["name"]))]
 
 
 def deciding_keys(pipeline: Pipeline) -> list[str]:
@@ -101,6 +91,13 @@ def deciding_keys(pipeline: Pipeline) -> list[str]:
     plugins = (plugin for profile in pipeline.profiles.values() for plugin in profile.plugins)
     configured = (key for plugin in plugins for key in plugin.keys)
     return list(dict.fromkeys((*configured, holds.HELD, holds.PROFILE)))
+
+
+def recording_keys(pipeline: Pipeline) -> list[str]:
+    """Name the annotations by which the controller records a VM's node."""
+    plugins = (plugin for profile in pipeline.profiles.values() for plugin in profile.plugins)
+    keys = [plugin.args.node_annotation for plugin in plugins if isinstance(plugin, Sticky)]
+    return list(dict.fromkeys((*(keys or [vms.STICKY_NODE]), vms.STICKY_NODE_UID)))
 
 
 def hold_policy(keys: Sequence[str]) -> Object:
@@ -113,9 +110,9 @@ def hold_policy(keys: Sequence[str]) -> Object:
         "  + (variables.changed.size() > 0 ? ['change ' + variables.changed.join(', ')] : []))\n"
         "  .join(' or ')"
     )
-    return _policy(
+    return make_policy(
         HOLD,
-        rule=_rule("", ["pods", "pods/status"], ["UPDATE"]),
+        rule=make_rule("", ["pods", "pods/status"], ["UPDATE"]),
         condition=("changes-a-hold", _changes_a_hold(keys)),
         variables={
             "gates": f"{_gates('oldObject')}\n"
@@ -125,7 +122,7 @@ def hold_policy(keys: Sequence[str]) -> Object:
             "what": what,
         },
         checks=[
-            _Check(
+            Check(
                 f"authorizer.group({string(RELEASE_GROUP)}).resource({string(RELEASE_RESOURCE)})\n"
                 "  .namespace(request.namespace).name(request.name)\n"
                 f"  .check({string(RELEASE_VERB)}).allowed()",
@@ -145,33 +142,50 @@ def hold_policy(keys: Sequence[str]) -> Object:
 def pods_policy(where: Installation) -> Object:
     """Make the policy that bounds what the controller changes of a pod."""
     may_not = f"{where.controller} may not change"
-    return _policy(
+    return make_policy(
         CONTROLLER_PODS,
-        rule=_rule("", ["pods", "pods/*"], ["UPDATE"]),
+        rule=make_rule("", ["pods", "pods/*"], ["UPDATE"]),
         condition=_by_controller(where),
         checks=[
-            _Check(
+            Check(
                 "!has(request.subResource) || request.subResource == ''",
                 f"{may_not} a subresource of a pod",
             ),
-            _Check(
+            Check(
                 _only_own_removed("spec.?schedulingGates.orValue([]).map(gate, gate.name)"),
                 f"{may_not} spec.schedulingGates but by taking gates under {holds.OWN_PREFIX} off",
             ),
-            _Check(
+            Check(
                 _only_own_removed("metadata.?finalizers.orValue([])"),
                 f"{may_not} metadata.finalizers but by taking finalizers under "
                 f"{holds.OWN_PREFIX} off",
             ),
-            _Check(
-                _other_annotations_kept(where.own_annotations),
+            Check(
+                annotations_kept(_is_own("key")),
                 f"{may_not} annotations outside {holds.OWN_PREFIX}",
             ),
-            *(
-                _Check(f"{_field('object', path)} == {_field('oldObject', path)}", text)
-                for path in FIXED_FIELDS
-                for text in [f"{may_not} {path}"]
+            *fixed(FIXED_FIELDS, may_not),
+        ],
+    )
+
+
+def vms_policy(keys: Sequence[str], where: Installation) -> Object:
+    """Make the policy that bounds what the controller changes of a VM: these annotations alone."""
+    may_not = f"{where.controller} may not change"
+    return make_policy(
+        CONTROLLER_VMS,
+        rule=make_rule(vms.GROUP, ["virtualmachines", "virtualmachines/*"], ["UPDATE"]),
+        condition=_by_controller(where),
+        checks=[
+            Check(
+                "!has(request.subResource) || request.subResource == ''",
+                f"{may_not} a subresource of a VirtualMachine",
             ),
+            Check(
+                annotations_kept(f"key in {strings(keys)}"),
+                f"{may_not} annotations of a VirtualMachine but {' and '.join(keys)}",
+            ),
+            *fixed(FIXED_VM_FIELDS, may_not),
         ],
     )
 
@@ -181,22 +195,22 @@ def webhooks_policy(where: Installation) -> Object:
     groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
     resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
     may_only = f"{where.controller} may only"
-    return _policy(
+    return make_policy(
         CONTROLLER_WEBHOOKS,
-        rule=_rule(
+        rule=make_rule(
             "admissionregistration.k8s.io",
             ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
             ["CREATE", "UPDATE", "DELETE"],
         ),
         condition=_by_controller(where),
         checks=[
-            _Check(
+            Check(
                 "(request.operation == 'DELETE' ? oldObject.metadata.name : object.metadata.name)\n"
-                f"  in {_list(where.configurations)}",
+                f"  in {strings(where.configurations)}",
                 f"{may_only} write webhook configurations of the name "
                 f"{' or '.join(where.configurations)}",
             ),
-            _Check(
+            Check(
                 _each_webhook(
                     "has(webhook.clientConfig.service) && !has(webhook.clientConfig.url)\n"
                     f"  && webhook.clientConfig.service.namespace == {string(where.namespace)}\n"
@@ -204,65 +218,18 @@ def webhooks_policy(where: Installation) -> Object:
                 ),
                 f"{may_only} register webhooks of the Service {where.namespace}/{where.service}",
             ),
-            _Check(
+            Check(
                 _each_webhook(
                     "webhook.?rules.orValue([]).all(rule,\n"
                     "    rule.?operations.orValue([]).all(one, one in ['CREATE', 'UPDATE'])\n"
-                    f"    && rule.?apiGroups.orValue([]).all(one, one in {_list(groups)})\n"
+                    f"    && rule.?apiGroups.orValue([]).all(one, one in {strings(groups)})\n"
                     f"    && rule.?resources.orValue([]).all(one, one in\n"
-                    f"      {_list(resources)}))"
+                    f"      {strings(resources)}))"
                 ),
                 f"{may_only} register webhooks for CREATE and UPDATE of pods and workloads",
             ),
         ],
     )
-
-
-def _policy(
-    name: str,
-    *,
-    rule: Object,
-    condition: tuple[str, str],
-    checks: Iterable[_Check],
-    variables: Mapping[str, str] | None = None,
-) -> Object:
-    condition_name, condition_expression = condition
-    spec: Object = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": [rule]},
-        "matchConditions": [{"name": condition_name, "expression": condition_expression}],
-        "variables": [
-            {"name": variable, "expression": expression}
-            for variable, expression in (variables or {}).items()
-        ],
-        "validations": [check.as_object() for check in checks],
-    }
-    return _object("ValidatingAdmissionPolicy", name, spec)
-
-
-def _binding(policy: str) -> Object:
-    spec = {"policyName": policy, "validationActions": ["Deny"]}
-    return _object("ValidatingAdmissionPolicyBinding", policy, spec)
-
-
-def _object(kind: str, name: str, spec: Object) -> Object:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": kind,
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "holdfast"}},
-        "spec": {key: value for key, value in spec.items() if value != []},
-    }
-
-
-def _rule(group: str, resources: list[str], operations: list[str]) -> Object:
-    """Make a rule; with the default written out, applying it again changes nothing."""
-    return {
-        "apiGroups": [group],
-        "apiVersions": ["v1"],
-        "operations": operations,
-        "resources": resources,
-        "scope": "*",
-    }
 
 
 def _by_controller(where: Installation) -> tuple[str, str]:
@@ -299,13 +266,13 @@ def _changed(keys: Sequence[str]) -> str:
 
     The controller follows the key that the hint names, also when the configuration no longer does.
     """
-    others = _list((*_HINT_PARTS, *keys))
+    others = strings((*_HINT_PARTS, *keys))
     return (
-        f"(\n  {_list(keys)}\n"
-        f"  + {_annotation('oldObject', string(holds.HELD))}.orValue('').split(',')\n"
+        f"(\n  {strings(keys)}\n"
+        f"  + {annotation('oldObject', string(holds.HELD))}.orValue('').split(',')\n"
         "    .map(part, part.split('=')[0])\n"
         f"    .filter(key, !(key in {others}))\n"
-        f").filter(key, {_annotation('object', 'key')} != {_annotation('oldObject', 'key')})"
+        f").filter(key, {annotation('object', 'key')} != {annotation('oldObject', 'key')})"
     )
 
 
@@ -318,43 +285,9 @@ def _only_own_removed(path: str) -> str:
     )
 
 
-def _other_annotations_kept(allowed: Sequence[str]) -> str:
-    exempt = _is_own("key") + (f" || key in {_list(allowed)}" if allowed else "")
-    same = f"{_annotation('object', 'key')} == {_annotation('oldObject', 'key')}"
-    return "\n&& ".join(
-        f"{pod}.metadata.?annotations.orValue({{}}).all(key, {exempt}\n  || {same})"
-        for pod in ("object", "oldObject")
-    )
-
-
 def _each_webhook(test: str) -> str:
     return f"request.operation == 'DELETE'\n|| object.?webhooks.orValue([]).all(webhook,\n  {test})"
 
 
-def _annotation(pod: str, key: str) -> str:
-    return f"{pod}.metadata.?annotations[?{key}]"
-
-
-def _field(pod: str, path: str) -> str:
-    parent, _, name = path.rpartition(".")
-    return f"{pod}.{parent}.?{name}"
-
-
 def _is_own(name: str) -> str:
     return f"{name}.startsWith({string(holds.OWN_PREFIX)})"
-
-
-def _list(texts: Iterable[str]) -> str:
-    return f"[{', '.join(string(text) for text in texts)}]"
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML with texts of several lines as blocks."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)

@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
@@ -22,7 +21,7 @@ from webhook import logs
 from webhook.asgi import Bridge
 from webhook.errors import HoldfastError, StartError
 from webhook.settings import ServerSettings
-from webhook.tls import server_context
+from webhook.tls import SHARED_MEMORY, load_pair, new_context
 from webhook.worker import FINISH, HoldfastWorker
 
 LIFESPAN = 3.0
@@ -45,7 +44,9 @@ def run(make_app: Callable[[], Bridge], settings: ServerSettings) -> NoReturn:
     """
     _log_to_stderr()
     try:
-        server_context(settings.certfile, settings.keyfile)
+        context = new_context(settings.client_ca)
+        if not settings.await_certificate:
+            load_pair(context, settings.certfile, settings.keyfile)
         listener = listen(settings.host, settings.port)
     except StartError as error:
         sys.stderr.write(f"holdfast: {error}\n")
@@ -106,14 +107,12 @@ class _Application(BaseApplication):  # type: ignore[misc]
 
 
 def _gunicorn_settings(settings: ServerSettings, fd: int) -> dict[str, Any]:
-    shared_memory = Path("/dev/shm")  # noqa: S108 - writable also where the root file system is not
     return {
         "bind": f"fd://{fd}",
         "workers": 1,  # one loop answers thousands of reviews a second; more pods, not processes
         "worker_class": HoldfastWorker,
-        "worker_tmp_dir": str(shared_memory) if os.access(shared_memory, os.W_OK) else None,
-        "certfile": str(settings.certfile),
-        "keyfile": str(settings.keyfile),
+        "worker_tmp_dir": str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None,
+        "certfile": os.devnull,  # a sign that it is TLS; the worker makes the context
         "asgi_loop": "asyncio",
         "asgi_lifespan": "on",
         "http_parser": "python",  # the C parser takes a header line of any length into memory

@@ -32,7 +32,11 @@ class OwnerReference(_Object, frozen=True):
 
 
 class Metadata(_Object, frozen=True):
-    """An object's metadata; the time of creation is None until the API server has stored it."""
+    """An object's metadata.
+
+    The time of creation is None until the API server has stored it, that of deletion until somebody
+    deletes it.
+    """
 
     name: str = ""
     generate_name: str = ""
@@ -40,6 +44,7 @@ class Metadata(_Object, frozen=True):
     uid: str = ""
     resource_version: str = ""
     creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     finalizers: list[str] | None = None

@@ -6,8 +6,12 @@ again. What is there already is never changed or moved, only added to.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
+
+import msgspec
 
 from webhook import affinity
 from webhook.objects import Pod, Toleration
@@ -16,6 +20,7 @@ from webhook.review import (
     AddGate,
     Edit,
     Operation,
+    PodReview,
     PreferNodes,
     RemoveAnnotation,
     Requirement,
@@ -38,6 +43,46 @@ def patch(pod: Pod, edits: Iterable[Edit]) -> list[Operation]:
             raise TypeError(f"{type(edit).__name__} is no edit; use those of webhook.review")
         groups.setdefault(writer, []).append(edit)
     return [operation for writer, group in groups.items() for operation in writer(pod, group)]
+
+
+def edited(review: PodReview, edits: Iterable[Edit]) -> PodReview:
+    """Give the review as it would be of the pod with these edits.
+
+    Raises TypeError, LookupError or ValueError where they do not fit the pod.
+    """
+    document = applied(review.whole_pod(), patch(review.pod, edits))
+    request = msgspec.structs.replace(
+        review.request, object=msgspec.Raw(msgspec.json.encode(document))
+    )
+    return replace(review, request=request, pod=Pod.of(document))
+
+
+def applied(document: Any, operations: Iterable[Operation]) -> Any:
+    """Apply operations that are made here: that add, to a list at its end, or remove.
+
+    The document is left alone. Raises LookupError where they do not fit it.
+    """
+    result = copy.deepcopy(document)
+    for operation in operations:
+        _apply(result, operation)
+    return result
+
+
+def _apply(document: Any, operation: Operation) -> None:
+    *steps, last = map(_key, operation["path"].split("/")[1:])
+    parent = document
+    for step in steps:
+        parent = parent[int(step) if isinstance(parent, list) else step]
+    if operation["op"] == "remove":
+        del parent[last]
+    elif isinstance(parent, list):
+        parent.append(operation["value"])
+    else:
+        parent[last] = operation["value"]
+
+
+def _key(token: str) -> str:
+    return token.replace("~1", "/").replace("~0", "~")
 
 
 def pointer(key: str) -> str:

@@ -1,7 +1,8 @@
-"""List and watch: follow a set of pods as the API server has it, whatever happens to the watch.
+"""List and watch: follow a set of objects as the API server has it, whatever happens to the watch.
 
 A watch may end, expire (410), break, or go silent without closing. So each one is short, its
-silence is bounded, and a fresh list is made now and then even when all seems well.
+silence is bounded, and a fresh list is made now and then even when all seems well. A kind that the
+cluster does not have, or that this process may not read, is said once, and asked for again.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from webhook.cluster import Api, boot_time
+from webhook.cluster import Api, Query, boot_time
 from webhook.errors import ApiStatusError, ClusterError
-from webhook.objects import Pod
+from webhook.objects import Metadata
 
 WATCH_SECONDS = 30
 """How long one watch lasts; it is then begun again where it ended, which costs one request."""
@@ -28,8 +29,10 @@ PAGE = 500
 LASTING_SECONDS = 10.0
 """How long list and watch have to last for the back-off to begin anew."""
 BACKOFF_SECONDS, BACKOFF_LIMIT_SECONDS = 0.2, 10.0
+ABSENT_SECONDS = 30.0
+"""How often a kind is asked for that the cluster does not have."""
 
-_GONE = 410
+_FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
 _log = logging.getLogger("holdfast.controller")
 
 
@@ -38,7 +41,7 @@ class _ListMeta(msgspec.Struct, rename="camel"):
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class _PodList(msgspec.Struct):
+class _List(msgspec.Struct):
     metadata: _ListMeta
     items: list[msgspec.Raw] | None = None
 
@@ -53,43 +56,69 @@ class _Status(msgspec.Struct):
     message: str = ""
 
 
-_LIST = msgspec.json.Decoder(_PodList)
+_LIST = msgspec.json.Decoder(_List)
 _EVENT = msgspec.json.Decoder(_Event)
-_POD = msgspec.json.Decoder(Pod)
 _STATUS = msgspec.json.Decoder(_Status)
 
 
-class Follower(Protocol):
+class Followed(Protocol):
+    """What every object that can be followed has."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Its metadata, for the version to watch from."""
+        ...
+
+
+Object = TypeVar("Object", bound=Followed)
+Taken = TypeVar("Taken", contravariant=True)  # noqa: PLC0105 - what a follower takes
+
+
+class Follower(Protocol[Taken]):
     """Who is told what the cluster has."""
 
-    def replace(self, pods: Iterable[Pod]) -> None:
-        """Take these pods, and no others, as all there are."""
+    def replace(self, objects: Iterable[Taken], /) -> None:
+        """Take these objects, and no others, as all there are."""
         ...
 
-    def update(self, pod: Pod) -> None:
-        """Take a pod that is new or has changed."""
+    def update(self, one: Taken, /) -> None:
+        """Take an object that is new or has changed."""
         ...
 
-    def remove(self, pod: Pod) -> None:
-        """Take a pod that is gone, or no longer among those that are followed."""
+    def remove(self, one: Taken, /) -> None:
+        """Take an object that is gone, or no longer among those that are followed."""
         ...
 
 
-class Reflector:
-    """Keeps a follower up to date with the pods of one field selector, in all namespaces."""
+class Reflector(Generic[Object]):
+    """Keeps a follower up to date with the objects at one API path, as a selection has them.
+
+    `path` lists all namespaces, or one; `selection` holds field and label selectors. `absent` is
+    said where the cluster does not have the kind at all, which is an error without it; `cure` where
+    it may not be read.
+    """
 
     def __init__(
         self,
         api: Api,
-        follower: Follower,
+        follower: Follower[Object],
+        kind: type[Object],
         *,
-        field_selector: str,
+        path: str,
+        selection: Query,
         on_restart: Callable[[str], None],
+        absent: str = "",
+        cure: str = "",
         now: Callable[[], float] = boot_time,
     ) -> None:
         self._api = api
+        self._absent = absent
+        self._cure = cure
+        self._said = ""
         self._follower = follower
-        self._selector = field_selector
+        self._path = path
+        self._selection = selection
+        self._decoder = msgspec.json.Decoder(kind)
         self._on_restart = on_restart
         self._now = now
 
@@ -98,30 +127,53 @@ class Reflector:
         backoff = BACKOFF_SECONDS
         while not stop.is_set():
             began = self._now()
-            try:
-                reason = self._watch_until_relist(self._list(), stop)
-            except ClusterError as exc:
-                reason = "error"
-                _log.warning("following pods: %s; listing again", exc)
-            except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-                reason = "error"
-                _log.warning("following pods: an answer cannot be read (%s); listing again", exc)
+            reason = self._follow(stop)
             self._on_restart(reason)
             if self._now() - began >= LASTING_SECONDS:
                 backoff = BACKOFF_SECONDS
-            if reason in {"error", "expired"}:
+            if reason == "absent":
+                stop.wait(ABSENT_SECONDS)
+            elif reason in {"error", "expired"}:
                 stop.wait(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads load
                 backoff = min(backoff * 2, BACKOFF_LIMIT_SECONDS)
 
+    def _follow(self, stop: threading.Event) -> str:
+        """List, then watch as long as that goes well; tell why it ended."""
+        try:
+            version = self._list()
+            if self._said:
+                _log.info("following %s", self._path)
+            self._said = ""
+            return self._watch_until_relist(version, stop)
+        except ApiStatusError as exc:
+            if exc.status == _NOT_FOUND and self._absent:
+                self._say(logging.INFO, self._absent)
+                self._follower.replace([])
+                return "absent"
+            cure = f" ({self._cure})" if exc.status == _FORBIDDEN and self._cure else ""
+            self._say(logging.WARNING, f"{exc}{cure}; listing again")
+        except ClusterError as exc:
+            self._say(logging.WARNING, f"{exc}; listing again")
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            self._say(logging.WARNING, f"an answer cannot be read ({exc}); listing again")
+        return "error"
+
+    def _say(self, level: int, text: str) -> None:
+        """Log what goes wrong, once until it is well again."""
+        _log.log(
+            logging.DEBUG if text == self._said else level, "following %s: %s", self._path, text
+        )
+        self._said = text
+
     def _list(self) -> str:
         """List everything, page by page, and return the version to watch from."""
-        pods: list[Pod] = []
-        query: dict[str, str | int] = {"fieldSelector": self._selector, "limit": PAGE}
+        found: list[Object] = []
+        query: dict[str, str | int] = {**self._selection, "limit": PAGE}
         while True:
-            page = _LIST.decode(self._api.request("GET", "/api/v1/pods", query=query))
-            pods.extend(filter(None, map(_read, page.items or ())))
+            page = _LIST.decode(self._api.request("GET", self._path, query=query))
+            found.extend(filter(None, map(self._read, page.items or ())))
             if not page.metadata.continue_:
-                self._follower.replace(pods)
+                self._follower.replace(found)
                 return page.metadata.resource_version
             query["continue"] = page.metadata.continue_
 
@@ -144,32 +196,31 @@ class Reflector:
 
     def _watch(self, version: str, stop: threading.Event) -> str:
         query: dict[str, str | int] = {
-            "fieldSelector": self._selector,
+            **self._selection,
             "watch": 1,
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": WATCH_SECONDS,
         }
-        for line in self._api.lines("/api/v1/pods", query=query, timeout=WATCH_SILENCE_SECONDS):
+        for line in self._api.lines(self._path, query=query, timeout=WATCH_SILENCE_SECONDS):
             event = _EVENT.decode(line)
             if event.type == "ERROR":
                 status = _STATUS.decode(event.object)
                 raise ApiStatusError(f"the watch ended: {status.message}", status=status.code)
-            pod = _POD.decode(event.object)
-            version = pod.metadata.resource_version
+            one = self._decoder.decode(event.object)
+            version = one.metadata.resource_version
             if event.type == "DELETED":
-                self._follower.remove(pod)
+                self._follower.remove(one)
             elif event.type != "BOOKMARK":
-                self._follower.update(pod)
+                self._follower.update(one)
             if stop.is_set():
                 break
         return version
 
-
-def _read(source: msgspec.Raw) -> Pod | None:
-    """Read one pod of a list; one that cannot be read must not keep all others from their time."""
-    try:
-        return _POD.decode(source)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        _log.error("a pod cannot be read, and is not looked after: %s", exc)
-        return None
+    def _read(self, source: msgspec.Raw) -> Object | None:
+        """Read one object of a list; one that cannot be read must not keep all others waiting."""
+        try:
+            return self._decoder.decode(source)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            _log.error("%s: an object cannot be read, and is left alone: %s", self._path, exc)
+            return None

@@ -7,9 +7,12 @@ for nothing is never sent, costs nothing, and cannot be hurt by an outage.
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from webhook import conditions
 from webhook.pipeline import Pipeline
@@ -123,6 +126,13 @@ class Registration:
         }
 
 
+def digest(pipeline: Pipeline) -> str:
+    """Tell in short whom a configuration has sent: equal where all rules and conditions are."""
+    registration = Registration("holdfast", lambda url_path: {"path": url_path})
+    text = msgspec.json.encode(registration.configurations(pipeline), order="sorted")
+    return hashlib.sha256(text).hexdigest()
+
+
 def _by_operation(on_create: str, on_update: str) -> str:
     return f"request.operation == 'CREATE' ? ({on_create}) : ({on_update})"
 
@@ -144,3 +154,14 @@ def by_url(address: str, ca: bytes) -> Callable[[str], Mapping[str, Any]]:
     """Reach a server at `host:port`, whose certificate this CA (PEM) has issued."""
     bundle = base64.b64encode(ca).decode()
     return lambda url_path: {"url": f"https://{address}{url_path}", "caBundle": bundle}
+
+
+def by_service(namespace: str, name: str, ca: bytes | None) -> Callable[[str], Mapping[str, Any]]:
+    """Reach a server by its Service, port 443; without a CA somebody else gives the caBundle."""
+    bundle = {} if ca is None else {"caBundle": base64.b64encode(ca).decode()}
+
+    def config(url_path: str) -> Mapping[str, Any]:
+        service = {"namespace": namespace, "name": name, "path": url_path, "port": 443}
+        return {"service": service, **bundle}
+
+    return config

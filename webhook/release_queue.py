@@ -7,9 +7,11 @@ and an entry that no longer agrees with the table is dropped when it comes up.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from webhook import holds
 from webhook.objects import Names
 
 
@@ -27,6 +29,19 @@ class Held(NamedTuple):
     problem: str = ""
     recheck: bool = False
     known_ms: int = 0
+
+
+MOVED = "its due time was moved back though the pod had not changed; the first one counts"
+"""What is told of a pod whose plugin answers later and later: followed, it would never go."""
+
+
+def steady(known: Held | None, fresh: Held) -> Held:
+    """Take what was found of a pod, and keep it from being put off while it has not changed."""
+    if known is None or (known.uid, known.resource_version) != (fresh.uid, fresh.resource_version):
+        return fresh
+    if fresh.due_ms <= known.due_ms:
+        return fresh
+    return fresh._replace(due_ms=known.due_ms, problem=MOVED)
 
 
 class ReleaseQueue:
@@ -87,6 +102,20 @@ class ReleaseQueue:
     def overdue(self, now_ms: int) -> int:
         """Count the pods whose time has come."""
         return sum(held.due_ms <= now_ms for held in self._held.values())
+
+    def holds(self, now_ms: int) -> Counter[tuple[str, str]]:
+        """Count the holds, by plugin and by what they wait for: a pod may have several.
+
+        That is `time`, `plugin` where no time is known, or `release` where the time has come.
+        """
+        found: Counter[tuple[str, str]] = Counter()
+        for held in self._held.values():
+            waits = "plugin" if held.due_ms >= holds.NEVER_MS else "time"
+            reason = "release" if held.due_ms <= now_ms else waits
+            for gate in held.gates:
+                if gate.startswith(holds.OWN_PREFIX):
+                    found[gate.removeprefix(holds.OWN_PREFIX), reason] += 1
+        return found
 
     def _compact(self) -> None:
         # annotations that change over and over must not grow the heap without end

@@ -19,8 +19,8 @@ from webhook.cluster import JSON_PATCH, Api, pod_path
 from webhook.errors import ApiStatusError, ClusterError
 from webhook.objects import Names, Pod
 from webhook.patch import patch
-from webhook.pipeline import Verdict
-from webhook.release_queue import Held
+from webhook.profiles import Verdict
+from webhook.release_queue import Held, steady
 from webhook.review import Operation
 
 RELEASE_TIMEOUT = 10.0
@@ -154,6 +154,7 @@ class Releaser:
         fresh = held_pod(pod, self._decider)
         if fresh is None:
             raise _EndedError(Attempt(Outcome.GONE))
+        fresh = steady(held, fresh)
         if fresh.uid != held.uid or fresh.due_ms > held.due_ms:
             raise _EndedError(Attempt(Outcome.CHANGED, fresh))
         return fresh

@@ -18,8 +18,16 @@ from webhook.objects import Pod
 from webhook.workloads import Workload
 
 API_VERSION = "admission.k8s.io/v1"
+AUDIT_KEY = "review"
+"""In the API server's audit log, `<webhook>/review` is the UID that our log has."""
 WARNING_LENGTH = 240
 """Bytes of one warning; the API server cuts at 256."""
+
+NAME_LENGTH = 253
+"""Characters of a name or UID that a log line repeats; the API server stores none that is longer.
+
+At creation it has not checked them yet.
+"""
 
 _MESSAGE_LENGTH, _DETAIL_LENGTH = 2_000, 200
 
@@ -62,21 +70,38 @@ class _AdmissionReview(msgspec.Struct, frozen=True, rename="camel"):
 class PodReview:
     """A pod under review, and the pod as it was before an update.
 
-    Where a workload is reviewed, `workload` says which, and the pod is its template.
+    Where a workload is reviewed, `workload` says which, and the pod is its template; `old_workload`
+    is the workload before an update.
     """
 
     request: Request
     pod: Pod
     old: Pod | None
     workload: Workload | None = None
+    old_workload: Workload | None = None
+
+    @property
+    def uid(self) -> str:
+        """The request's UID, for a log line."""
+        return self.request.uid[:NAME_LENGTH]
+
+    @property
+    def namespace(self) -> str:
+        """The namespace, for a log line."""
+        return self.request.namespace[:NAME_LENGTH]
+
+    @property
+    def name(self) -> str:
+        """The name, for a log line; at creation there may be no more than its beginning."""
+        metadata = self.pod.metadata
+        name = self.request.name or metadata.name
+        return name[:NAME_LENGTH] or f"{metadata.generate_name[:NAME_LENGTH]}*"
 
     @property
     def described(self) -> str:
-        """Name the pod for a log line; at creation it may have no name yet."""
-        metadata = self.pod.metadata
-        name = self.request.name or metadata.name or f"{metadata.generate_name}*"
+        """Name the pod, or the workload, for a log line."""
         kind = f"{self.workload.kind} " if self.workload else ""
-        return f"{kind}{self.request.namespace}/{name}"
+        return f"{kind}{self.namespace}/{self.name}"
 
     def whole_pod(self) -> Any:
         """Decode the pod with all its fields, for a plugin that needs more than `pod` has."""
@@ -112,7 +137,7 @@ def _review(request: Request) -> PodReview | None:
         )
     found = workloads.read(kind.kind, path, request.object)
     old = workloads.read(kind.kind, path, request.old_object)
-    return found and PodReview(request, found[1], old and old[1], found[0])
+    return found and PodReview(request, found[1], old and old[1], found[0], old and old[0])
 
 
 # --- edits -------------------------------------------------------------------------------------
@@ -233,7 +258,7 @@ def allowed(
     request: Request, operations: Sequence[Operation] = (), warnings: Sequence[str] = ()
 ) -> bytes:
     """Answer that the object may be stored, changed by the operations."""
-    response: dict[str, Any] = {"uid": request.uid, "allowed": True}
+    response = _response(request, allowed=True)
     if operations:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(operations)).decode()
@@ -243,7 +268,16 @@ def allowed(
 def refused(request: Request, message: str, warnings: Sequence[str] = ()) -> bytes:
     """Answer that the object may not be stored, as the API server answers an invalid value."""
     status = {"code": 422, "reason": "Invalid", "message": message[:_MESSAGE_LENGTH]}
-    return _answer({"uid": request.uid, "allowed": False, "status": status}, warnings)
+    return _answer({**_response(request, allowed=False), "status": status}, warnings)
+
+
+def _response(request: Request, *, allowed: bool) -> dict[str, Any]:
+    """Begin a response; the API server's audit log takes the annotation over, and so has the UID.
+
+    The UID is the review's own, so without it no line of our log could be found there.
+    """
+    audit = {AUDIT_KEY: request.uid}
+    return {"uid": request.uid, "allowed": allowed, "auditAnnotations": audit}
 
 
 def _answer(response: dict[str, Any], warnings: Sequence[str]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_args
 
 from webhook.errors import PluginFailedError
 from webhook.framework import Code, Context, Plugin, Result
@@ -21,6 +21,9 @@ class Verdict(Protocol):
 
 
 V = TypeVar("V", bound=Verdict)
+
+_USUAL = frozenset({list, tuple})  # spares two lookups of an abstract class for each plugin
+_EDITS = frozenset(get_args(Edit))
 
 
 class Observe(Protocol):
@@ -54,16 +57,20 @@ class Runner:
         point: str,
         call: Callable[[Pod, Context], Result],
         context: Context,
+        asked: PodReview | None = None,
     ) -> Result:
-        """Call a plugin about a review. Raises PluginFailedError."""
-        review = context.review
+        """Call a plugin about a review. Raises PluginFailedError.
+
+        `asked` is the review as it came, where the context's is another.
+        """
+        pod, waiting = context.review.pod, id(asked or context.review)
         if not may_block(plugin):
-            return self.measured(plugin, point, context.profile, lambda: call(review.pod, context))
-        self._at_work[id(review)] = plugin.name
+            return self.measured(plugin, point, context.profile, lambda: call(pod, context))
+        self._at_work[waiting] = plugin.name
         try:
-            return self.measured(plugin, point, context.profile, lambda: call(review.pod, context))
+            return self.measured(plugin, point, context.profile, lambda: call(pod, context))
         finally:
-            self._at_work.pop(id(review), None)
+            self._at_work.pop(waiting, None)
 
     def measured(
         self, plugin: Plugin, point: str, profile: str, call: Callable[[], Result]
@@ -81,6 +88,8 @@ class Runner:
             ) from exc
         finally:
             self._report(plugin.name, point, code, profile, started)
+        if code is Code.ERROR:
+            raise PluginFailedError(f"plugin {plugin.name!r} failed in {point}: {result.reason}")
         return result
 
     def timed(self, point: str, profile: str, call: Callable[[], V]) -> V:
@@ -98,7 +107,7 @@ class Runner:
         self._observe(
             plugin=plugin,
             extension_point=point,
-            status=code.value,
+            status=code,
             profile=profile,
             seconds=self._timer() - started,
         )
@@ -118,10 +127,14 @@ def _check(result: object) -> None:
     """Refuse rubbish from a plugin where its name is still known."""
     if not isinstance(result, Result) or not isinstance(result.code, Code):
         raise TypeError(f"it returned {type(result).__name__}, not a Result")
+    if result.code is Code.SKIP and result.edits:
+        raise TypeError("it returned edits with Skip; use success")
     parts: tuple[object, ...] = (result.edits, result.warnings)
     for found in parts:
+        if type(found) in _USUAL:
+            continue
         if not isinstance(found, Sequence) or isinstance(found, str):
             raise TypeError(f"it returned {type(found).__name__}, not a list of edits or warnings")
     for edit in result.edits:
-        if not isinstance(edit, Edit):
+        if type(edit) not in _EDITS:
             raise TypeError(f"it returned the edit {type(edit).__name__}; use those of review")

@@ -19,6 +19,10 @@ class ServerSettings:
     """PEM: the certificate, and what leads from it to the CA."""
     keyfile: Path
     """PEM: the certificate's own key, not encrypted."""
+    await_certificate: bool = False
+    """Start without a usable certificate, and be ready when there is one."""
+    client_ca: Path | None = None
+    """PEM: who is served, namely clients with a certificate of this CA; None asks for none."""
     host: str = "0.0.0.0"  # noqa: S104 - a webhook is called from other machines
     port: int = 8443
     """0 takes any free port; `ready_file` tells which."""
@@ -41,3 +45,7 @@ class ServerSettings:
     """End when standard input ends, so that a parent that is killed takes its server with it."""
     on_tls: Callable[[ssl.SSLContext], None] | None = None
     """Called in the worker with the live TLS context, for `webhook.tls.load_pair` on it."""
+    on_certificate: Callable[[float], None] = lambda _: None
+    """Called in the worker with the expiry, seconds since 1970, of each certificate it serves."""
+    on_reload_failure: Callable[[], None] = lambda: None
+    """Called in the worker when the files have changed into a pair that cannot be used."""

@@ -2,20 +2,136 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import ssl
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+from certs import authority
 from webhook.errors import StartError
 
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - writable also where the root file system is not
 
-def server_context(certfile: Path, keyfile: Path) -> ssl.SSLContext:
-    """Make the TLS context: TLS 1.2 or newer, HTTP/1.1 only.
+_log = logging.getLogger("holdfast.server")
 
-    Raises StartError when there is no usable certificate with its own key in the files.
+
+class LiveCertificate:
+    """The certificate that is served, kept in step with its files.
+
+    A pair that cannot be used is counted, and the last good one served on. `on_loaded` is told
+    when a pair that is served now expires, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        certfile: Path,
+        keyfile: Path,
+        *,
+        client_ca: Path | None = None,
+        on_loaded: Callable[[float], None] = lambda _: None,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._certfile, self._keyfile = certfile, keyfile
+        self._client_ca = client_ca
+        self._on_loaded = on_loaded
+        self._on_failure = on_failure
+        self._seen: tuple[bytes, bytes] | None = None
+
+    def open(self, *, await_certificate: bool) -> ssl.SSLContext:
+        """Make the live context. Raises StartError when there is no usable pair.
+
+        Where it may be awaited, a certificate that nobody trusts is served until there is one: the
+        server can tell then, over TLS, that it is alive and not ready.
+        """
+        self.context = new_context(self._client_ca)
+        self._seen = self._read()
+        try:
+            load_pair(self.context, self._certfile, self._keyfile)
+        except StartError as error:
+            if not await_certificate:
+                raise
+            _log.warning("%s; not ready until there is one", error)
+            _load_placeholder(self.context)
+        else:
+            self._loaded()
+        return self.context
+
+    def look(self) -> None:
+        """Take what the files have become, if they have changed and can be used."""
+        found = self._read()
+        if found == self._seen:
+            return
+        self._seen = found
+        try:
+            load_pair(self.context, self._certfile, self._keyfile)
+        except StartError as error:
+            self._on_failure()
+            _log.error("%s; the last good one is served on", error)
+            return
+        self._loaded()
+
+    def _loaded(self) -> None:
+        try:
+            expiry = authority.not_after(self._seen[0] if self._seen else b"")
+        except ValueError:
+            self._seen = None  # the files changed between the look and the load: look again
+            return
+        self._on_loaded(expiry.timestamp())
+        _log.info("serving a certificate that expires at %s", expiry.isoformat())
+
+    def _read(self) -> tuple[bytes, bytes] | None:
+        try:
+            return self._certfile.read_bytes(), self._keyfile.read_bytes()
+        except OSError:
+            return None
+
+
+class Validity:
+    """Until when the certificate that is served is valid; by this machine's clock alone."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._until = 0.0
+
+    def extend(self, until: float) -> None:
+        """Take over from the certificate that is served now."""
+        self._until = until
+
+    def lasts(self) -> bool:
+        """Tell whether it is valid still; not before there was one."""
+        return self._now() < self._until
+
+
+def new_context(client_ca: Path | None = None) -> ssl.SSLContext:
+    """Make a server's context without a certificate: TLS 1.2 or newer, HTTP/1.1 only.
+
+    With a `client_ca`, PEM, only clients that have a certificate of it are served. Raises
+    StartError when that file cannot be used.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except (OSError, ValueError) as error:
+            raise StartError(
+                f"cannot use the clients' CA {client_ca}: {_reason(error)}; give PEM certificates "
+                "with --client-ca"
+            ) from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def server_context(certfile: Path, keyfile: Path) -> ssl.SSLContext:
+    """Make a server's context with its certificate.
+
+    Raises StartError when there is no usable certificate with its own key in the files.
+    """
+    context = new_context()
     load_pair(context, certfile, keyfile)
     return context
 
@@ -35,6 +151,18 @@ def load_pair(context: ssl.SSLContext, certfile: Path, keyfile: Path) -> None:
             f"cannot use the certificate {certfile} with the key {keyfile}: {_reason(error)}; "
             "give a PEM certificate and its own unencrypted key"
         ) from error
+
+
+def _load_placeholder(context: ssl.SSLContext) -> None:
+    now = datetime.now(UTC)
+    ca = authority.new_ca("holdfast awaits its certificate", now=now)
+    pair = authority.issue(ca, common_name="holdfast awaits its certificate", now=now)
+    writable = os.access(SHARED_MEMORY, os.W_OK)
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if writable else None) as folder:
+        certfile, keyfile = Path(folder) / "tls.crt", Path(folder) / "tls.key"
+        certfile.write_bytes(pair.certificate)
+        keyfile.write_bytes(pair.key)
+        load_pair(context, certfile, keyfile)
 
 
 def _reason(error: Exception) -> str:

@@ -56,6 +56,11 @@ def is_qualified_name(text: str) -> bool:
     return len(name) <= 63 and bool(_NAME.fullmatch(name))
 
 
+def is_object_name(text: str) -> bool:
+    """Tell whether an object such as a node can have this name (a DNS subdomain)."""
+    return len(text) <= 253 and bool(_DNS_SUBDOMAIN.fullmatch(text))
+
+
 def is_label_value(text: str) -> bool:
     """Tell whether a text is the value of a label, as Kubernetes has it; it may be empty."""
     return not text or (len(text) <= 63 and bool(_NAME.fullmatch(text)))

@@ -27,7 +27,7 @@ from gunicorn.workers.gasgi import ASGIWorker  # type: ignore[import-untyped]
 
 from webhook.process import write_whole
 from webhook.settings import ServerSettings
-from webhook.tls import server_context
+from webhook.tls import LiveCertificate
 
 TICK = 0.25
 """Seconds between two looks at all connections, and at the master: how exact the limits are."""
@@ -42,6 +42,8 @@ NO_DESCRIPTORS_PAUSE = 0.5
 READ_BUFFER = 32 * 1024
 """Bytes that asyncio holds for each TLS connection, idle ones too; a TLS record has at most 16 KiB.
 Its own 256 KiB make 300 MB of a thousand connections that stall in their handshake."""
+RELOAD_INTERVAL = 2.0
+"""Seconds between two looks at the certificate's files; a mounted Secret lags by more."""
 CAP_LOG_INTERVAL = 10.0
 """Seconds between two log lines about the connection cap."""
 
@@ -159,6 +161,14 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
         }
         self._turned_away = 0
         self._cap_logged = float("-inf")
+        self._looked = 0.0
+        self._certificate = LiveCertificate(
+            self.settings.certfile,
+            self.settings.keyfile,
+            client_ca=self.settings.client_ca,
+            on_loaded=self.settings.on_certificate,
+            on_failure=self.settings.on_reload_failure,
+        )
 
     def forget(self, connection: Connection) -> None:
         """Count a connection no longer."""
@@ -182,7 +192,7 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
         # Not documented, yet the only place: no argument of asyncio's reaches this size.
         asyncio.sslproto.SSLProtocol.max_size = READ_BUFFER
         try:
-            self.tls = server_context(self.settings.certfile, self.settings.keyfile)
+            self.tls = self._certificate.open(await_certificate=self.settings.await_certificate)
             if self.settings.on_tls is not None:
                 self.settings.on_tls(self.tls)
             await lifespan.startup()
@@ -215,6 +225,9 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
                 connection.finish()
             else:
                 connection.drop()
+        if now - self._looked >= RELOAD_INTERVAL:
+            self._looked = now
+            self._certificate.look()
         if self._turned_away and now - self._cap_logged >= CAP_LOG_INTERVAL:
             _logger.warning(
                 "%d connections are open, the most allowed: closed %d that had asked nothing",

@@ -6,8 +6,8 @@ found later in the Events of a ReplicaSet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -44,6 +44,8 @@ _PATHS = {(resource.group, resource.kind): resource.path for resource in RESOURC
 class Workload:
     """The workload around a template, with what makes a held pod suffer there.
 
+    `annotations` are its own, not those of its template.
+
     `deadline` is the field that ends it while its pods are held, with its seconds; `ordered` is
     how many pods start one after the other, each when the one before it runs.
     """
@@ -53,6 +55,7 @@ class Workload:
     path: str
     deadline: tuple[str, int] | None = None
     ordered: int = 1
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 class _JobSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -98,12 +101,15 @@ def read(kind: str, path: str, source: bytes | msgspec.Raw) -> tuple[Workload, P
     template = spec.template
     if path == CRON_TEMPLATE:
         template = spec.job_template.spec.template if spec.job_template else None
+    in_order = kind == "StatefulSet" and spec.pod_management_policy != "Parallel"
     workload = Workload(
-        kind, found.metadata.name or found.metadata.generate_name, path, _deadline(spec)
+        kind,
+        found.metadata.name or found.metadata.generate_name,
+        path,
+        None if in_order else _deadline(spec),
+        spec.replicas if in_order and spec.replicas is not None else 1,
+        found.metadata.annotations or {},
     )
-    if kind == "StatefulSet" and spec.pod_management_policy != "Parallel":
-        ordered = 1 if spec.replicas is None else spec.replicas
-        workload = Workload(kind, workload.name, path, None, ordered)
     return workload, template or Pod()
 
 

@@ -9,10 +9,11 @@ from webhook.errors import ConfigurationError
 from webhook.framework import PluginClass
 from webhook.plugins.delay import Delay
 from webhook.plugins.placement import Placement
+from webhook.plugins.sticky import Sticky
 
 GROUP = "holdfast.plugins"
 """The entry-point group under which an installed package registers its plugins."""
-BUILT_IN: tuple[PluginClass, ...] = (Delay, Placement)
+BUILT_IN: tuple[PluginClass, ...] = (Delay, Sticky, Placement)
 
 
 def registry(found: Iterable[EntryPoint] | None = None) -> Mapping[str, PluginClass]:

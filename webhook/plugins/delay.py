@@ -6,25 +6,22 @@ scheduled while now < creationTimestamp + delay, and costs the scheduler nothing
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from webhook import conditions, holds, values
+from webhook import conditions, holds, shapes, values, vms
 from webhook.errors import ConfigurationError, ValueRefusedError
 from webhook.framework import Args, Context, Handle, Result, refuse, skip, success
 from webhook.objects import Pod
 from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetSchedulerName
 from webhook.workloads import Workload
 
-MIGRATION_LABEL = "kubevirt.io/migrationJobUID"
-"""KubeVirt's mark of a live migration's target pod, which has minutes to start: never delayed."""
-
 
 class DelayArgs(Args, frozen=True):
     """Arguments of the delay plugin."""
 
-    annotations: tuple[str, ...] = holds.DELAY_KEYS
+    annotations: Annotated[tuple[shapes.Key, ...], shapes.SOME_ONCE] = holds.DELAY_KEYS
     """Annotations that carry a delay."""
-    max_delay: str = "168h"
+    max_delay: shapes.Delay = "168h"
     """The longest that delay and jitter together, or a not-before, may hold a pod."""
     on_invalid: Literal["reject", "ignore"] = "reject"
     """What becomes of a pod whose value cannot be followed: refused, or admitted unheld."""
@@ -61,7 +58,7 @@ class Delay:
     def mutate(self, pod: Pod, context: Context) -> Result:
         """Add the gate and the hint where the pod asks to be held."""
         unheld = RemoveAnnotation(holds.HELD)  # a copied or forged hint holds nothing
-        if MIGRATION_LABEL in pod.labels:
+        if _migrates(pod):
             return success(unheld)
         try:
             ask = self._checked_ask(pod, created=True, now_ms=context.now_ms)
@@ -79,7 +76,7 @@ class Delay:
         """Refuse values that cannot be followed, and a pod that lost its gate on the way here."""
         if self._args.on_invalid == "ignore" or not self.concerns(pod):
             return skip()
-        if MIGRATION_LABEL in pod.labels:
+        if _migrates(pod):
             return skip()  # never held, so what its VM's template says does not matter
         workload = context.review.workload
         created = context.review.request.operation == "CREATE" and workload is None
@@ -129,6 +126,15 @@ class Delay:
                 "choose an earlier time, or ask an admin to raise maxDelay"
             )
         return ask
+
+
+def _migrates(pod: Pod) -> bool:
+    """Tell whether a live migration made the pod: it has minutes to start, and is never delayed.
+
+    The label alone does not count: a Deployment could have it too.
+    """
+    migrates = vms.MIGRATION_JOB in pod.labels
+    return migrates and vms.controller_of(pod.metadata, vms.VMI) is not None
 
 
 def _sufferings(pod: Pod, workload: Workload, wait_ms: int) -> list[str]:

@@ -7,14 +7,18 @@ kube-scheduler does the rest, and no node is ever read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Annotated, ClassVar
 
-from webhook import affinity, holds, rules, values
+import msgspec
+
+from webhook import affinity, holds, rule_checks, rules, shapes, values
 from webhook.framework import HELD_STATE, Args, Context, Handle, Result, refuse, skip, success
 from webhook.objects import Pod
-from webhook.review import Edit, Requirement
+from webhook.review import Edit, RemoveAnnotation, Requirement, SetAnnotation
 from webhook.rules import Rule
 from webhook.workloads import Workload
 
@@ -27,10 +31,14 @@ _MOST_WAYS = 1_000
 _MOST_NAMED = 3
 
 
+PLACED = f"{holds.DOMAIN}/placed"
+"""The annotation that records which rules placed a pod, and which version of each."""
+
+
 class PlacementArgs(Args, frozen=True):
     """Arguments of the placement plugin."""
 
-    rules: tuple[Rule, ...] = (rules.SPACE,)
+    rules: tuple[Annotated[Rule, shapes.RULE], ...] = (rules.SPACE,)
     """All that match a pod apply, in this order."""
 
 
@@ -42,10 +50,13 @@ class Placement:
     may_block: ClassVar[bool] = False
     keys: Sequence[str] = ()
     """None: placement is decided at creation, and a later change of an annotation moves no pod."""
+    judges_templates: ClassVar[bool] = True
+    """What contradicts a rule can be anywhere in a template, as can what makes the rule match."""
 
     def __init__(self, args: PlacementArgs, _handle: Handle | None = None) -> None:
-        rules.check(args.rules)
+        rule_checks.check(args.rules)
         self._rules = args.rules
+        self._versions = {rule.name: _version(rule) for rule in args.rules}
 
     def match(self, pod: str) -> str:
         """Match pods that a rule is for."""
@@ -66,7 +77,7 @@ class Placement:
             return success(warnings=[f"holdfast: not placed: {reason}"])
         held = _is_held(pod) or bool(context.state.get(HELD_STATE))
         now = [rule for rule in found if not (held and rule.resolve_at_release)]
-        return _judged(pod, found, _edits(now))
+        return _judged(pod, found, self._edits(now))
 
     def validate(self, pod: Pod, context: Context) -> Result:
         """Tell of contradictions in a template; refuse a new pod that lost what a rule requires."""
@@ -76,7 +87,7 @@ class Placement:
             return skip()
         reason = _left_alone(pod, review.workload)
         if review.workload is None:
-            return skip() if reason else _present(pod, found)
+            return skip() if reason else self._present(pod, found)
         if reason:
             return success(warnings=[f"holdfast: the pods will not be placed: {reason}"])
         return _judged(pod, found)
@@ -90,10 +101,44 @@ class Placement:
         found = [rule for rule in self._for(pod, pod.metadata.namespace) if rule.resolve_at_release]
         if not found or _left_alone(pod):
             return skip()
-        return success(*_edits(found), warnings=[one.text for one in _conflicts(pod, found)])
+        edits = self._edits(found, _recorded(pod))
+        return success(*edits, warnings=[one.text for one in _conflicts(pod, found)])
 
     def _for(self, pod: Pod, namespace: str) -> list[Rule]:
         return [rule for rule in self._rules if rule.when.matches(pod, namespace)]
+
+    def _edits(
+        self, found: Sequence[Rule], recorded: Mapping[str, str] = MappingProxyType({})
+    ) -> list[Edit]:
+        """Give what the rules write, and the record of it beside what is recorded already."""
+        edits = [edit for rule in found for edit in rule.edits()]
+        record = {**recorded, **{rule.name: self._versions[rule.name] for rule in found}}
+        text = ",".join(f"{name}@{version}" for name, version in record.items())
+        return [*edits, SetAnnotation(PLACED, text) if found else RemoveAnnotation(PLACED)]
+
+    def _present(self, pod: Pod, found: Iterable[Rule]) -> Result:
+        """Check that nobody took away what the rules require.
+
+        While a change of the rules is rolled out, a replica may have placed the pod that knows a
+        rule in another version: that is no reason to refuse it.
+        """
+        recorded = _recorded(pod)
+        warnings = []
+        for rule in found:
+            missing = [one for one in rule.required if not _has(pod, one)]
+            if not missing or (rule.resolve_at_release and _is_held(pod)):
+                continue
+            if recorded.get(rule.name, self._versions[rule.name]) == self._versions[rule.name]:
+                return refuse(
+                    f"rule {rule.name}: the pod no longer requires {_shown(missing)} of its node; "
+                    "another mutating webhook removed it, or made the rule match after Holdfast "
+                    "had seen the pod"
+                )
+            warnings.append(
+                f"holdfast: rule {rule.name} is being changed; the pod was placed by its other "
+                "version"
+            )
+        return success(warnings=tuple(warnings))
 
 
 def _left_alone(pod: Pod, workload: Workload | None = None) -> str:
@@ -111,23 +156,14 @@ def _is_held(pod: Pod) -> bool:
     return any(gate.startswith(holds.OWN_PREFIX) for gate in pod.gates)
 
 
-def _edits(found: Iterable[Rule]) -> list[Edit]:
-    return [edit for rule in found for edit in rule.edits()]
+def _version(rule: Rule) -> str:
+    return hashlib.blake2b(msgspec.json.encode(rule), digest_size=4).hexdigest()
 
 
-def _present(pod: Pod, found: Iterable[Rule]) -> Result:
-    """Check that nobody took away what the rules require."""
-    for rule in found:
-        if rule.resolve_at_release and _is_held(pod):
-            continue
-        missing = [one for one in rule.required if not _has(pod, one)]
-        if missing:
-            return refuse(
-                f"rule {rule.name}: the pod no longer requires {_shown(missing)} of its node; "
-                "another mutating webhook removed it, or made the rule match after Holdfast "
-                "had seen the pod"
-            )
-    return success()
+def _recorded(pod: Pod) -> dict[str, str]:
+    """Read by which rules, and which version of each, a pod was placed."""
+    parts = pod.annotations.get(PLACED, "").split(",")
+    return {name: version for part in parts for name, _, version in [part.partition("@")] if name}
 
 
 def _has(pod: Pod, wanted: Requirement) -> bool:

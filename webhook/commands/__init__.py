@@ -1,0 +1,1 @@
+"""The commands of `holdfast`: one module each, imported when its command is called."""

@@ -1,0 +1,90 @@
+"""Asking a live cluster what it would make of an object, by a server-side dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from webhook import preview, workloads
+from webhook.cluster import APPLY_PATCH, Api, Query
+from webhook.errors import ApiStatusError
+from webhook.preview import Document, Preview
+
+FIELD_MANAGER = "holdfast-preview"
+DECIDED: Mapping[str, tuple[str, ...]] = {
+    "metadata": ("annotations", "finalizers"),
+    "spec": ("schedulerName", "schedulingGates", "nodeSelector", "affinity", "tolerations"),
+}
+"""The fields of a pod that Holdfast may write; what else a cluster fills in is left out."""
+
+_REFUSED = frozenset({400, 403, 422})
+
+
+class DryRun:
+    """Previews made by the API server, with all that has a say there; nothing is stored."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api = api
+        self._namespace = namespace
+
+    def preview(self, document: Document) -> Preview:
+        """Preview a pod or a workload. Raises ClusterError where the server cannot be asked."""
+        what = preview.described(document, self._namespace)
+        metadata = document.get("metadata") or {}
+        namespace = str(metadata.get("namespace") or self._namespace)
+        pod = document if document.get("kind") == "Pod" else preview.pod_of(document)
+        try:
+            if pod is not document:
+                self._apply(document, namespace)
+                if document.get("kind") == "VirtualMachine":
+                    return Preview(what)
+            stored = self._create(_anonymous(pod), namespace)
+        except ApiStatusError as exc:
+            if exc.status in _REFUSED:
+                return Preview(what, refusals=[str(exc)])
+            raise
+        return Preview(what, before=decided(preview.template(document)), after=decided(stored))
+
+    def _apply(self, document: Document, namespace: str) -> None:
+        group, _, version = str(document.get("apiVersion", "")).rpartition("/")
+        kind = document.get("kind")
+        plural = next(
+            one.name for one in workloads.RESOURCES if (one.group, one.kind) == (group, kind)
+        )
+        name = quote(str((document.get("metadata") or {}).get("name") or "preview"), safe="")
+        path = f"/apis/{group}/{version}/namespaces/{quote(namespace, safe='')}/{plural}/{name}"
+        self._send("PATCH", path, document, {"fieldManager": FIELD_MANAGER, "force": "true"})
+
+    def _create(self, pod: Document, namespace: str) -> Document:
+        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+        stored = msgspec.json.decode(self._send("POST", path, pod, {}))
+        return stored if isinstance(stored, dict) else {}
+
+    def _send(self, method: str, path: str, document: Document, query: Query) -> bytes:
+        kind = APPLY_PATCH if method == "PATCH" else "application/json"
+        body = msgspec.json.encode(document)
+        return self._api.request(
+            method, path, query={"dryRun": "All", **query}, body=body, content_type=kind
+        )
+
+
+def decided(pod: Document) -> Document:
+    """Keep what Holdfast may write, and what tells the pod from others."""
+    kept: dict[str, Any] = {}
+    for part, fields in DECIDED.items():
+        found = pod.get(part) or {}
+        chosen = {field: found[field] for field in fields if found.get(field)}
+        if chosen:
+            kept[part] = chosen
+    return kept
+
+
+def _anonymous(pod: Document) -> Document:
+    """Give the pod a name of its own and no owner, so that it may be there already."""
+    metadata = dict(pod.get("metadata") or {})
+    for field in ("name", "ownerReferences", "namespace"):
+        metadata.pop(field, None)
+    return {**pod, "metadata": {**metadata, "generateName": "preview-"}}

@@ -1,0 +1,31 @@
+"""`holdfast version`: of this command, and of the cluster."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed
+
+import click
+import msgspec
+
+from webhook.commands import options, terminal
+
+EXAMPLES = """\b
+Examples:
+  holdfast version --client
+  holdfast version -o json"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--client", is_flag=True, help="This command's own alone, without a cluster.")
+@options.output
+@options.target
+def version(*, client: bool, output: str, target: options.Target) -> None:
+    """Tell the versions of this command and of the cluster."""
+    found = {"holdfast": installed("holdfast")}
+    if not client:
+        answer = msgspec.json.decode(target.connect().request("GET", "/version"))
+        found["kubernetes"] = str(answer.get("gitVersion", "unknown"))
+    if output in {"json", "yaml"}:
+        terminal.write_document(found, output)
+    else:
+        terminal.write((f"{name} {number}", "") for name, number in found.items())

@@ -1,0 +1,153 @@
+"""The status page: what is held, what was released, and whether all is well. Pure: HTML out.
+
+It needs no JavaScript and nothing from elsewhere. What pods say of themselves is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from webhook import tables, values
+from webhook.holds import NEVER_MS
+from webhook.objects import Names
+
+MOST_ROWS = 500
+"""Pods in the table; those due first. `holdfast list -A` has them all."""
+TIMELINE_MINUTES = 60
+_BAR_WIDTH, _HEIGHT = 12, 80
+
+_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'">"""
+_STYLE = """
+:root { color-scheme: light dark }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; width: 100%; margin: 0 0 2rem }
+caption { text-align: left; font-weight: bold; padding: .5rem 0 }
+th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #8888;
+  overflow-wrap: anywhere }
+.bad { font-weight: bold } .bad::before { content: "! " }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem }
+dd { margin: 0 } svg { width: 100%; height: auto } rect { fill: currentColor }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pod that is held, and until when."""
+
+    pod: Names
+    due_ms: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A pod that was released, and what was told of it."""
+
+    pod: Names
+    at_ms: int
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All that the page shows; a fact is a name, a value, and whether that is as it should be."""
+
+    server: str
+    now_ms: int
+    facts: Sequence[tuple[str, str, bool]]
+    held: Sequence[Held]
+    released: Sequence[Released]
+
+
+def page(status: Status) -> bytes:
+    """Write the page."""
+    held = sorted(status.held, key=lambda one: (one.due_ms, one.pod))
+    as_of = f"{escape(status.server)}, as of {values.canonical_instant(status.now_ms)}"
+    parts = [
+        _HEAD,
+        f"<title>Holdfast: {len(held)} held pods</title><style>{_STYLE}</style></head><body>",
+        f"<header><h1>Holdfast</h1><p>{as_of}. Reload the page to look again.</p></header>",
+        "<main>",
+        *_facts(status.facts),
+        *_timeline(held, status.now_ms),
+        *_held(held, status.now_ms),
+        *_released(status.released, status.now_ms),
+        "</main></body></html>",
+    ]
+    return "\n".join(parts).encode()
+
+
+def _facts(facts: Iterable[tuple[str, str, bool]]) -> Iterator[str]:
+    yield "<section><h2>Is all well?</h2><dl>"
+    for name, value, well in facts:
+        kind = "" if well else ' class="bad"'
+        yield f"<dt>{escape(name)}</dt><dd{kind}>{escape(value)}</dd>"
+    yield "</dl></section>"
+
+
+def _timeline(held: Sequence[Held], now_ms: int) -> Iterator[str]:
+    """Draw how many pods are due in each minute of the next hour; what is overdue comes first."""
+    counts = [0] * TIMELINE_MINUTES
+    for one in held:
+        minute = max(0, one.due_ms - now_ms) // 60_000
+        if minute < TIMELINE_MINUTES:
+            counts[minute] += 1
+    text = f"{sum(counts)} of {len(held)} held pods are due within the next hour"
+    yield "<section><h2>The next hour</h2>"
+    yield f"<p>{text}; the tables below say when. A bar is a minute.</p>"
+    width = TIMELINE_MINUTES * _BAR_WIDTH
+    yield f'<svg role="img" aria-label="{text}" viewBox="0 0 {width} {_HEIGHT + 4}">'
+    yield f'<rect x="0" y="{_HEIGHT}" width="{width}" height="1"/>'
+    most = max(*counts, 1)
+    for minute, count in enumerate(counts):
+        if count:
+            height = max(2, _HEIGHT * count // most)
+            place = f'x="{minute * _BAR_WIDTH}" y="{_HEIGHT - height}"'
+            size = f'width="{_BAR_WIDTH - 2}" height="{height}"'
+            yield f"<rect {place} {size}><title>in {minute} min: {count}</title></rect>"
+    yield "</svg></section>"
+
+
+def _held(held: Sequence[Held], now_ms: int) -> Iterator[str]:
+    shown = held[:MOST_ROWS]
+    more = f", the first {MOST_ROWS} of them" if len(held) > MOST_ROWS else ""
+    rows = (_held_row(one, now_ms) for one in shown)
+    caption = f"{len(held)} held pods{more}"
+    yield from _table(caption, ("Pod", "Due", "Left", "Remark"), rows)
+
+
+def _held_row(one: Held, now_ms: int) -> tuple[Sequence[str], bool]:
+    name = "/".join(one.pod)
+    if one.due_ms >= NEVER_MS:
+        return (name, "when its plugin lets it go", "unknown", one.problem), True
+    late = one.due_ms <= now_ms
+    length = tables.duration(abs(one.due_ms - now_ms))
+    left = f"overdue {length}" if late else length
+    return (name, values.canonical_instant(one.due_ms), left, one.problem), not late
+
+
+def _released(released: Sequence[Released], now_ms: int) -> Iterator[str]:
+    newest = sorted(released, key=lambda one: -one.at_ms)
+    rows = (
+        (("/".join(one.pod), f"{tables.duration(now_ms - one.at_ms)} ago", one.note), True)
+        for one in newest
+    )
+    yield from _table(f"The last {len(newest)} releases", ("Pod", "When", "What was told"), rows)
+
+
+def _table(
+    caption: str, head: Sequence[str], rows: Iterable[tuple[Sequence[str], bool]]
+) -> Iterator[str]:
+    cells = "".join(f'<th scope="col">{name}</th>' for name in head)
+    yield f"<table><caption>{caption}</caption><thead><tr>{cells}</tr></thead><tbody>"
+    for (first, *others), well in rows:
+        kind = "" if well else ' class="bad"'
+        rest = "".join(f"<td>{escape(other)}</td>" for other in others)
+        yield f'<tr><th scope="row"{kind}>{escape(first)}</th>{rest}</tr>'
+    yield "</tbody></table>"
