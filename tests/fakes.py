@@ -222,7 +222,9 @@ class FakeApi:
         _, _, _, _, namespace, _, name = path.split("/")
         key = unquote(namespace), unquote(name)
         if key not in self.pods:
-            raise ApiStatusError(f'HTTP 404: pods "{key[1]}" not found', status=404)
+            raise ApiStatusError(
+                f'HTTP 404: pods "{key[1]}" not found', status=404, reason="NotFound"
+            )
         return key
 
     def _page(self, query: Query) -> Document:
@@ -250,6 +252,24 @@ class FakeApi:
         self._changed.notify_all()
 
 
+class FakeLookup:
+    """The objects of a cluster by their API path (`webhook.framework.Lookup`).
+
+    `asked` are the paths that were asked for; `failures` are raised, one by one, when it is asked.
+    """
+
+    def __init__(self, objects: Mapping[str, Document] | None = None) -> None:
+        self.objects = dict(objects or {})
+        self.asked: list[str] = []
+        self.failures: deque[Exception] = deque()
+
+    def get(self, path: str) -> Document | None:
+        self.asked.append(path)
+        if self.failures:
+            raise self.failures.popleft()
+        return copy.deepcopy(self.objects.get(path))
+
+
 def event(kind: str, pod: Mapping[str, Any]) -> bytes:
     """Write one line of a watch."""
     return json.dumps({"type": kind, "object": pod}).encode()
@@ -264,8 +284,11 @@ def raising(error: Exception) -> Callable[[], None]:
     return act
 
 
-def status_error(status: int, *, retry_after: float | None = None) -> ApiStatusError:
-    return ApiStatusError(f"HTTP {status}: scripted", status=status, retry_after=retry_after)
+def status_error(
+    status: int, *, retry_after: float | None = None, reason: str = ""
+) -> ApiStatusError:
+    text = f"HTTP {status}: scripted"
+    return ApiStatusError(text, status=status, retry_after=retry_after, reason=reason)
 
 
 def unreachable() -> UnreachableError:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.kubevirt import install
 from controlplane.launcher import ControlPlane
 from demo.command import Command
 from tests.e2e.world import World
@@ -72,6 +73,24 @@ def holdfast(
 def world(control_plane: ControlPlane, holdfast: Command) -> World:
     """A namespace of the test's own, in the cluster with Holdfast."""
     return World.in_new_namespace(control_plane, _name(), holdfast)
+
+
+@pytest.fixture(scope="session")
+def kubevirt() -> Iterator[ControlPlane]:
+    """One cluster with KubeVirt, nodes node-1 to node-3, for all tests that do not harm it.
+
+    It is large: modules that use it carry `pytestmark = pytest.mark.xdist_group("kubevirt")`, so
+    that one of pytest's processes starts it and runs them all.
+    """
+    with ControlPlane(nodes=3, audit=True) as running:
+        install(running)
+        yield running
+
+
+@pytest.fixture
+def vm_world(kubevirt: ControlPlane) -> World:
+    """A namespace of the test's own in that cluster, without Holdfast."""
+    return World.in_new_namespace(kubevirt, _name())
 
 
 @pytest.fixture

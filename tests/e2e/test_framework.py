@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -16,9 +17,12 @@ from types import MappingProxyType
 import pytest
 import yaml
 
+from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from demo.command import Command
+from tests.e2e.others import other_webhook
 from tests.e2e.world import Object, World, gates, pod
+from tests.matching import REQUIRED
 
 pytestmark = pytest.mark.xdist_group("framework")
 
@@ -79,64 +83,85 @@ def test_two_profiles_serve_pods_of_two_schedulers(serve: Serve) -> None:
 def test_a_plugin_that_changes_the_scheduler_leaves_one_profile_and_one_gate(
     serve: Serve, plane: ControlPlane
 ) -> None:
-    plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(TOUCHING_POLICY))
     hint = {"pluginConfig": [{"name": "delay", "args": {"schedulerName": "second"}}]}
     other = {"pluginConfig": [{"name": "delay", "args": {"annotations": ["other-delay"]}}]}
     world = serve({"schedulerName": "first", **hint}, {"schedulerName": "second", **other})
     manifest = pod("changed", {"delay": "2"}, schedulerName="first")
 
-    def touched() -> Object:
+    def touched() -> bool:
         (shown,) = world.apply(manifest, dry_run=True)
-        return shown if shown["metadata"]["annotations"].get("touched") == "gated" else {}
+        return bool(shown["metadata"]["annotations"].get("touched") == "gated")
 
-    world.eventually(touched)  # the policy takes a moment to be in force
-    (made,) = world.apply(manifest)
-    assert made["spec"]["schedulerName"] == "second"
-    assert made["metadata"]["annotations"][PROFILE] == "first"
+    with other_webhook(plane, "a-touch", touched_by_another):
+        world.eventually(touched)  # the API server takes a moment to notice the other webhook
+        (made,) = world.apply(manifest)
+        assert made["metadata"]["annotations"]["touched"] == "gated"  # it was called again
+        assert made["spec"]["schedulerName"] == "second"
+        assert made["metadata"]["annotations"][PROFILE] == "first"
+        assert gates(made) == [DELAY]
+        world.eventually(lambda: "changed" in world.releases())
+
+
+def test_what_another_webhook_undoes_is_written_again_and_once(
+    serve: Serve, plane: ControlPlane
+) -> None:
+    world = serve({})
+    with other_webhook(plane, "z-undo", undone_by_another):
+        manifest = pod("undone", {"delay": "3600", "type": "space"})
+        world.eventually(lambda: "undone" in noted(world.apply(manifest, dry_run=True)[0]))
+        (made,) = world.apply(manifest)
+
     assert gates(made) == [DELAY]
-    world.eventually(lambda: "changed" in world.releases())
-    plane.kubectl("delete", "mutatingadmissionpolicy,mutatingadmissionpolicybinding", "touches")
+    (term,) = made["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert [one["key"] for one in term["matchExpressions"]] == ["theirs", "kubernetes.io/role"]
+    assert noted(made)[PROFILE] == "*"
 
 
-TOUCHING_POLICY: list[Object] = [
-    {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingAdmissionPolicy",
-        "metadata": {"name": "touches"},
-        "spec": {
-            "failurePolicy": "Fail",
-            "reinvocationPolicy": "IfNeeded",
-            "matchConstraints": {
-                "resourceRules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE"],
-                        "resources": ["pods"],
-                    }
-                ]
-            },
-            "matchConditions": [{"name": "asks", "expression": "has(object.metadata.annotations)"}],
-            "mutations": [
-                {
-                    "patchType": "JSONPatch",
-                    "jsonPatch": {
-                        "expression": (
-                            '[JSONPatch{op: "add", path: "/metadata/annotations/touched",'
-                            ' value: has(object.spec.schedulingGates) ? "gated" : "free"}]'
-                        )
-                    },
-                }
-            ],
-        },
-    },
-    {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingAdmissionPolicyBinding",
-        "metadata": {"name": "touches"},
-        "spec": {"policyName": "touches"},
-    },
-]
+def undone_by_another(seen: Object) -> list[Object]:
+    """Take away once what others required of a pod's node, and its gates."""
+    if "undone" in noted(seen):
+        return []
+    theirs = {"matchExpressions": [{"key": "theirs", "operator": "Exists"}]}
+    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [theirs]}}}
+    return [
+        {"op": "add", "path": "/metadata/annotations/undone", "value": "once"},
+        {"op": "add", "path": "/spec/affinity", "value": affinity},
+        {"op": "add", "path": "/spec/schedulingGates", "value": []},
+    ]
+
+
+def test_a_mark_that_another_webhook_sets_too_late_is_refused(
+    serve: Serve, plane: ControlPlane
+) -> None:
+    world = serve({})
+
+    def told() -> str:
+        try:
+            world.apply(pod("marked"), dry_run=True)
+        except ControlPlaneError as exc:
+            return str(exc)
+        return ""  # the API server takes a moment to notice the other webhook
+
+    with other_webhook(plane, "z-mark", marked_by_another):
+        said = world.eventually(told)
+
+    assert "made the rule match after Holdfast had seen the pod" in said
+
+
+def marked_by_another(seen: Object) -> list[Object]:
+    """Mark every pod for a placement rule."""
+    marks = {**noted(seen), "type": "space"}
+    return [{"op": "add", "path": "/metadata/annotations", "value": marks}]
+
+
+def noted(seen: Object) -> dict[str, str]:
+    return dict(seen["metadata"].get("annotations", {}))
+
+
+def touched_by_another(seen: Object) -> list[Object]:
+    """Note on a pod whether it was held when another webhook saw it."""
+    value = "gated" if seen["spec"].get("schedulingGates") else "free"
+    return [{"op": "add", "path": "/metadata/annotations/touched", "value": value}]
 
 
 def test_the_example_plugin_holds_pods_until_they_are_approved(
@@ -152,6 +177,9 @@ def test_the_example_plugin_holds_pods_until_they_are_approved(
     world.eventually(lambda: world.releases().keys() == {"waits", "both"})
     nonsense = {"example.com/needs-approval": "maybe"}
     assert 'write "true", or leave it out' in world.refusal(pod("nonsense", nonsense))
+    told = world.refusal(pod("nonsense", {**nonsense, "delay": "soon"}))
+    assert '"soon" is no duration' in told
+    assert 'write "true", or leave it out' in told
 
 
 def test_the_example_plugins_own_tests_pass(tmp_path: Path) -> None:
@@ -166,6 +194,41 @@ def test_the_example_plugins_own_tests_pass(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_plugin_reaches_what_its_handle_gives_and_keeps_no_overdue_pod(
+    serve: Serve, tmp_path: Path
+) -> None:
+    environment = installed(ROOT / "tests" / "e2e" / "steward", tmp_path / "plugins")
+    world = serve({"plugins": {"enabled": [{"name": "steward"}]}}, environment=environment)
+    (waits,) = world.apply(pod("waits", {"steward": "wait"}))
+    notes = waits["metadata"]["annotations"]
+    namespace = json.loads(world.kubectl("get", "namespace", world.namespace, "-o", "json"))
+    assert gates(waits) == ["holdfast.dev/steward"]
+    assert notes["steward-saw"] == namespace["metadata"]["uid"]
+    missed = "held pods are known to the controller alone, not to the server"
+    assert notes["steward-missed"] == missed
+    world.apply(
+        pod("frees", {"steward": "free", "delay": "1"}),
+        pod("fails", {"steward": "fail", "delay": "1"}),
+    )
+    world.eventually(lambda: world.releases().keys() == {"waits", "frees", "fails"})
+
+    def told(name: str, reason: str) -> str:
+        return world.eventually(
+            lambda: "".join(
+                one["note"]
+                for one in world.all("events.events.k8s.io")
+                if (one["regarding"]["name"], one["reason"]) == (name, reason)
+            )
+        )
+
+    assert told("frees", "Freed") == "those that waited may go"
+    assert told("frees", "Released").endswith(": too late to say no")
+    assert told("fails", "Released").endswith("failed in release: RuntimeError: as asked")
+    measured = 'count{extension_point="release",plugin="steward",profile="*",status="%s"} 1.0'
+    for status in ("Refuse", "Error"):
+        assert [one for one in world.controller_metrics() if one.endswith(measured % status)]
 
 
 @pytest.mark.parametrize("how", ["raise", "rubbish", "edits"])

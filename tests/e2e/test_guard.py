@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,18 +17,25 @@ from typing import Any, ParamSpec
 import pytest
 import yaml
 
+from controlplane import versions
+from controlplane.build import ensure
 from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
+from controlplane.modules import KUBEVIRT
 from demo.command import Command
+from tests.e2e import vms
 from tests.e2e.world import Object, World, gates, pod
 from webhook import guard
 
 pytestmark = pytest.mark.xdist_group("guard")
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+VMS = "virtualmachines.kubevirt.io"
+RECORD = "holdfast.dev/sticky-node"
 GATE, FOREIGN_GATE = "holdfast.dev/delay", "example.com/mine"
 CONTROLLER = "system:serviceaccount:holdfast-system:holdfast-controller"
-POLICIES = (guard.HOLD, guard.CONTROLLER_PODS, guard.CONTROLLER_WEBHOOKS)
+POLICIES = (guard.HOLD, guard.CONTROLLER_PODS, guard.CONTROLLER_VMS, guard.CONTROLLER_WEBHOOKS)
 
 Operation = dict[str, Any]
 Row = tuple[Sequence[Operation], str]
@@ -118,6 +126,42 @@ CONTROLLER_MAY_NOT: Mapping[str, Row] = {
     "finalizer of ours added": (
         [write("/metadata/finalizers/-", "holdfast.dev/new")],
         "metadata.finalizers",
+    ),
+}
+
+MACHINE_MAY_NOT: Mapping[str, Row] = {
+    "run strategy": ([write("/spec/runStrategy", "Always")], "spec"),
+    "template": (
+        [write("/spec/template/metadata/annotations", {"holdfast.dev/delay": "1h"})],
+        "spec",
+    ),
+    "label": ([write("/metadata/labels/app", "other")], "metadata.labels"),
+    "finalizers": ([{"op": "remove", "path": "/metadata/finalizers"}], "metadata.finalizers"),
+    "finalizer of ours": (
+        [write("/metadata/finalizers/-", "holdfast.dev/sticky")],
+        "metadata.finalizers",
+    ),
+    "owner": (
+        [
+            write(
+                "/metadata/ownerReferences",
+                [{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}],
+            )
+        ],
+        "metadata.ownerReferences",
+    ),
+    "annotation of others": ([annotation("team", "b")], "annotations of a VirtualMachine but"),
+    "annotation of others removed": (
+        [annotation("team", None)],
+        "annotations of a VirtualMachine but",
+    ),
+    "the user's choice": (
+        [annotation("holdfast.dev/sticky", "false")],
+        "annotations of a VirtualMachine but",
+    ),
+    "another annotation of ours": (
+        [annotation("holdfast.dev/new", "a")],
+        "annotations of a VirtualMachine but",
     ),
 }
 
@@ -220,12 +264,17 @@ class Actor:
         )
 
     def patch(
-        self, name: str, operations: Sequence[Operation], *more: str, dry_run: bool = True
+        self,
+        name: str,
+        operations: Sequence[Operation],
+        *more: str,
+        kind: str = "pod",
+        dry_run: bool = True,
     ) -> str:
-        """Patch a pod; a dry run passes all admission."""
+        """Patch a pod, or something else; a dry run passes all admission."""
         dry = ["--dry-run=server"] if dry_run else []
         patch = json.dumps(list(operations))
-        return self.kubectl("patch", "pod", name, "--type=json", f"--patch={patch}", *dry, *more)
+        return self.kubectl("patch", kind, name, "--type=json", f"--patch={patch}", *dry, *more)
 
     def create(self, *objects: Object, dry_run: bool = True) -> str:
         """Create objects."""
@@ -275,6 +324,9 @@ class Guarded:
             guard.CONTROLLER_PODS: lambda: self.controller(world).patch(
                 "probed", [write("/metadata/labels", {"a": "b"})]
             ),
+            guard.CONTROLLER_VMS: lambda: self.controller(world).patch(
+                "probed", [write("/metadata/labels", {"a": "b"})], kind="vm"
+            ),
             guard.CONTROLLER_WEBHOOKS: lambda: self.controller(world).create(
                 configuration(KINDS[0], "other")
             ),
@@ -288,7 +340,7 @@ class Guarded:
     @contextmanager
     def left_out(self, world: World, policy: str) -> Iterator[None]:
         """Take a policy's binding away for a while."""
-        world.apply(held("probed"))
+        world.apply(held("probed"), machine("probed"))
         self.plane.kubectl("delete", "validatingadmissionpolicybinding", policy)
         try:
             world.eventually(lambda: not self.probe(world, policy))
@@ -314,6 +366,21 @@ def full(name: str) -> Object:
     spec["initContainers"] = [{"name": "first", "image": "busybox"}]
     spec["tolerations"] = [{"key": "mine", "operator": "Exists"}]
     return made
+
+
+def machine(name: str) -> Object:
+    """Make a VM that never runs."""
+    made = vms.vm(name, {"team": "a", "holdfast.dev/sticky": "true"}, run_strategy="Halted")
+    made["metadata"]["labels"] = {"app": "mine"}
+    made["metadata"]["finalizers"] = ["example.com/mine"]
+    return made
+
+
+def vm_definition() -> Object:
+    """Give KubeVirt's own definition of VMs."""
+    objects = json.loads((ensure(None, KUBEVIRT).parent / "objects.json").read_bytes())["items"]
+    (found,) = (each for each in objects if each["metadata"]["name"] == VMS)
+    return dict(found)
 
 
 def kubeconfig(plane: ControlPlane, token: str) -> str:
@@ -348,6 +415,11 @@ def temptation() -> list[Object]:
         "rules": [
             {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]},
             {
+                "apiGroups": ["kubevirt.io"],
+                "resources": ["virtualmachines", "virtualmachines/status"],
+                "verbs": ["*"],
+            },
+            {
                 "apiGroups": ["admissionregistration.k8s.io"],
                 "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
                 "verbs": ["*"],
@@ -374,6 +446,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     token_kubeconfig = folder / "controller.kubeconfig"
     with ControlPlane(nodes=1, audit=True) as plane:
         plane.kubectl("apply", "-k", str(MANIFESTS / "rbac"))
+        plane.api.create(DEFINITIONS, vm_definition())
         plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(temptation()))
         token = plane.kubectl(
             "create", "token", "holdfast-controller", "--namespace=holdfast-system"
@@ -382,7 +455,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         running = Guarded(plane, token_kubeconfig)
         running.apply_guard()
         world = running.world()
-        world.apply(held("probed"))
+        world.eventually(lambda: not refusal(world.kubectl, "get", "vm"))
+        world.apply(held("probed"), machine("probed"))
         for policy in POLICIES:
             running.await_policy(world, policy)
         arguments = ["--kubeconfig", str(token_kubeconfig), "--health-port", "0"]
@@ -399,7 +473,7 @@ def world(guarded: Guarded) -> World:
 def shared(guarded: Guarded) -> World:
     """A namespace with pods for all tests that only ever try, in dry runs."""
     world = guarded.world()
-    world.apply(held("held"), full("full"))
+    world.apply(held("held"), full("full"), machine("vm"))
     return world
 
 
@@ -413,7 +487,11 @@ def test_the_api_server_finds_nothing_wrong_with_the_types(guarded: Guarded, pol
         return status if current and "typeChecking" in status else {}
 
     world = World(guarded.plane, "default")
-    assert world.eventually(checked)["typeChecking"] == {}
+    found = world.eventually(checked)["typeChecking"].get("expressionWarnings", [])
+    if os.environ.get(versions.VARIABLE, versions.NEWEST) != versions.NEWEST:
+        # older type checkers take the field for CEL's reserved word; the evaluation does not
+        found = [one for one in found if "undefined field 'namespace'" not in one["warning"]]
+    assert found == []
 
 
 def test_applying_the_manifests_again_changes_nothing(guarded: Guarded) -> None:
@@ -573,6 +651,32 @@ def test_the_controller_can_do_its_work(
     assert "patched" in guarded.controller(shared).patch("full", change)
 
 
+@pytest.mark.parametrize(("change", "what"), MACHINE_MAY_NOT.values(), ids=MACHINE_MAY_NOT)
+def test_the_controller_cannot_change_what_is_not_its_own_of_a_vm(
+    guarded: Guarded, shared: World, change: Sequence[Operation], what: str
+) -> None:
+    told = refusal(guarded.controller(shared).patch, "vm", change, kind="vm")
+    assert f"'holdfast-controller-vms' denied request: {CONTROLLER} may not change {what}" in told
+
+
+def test_the_controller_records_and_forgets_a_vms_node(guarded: Guarded, shared: World) -> None:
+    controller = guarded.controller(shared)
+    record = [
+        annotation("holdfast.dev/sticky-node", "node-1"),
+        annotation("holdfast.dev/sticky-node-uid", "1234"),
+    ]
+    assert "patched" in controller.patch("vm", record, kind="vm", dry_run=False)
+    assert "patched" in controller.patch("vm", [annotation(RECORD, "node-2")], kind="vm")
+    assert "patched" in controller.patch("vm", [annotation(RECORD, None)], kind="vm")
+
+
+def test_the_controller_cannot_change_the_status_of_a_vm(guarded: Guarded, shared: World) -> None:
+    change = [write("/status", {"ready": True})]
+    call = guarded.controller(shared).patch
+    told = refusal(call, "vm", change, "--subresource=status", kind="vm")
+    assert f"{CONTROLLER} may not change a subresource of a VirtualMachine" in told
+
+
 def test_the_controller_cannot_change_a_subresource(guarded: Guarded, shared: World) -> None:
     change = [write("/status/message", "all is well")]
     told = refusal(guarded.controller(shared).patch, "full", change, "--subresource=status")
@@ -643,6 +747,15 @@ def test_without_the_pods_policy_the_controller_may(guarded: Guarded, world: Wor
     with guarded.left_out(world, guard.CONTROLLER_PODS):
         changes = [change for change, _ in CONTROLLER_MAY_NOT.values()]
         told = [refusal(controller.patch, "full", c) for c in changes]
+        assert told == [""] * len(changes)
+
+
+def test_without_the_vms_policy_the_controller_may(guarded: Guarded, world: World) -> None:
+    world.apply(machine("vm"))
+    controller = guarded.controller(world)
+    with guarded.left_out(world, guard.CONTROLLER_VMS):
+        changes = [change for change, _ in MACHINE_MAY_NOT.values()]
+        told = [refusal(controller.patch, "vm", c, kind="vm") for c in changes]
         assert told == [""] * len(changes)
 
 

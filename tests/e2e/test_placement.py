@@ -6,10 +6,11 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from controlplane.launcher import ControlPlane
@@ -17,6 +18,9 @@ from demo.command import Command
 from tests.e2e.world import Object, World, gates, pod
 from tests.matching import REQUIRED, admits, meets
 from webhook.affinity import impossible
+from webhook.cluster import Cluster
+from webhook.objects import Pod
+from webhook.plugins.placement import Placement, PlacementArgs
 from webhook.review import Requirement
 
 pytestmark = pytest.mark.xdist_group("placement")
@@ -208,6 +212,32 @@ def test_contradictions_are_told_where_they_are_written(plane: ControlPlane, ser
     assert required_terms(odd) == [{"matchExpressions": [EDGE]}]
 
 
+def test_a_contradiction_that_an_update_brings_is_told(plane: ControlPlane, serve: Serve) -> None:
+    world = serve(plane, placing(SPACE))
+    core: Object = {"nodeSelector": {ROLE: "core"}}
+    told = f'Warning: holdfast: rule space: "{ROLE} In [edge]" contradicts nodeSelector'
+
+    assert world.warnings(deployment(kind="ground", **core)) == ""
+    assert told in world.warnings(deployment(kind="space", **core))
+    assert world.warnings(deployment(kind="space")) == ""
+    assert told in world.warnings(deployment(kind="space", **core))
+
+
+def test_updates_that_change_no_template_and_no_key_are_not_sent(
+    plane: ControlPlane, serve: Serve
+) -> None:
+    world = serve(plane, placing(SPACE))
+    world.apply(deployment(), pod("space", {"type": "space"}), pod("ground"))
+    landed(world)
+    before = world.reviews()
+    world.kubectl("scale", "deployment", "orbit", f"--replicas={REPLICAS - 1}")
+    world.kubectl("annotate", "deployment", "orbit", "type=space")
+    world.kubectl("label", "pod", "space", "other=label")
+    world.kubectl("annotate", "pod", "ground", "type=space")
+
+    assert world.reviews() == before
+
+
 def test_daemon_pods_keep_their_nodes(plane: ControlPlane, serve: Serve) -> None:
     world = serve(plane, placing(SPACE))
     daemon = deployment()
@@ -248,6 +278,9 @@ def test_a_rule_that_waits_is_written_with_the_release(plane: ControlPlane, serv
         assert seen["spec"]["nodeName"] == "node-3"
         assert required_terms(seen) == [{"matchExpressions": [own, EDGE]}]
         assert seen["spec"]["nodeSelector"] == {"zone": "b"}
+    measured = 'extension_point="release",plugin="placement",profile="*",status="Success"} 1.0'
+    series = f"holdfast_plugin_execution_duration_seconds_count{{{measured}"
+    assert [line for line in world.controller_metrics() if line == series]
 
 
 def bound_pod(world: World, name: str) -> Object:
@@ -364,3 +397,99 @@ def test_the_scheduler_puts_generated_pods_on_the_nodes_of_both_pod_and_rule(
         assert taken == expected, (SEED, case, made, requires[case])
         outcomes.add(len(expected))
     assert len(outcomes) >= 4, "the cases are too much alike to say anything"
+
+
+# --- who is sent -------------------------------------------------------------------------------
+
+TESTS: list[Object] = [{"equals": "x"}, {"in": ["x", "it's"]}, {"exists": True}]
+MARKS = ["kind", "a.b/c", "type"]
+PAIRS = 120
+
+
+def whens(namespaces: list[str]) -> list[Object]:
+    """Make what rules are for: annotations and labels, each test, and some namespaces."""
+    return [
+        {"annotation": "kind", **TESTS[0]},
+        {"label": "kind", "in": ["x", "z"]},
+        {"annotation": "a.b/c", **TESTS[2]},
+        {"label": "a.b/c", **TESTS[0], "namespaces": namespaces},
+        {"annotation": "type", **TESTS[1], "namespaces": ["elsewhere"]},
+    ]
+
+
+def marked(source: random.Random) -> Object:
+    """Make the metadata and spec of a pod, or of a template."""
+    made = pod("x")
+    metadata: Object = {"labels": {"app": "x"}}
+    for field, values in (("annotations", ["x", "it's", "y"]), ("labels", ["x", "y"])):
+        if source.random() < 0.6:
+            keys = source.sample(MARKS, source.randint(0, 2))
+            metadata[field] = metadata.get(field, {}) | {key: source.choice(values) for key in keys}
+    if source.random() < 0.2:
+        metadata.setdefault("annotations", {})["delay"] = source.choice(["0", "5"])
+    if source.random() < 0.3:
+        made["spec"]["nodeSelector"] = {"zone": source.choice("ab")}
+    return {"metadata": metadata, "spec": made["spec"]}
+
+
+def deployed(template: Object) -> Object:
+    whole = deployment()
+    whole["spec"] |= {
+        "replicas": 0,
+        "selector": {"matchLabels": {"app": "x"}},
+        "template": template,
+    }
+    return whole
+
+
+def test_pods_and_templates_are_sent_where_python_says_that_they_have_to_be(
+    plane: ControlPlane, serve: Serve
+) -> None:
+    upcoming = f"placement-{next(_numbers) + 1}"
+    rules = [
+        {"name": f"r{number}", "when": when, "prefer": [{"weight": 1, "require": [EDGE]}]}
+        for number, when in enumerate(whens([upcoming, "other"]))
+    ]
+    world = serve(plane, placing(*rules))
+    assert world.namespace == upcoming
+    placement = Placement(msgspec.convert({"rules": rules}, PlacementArgs))
+
+    def asks(made: Object) -> bool:
+        read = Pod.of({**made, "metadata": {**made["metadata"], "namespace": world.namespace}})
+        return placement.concerns(read) or "delay" in read.annotations
+
+    def delay(made: Object) -> str | None:
+        return dict(made["metadata"].get("annotations", {})).get("delay")
+
+    def changes(old: Object, new: Object) -> bool:
+        read = Pod.of({**new, "metadata": {**new["metadata"], "namespace": world.namespace}})
+        return (old != new and placement.concerns(read)) or delay(old) != delay(new)
+
+    source = random.Random(SEED)
+    outcomes = set()
+    deployments = f"/apis/apps/v1/namespaces/{world.namespace}/deployments"
+    with closing(Cluster.connect(plane.kubeconfig)) as cluster:
+
+        def sent(method: str, path: str, made: Object, **query: str) -> bool:
+            before = world.reviews()
+            cluster.request(method, path, query=query, body=msgspec.json.encode(made))
+            return world.reviews() > before
+
+        for number in range(PAIRS):
+            first, second = marked(source), marked(source)
+            if number % 4 == 0:
+                second = {**second, "metadata": first["metadata"]}
+            if number % 5 == 0:
+                second = first
+            single = {"apiVersion": "v1", "kind": "Pod", **first}
+            single["metadata"] = {**first["metadata"], "generateName": "x-"}
+            pods = f"/api/v1/namespaces/{world.namespace}/pods"
+            seen = (
+                sent("POST", pods, single, dryRun="All"),
+                sent("POST", deployments, deployed(first)),
+                sent("PUT", f"{deployments}/orbit", deployed(second), dryRun="All"),
+            )
+            assert seen == (asks(first), asks(first), changes(first, second)), (SEED, first, second)
+            cluster.request("DELETE", f"{deployments}/orbit")
+            outcomes.add(seen)
+    assert len(outcomes) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -165,6 +166,14 @@ class World:
         context = ssl._create_unverified_context()  # what it says counts here, not who it is
         url = f"https://{self.holdfast.address}/metrics"
         with urllib.request.urlopen(url, context=context, timeout=10) as response:
+            return list(response.read().decode().splitlines())
+
+    def controller_metrics(self) -> list[str]:
+        """Read the controller's metrics, line by line, where `holdfast dev` says that they are."""
+        assert self.holdfast is not None
+        said = self.holdfast.log.read_text()
+        (url,) = re.findall(r"the controller's metrics: (http://127\.0\.0\.1:\d+/metrics)", said)
+        with urllib.request.urlopen(url, timeout=10) as response:
             return list(response.read().decode().splitlines())
 
 

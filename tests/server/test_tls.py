@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import http.client
 import ssl
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from certs import authority
 from certs.authority import KeyPair
 from tests.server.conftest import Serve
-from tests.server.harness import Pair, Server, ask
+from tests.server.harness import Pair, Server, ask, wait_until
 from webhook.errors import StartError
-from webhook.tls import load_pair, server_context
+from webhook.tls import LiveCertificate, Validity, load_pair, server_context
 
 
 def served(server: Server) -> bytes:
@@ -64,3 +67,92 @@ def test_encrypted_key_is_refused_without_a_question(pair: Pair) -> None:
     )
     with pytest.raises(StartError, match="unencrypted key"):
         load_pair(context, pair.certfile, pair.keyfile)
+
+
+# --- following the files -----------------------------------------------------------------------
+
+
+def put(pair: Pair, content: KeyPair) -> None:
+    pair.certfile.write_bytes(content.certificate)
+    pair.keyfile.write_bytes(content.key)
+
+
+def test_changed_files_are_served_soon_and_spoilt_ones_are_not(
+    serve: Serve, issued: list[KeyPair], pair: Pair
+) -> None:
+    server = serve()
+    assert served(server) == der(issued[0])
+    put(pair, issued[1])
+    wait_until("the new pair is served", lambda: served(server) == der(issued[1]))
+    pair.certfile.write_bytes(issued[0].certificate)
+    wait_until(
+        "the mismatch is told",
+        lambda: "the last good one is served on" in server.log_file.read_text(),
+    )
+    assert served(server) == der(issued[1])
+    pair.keyfile.write_bytes(issued[0].key)
+    wait_until("the whole pair is served", lambda: served(server) == der(issued[0]))
+
+
+def test_server_that_awaits_its_certificate_serves_tls_before_there_is_one(
+    serve: Serve, issued: list[KeyPair], pair: Pair
+) -> None:
+    pair.certfile.unlink()
+    pair.keyfile.unlink()
+    server = serve(await_certificate=True)
+    placeholder = authority.read_der(served(server))
+    assert placeholder.dns_names == frozenset()
+    assert server.get("/healthz").status == http.client.OK
+    put(pair, issued[0])
+    wait_until("the certificate is served", lambda: served(server) == der(issued[0]))
+
+
+def test_only_clients_of_the_ca_are_served(
+    serve: Serve, issued: list[KeyPair], pair: Pair, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    ca = authority.new_ca("clients", now=now)
+    client = authority.issue(ca, common_name="c", now=now, usage=authority.Usage.CLIENT)
+    (tmp_path / "ca.crt").write_bytes(ca.certificate)
+    server = serve(client_ca=str(tmp_path / "ca.crt"))
+    with pytest.raises(OSError, match=r"(?i)certificate.required|reset|closed|eof"):
+        server.get("/healthz")
+    files = Pair(tmp_path / "client.crt", tmp_path / "client.key")
+    put(files, client)
+    server.tls.load_cert_chain(files.certfile, files.keyfile)
+    assert server.get("/healthz").status == http.client.OK
+    put(files, issued[0])
+    server.tls.load_cert_chain(files.certfile, files.keyfile)
+    with pytest.raises(OSError, match=r"(?i)unknown.ca|reset|closed|eof"):
+        server.get("/healthz")
+
+
+def test_expiry_and_failures_are_told(pair: Pair, issued: list[KeyPair]) -> None:
+    expiries: list[float] = []
+    failures: list[bool] = []
+    live = LiveCertificate(
+        pair.certfile,
+        pair.keyfile,
+        on_loaded=expiries.append,
+        on_failure=lambda: failures.append(True),
+    )
+    live.open(await_certificate=False)
+    live.look()
+    assert expiries == [authority.not_after(issued[0].certificate).timestamp()]
+    put(pair, issued[1])
+    live.look()
+    assert len(expiries) == 2
+    pair.certfile.unlink()
+    live.look()
+    live.look()
+    assert (len(expiries), len(failures)) == (2, 1)
+
+
+def test_no_certificate_is_valid_before_the_first_and_after_the_last() -> None:
+    now = [1_000.0]
+    validity = Validity(lambda: now[0])
+    assert not validity.lasts()
+    validity.extend(2_000.0)
+    assert validity.lasts()
+    now[0] = 2_000.0
+    assert not validity.lasts()

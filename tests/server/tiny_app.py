@@ -91,7 +91,7 @@ def main() -> None:
     orders = json.loads(sys.argv[1])
     life = Life(orders)
     server: dict[str, Any] = {
-        name: Path(value) if name in {"certfile", "keyfile", "ready_file"} else value
+        name: Path(value) if name in {"certfile", "keyfile", "ready_file", "client_ca"} else value
         for name, value in orders["server"].items()
     }
 

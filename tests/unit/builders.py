@@ -42,6 +42,7 @@ def make_pod(
     finalizers: Sequence[str] = (),
     scheduler: str = "default-scheduler",
     node: str = "",
+    owners: Sequence[Document] = (),
 ) -> Document:
     """Make a pod as JSON has it."""
     metadata: Document = {
@@ -56,6 +57,8 @@ def make_pod(
         metadata["annotations"] = dict(annotations)
     if labels is not None:
         metadata["labels"] = dict(labels)
+    if owners:
+        metadata["ownerReferences"] = list(owners)
     if finalizers:
         metadata["finalizers"] = list(finalizers)
     if gates:

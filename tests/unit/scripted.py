@@ -9,7 +9,9 @@ from tests.unit.builders import HOUR, Measured
 from webhook import conditions, holds
 from webhook.framework import Args, Context, Handle, Plugin, Result, success
 from webhook.objects import Pod
-from webhook.pipeline import Pipeline, Profile
+from webhook.pipeline import Pipeline
+from webhook.profiles import Profile
+from webhook.runner import Observe
 
 Answer = Callable[[Pod, Context], Result]
 
@@ -128,7 +130,7 @@ def pipeline_of(
     *found: Plugin,
     name: str = "*",
     run_all: bool = True,
-    observe: Measured | None = None,
+    observe: Observe | None = None,
     timer: Callable[[], float] | None = None,
 ) -> Pipeline:
     profile = Profile(name, found, run_all)

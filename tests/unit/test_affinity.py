@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.fakes import apply_patch
 from tests.matching import PREFERRED, REQUIRED, admits, make_node, meets
-from tests.unit.builders import make_pod
+from tests.unit.builders import make_pod, read_review
 from webhook import affinity
 from webhook.objects import Pod
-from webhook.patch import patch
+from webhook.patch import edited, patch
 from webhook.review import Edit, PreferNodes, Requirement, RequireNodes, SelectNodes
 
 NODE = "/spec/affinity/nodeAffinity"
@@ -358,6 +358,7 @@ def test_patch_is_one_that_a_gated_pod_may_be_given(pod: Any, edits: list[Edit])
     patched = apply_patch(pod, patch(Pod.of(pod), edits))
 
     assert is_tightening(pod, patched)
+    assert patched == edited(read_review(pod), edits).whole_pod()
 
 
 @given(pods, edit_lists)

@@ -25,6 +25,8 @@ from webhook.review import SetAnnotation
 
 JSON = "application/json"
 
+ALLOWED = {"uid": "c0ffee", "allowed": True, "auditAnnotations": {"review": "c0ffee"}}
+
 
 class World:
     """The application on the pipeline of an empty configuration, at the time of CREATED."""
@@ -88,7 +90,7 @@ def test_mutate_holds_a_pod(world: World) -> None:
 
 
 def test_mutate_leaves_other_pods_alone(world: World) -> None:
-    assert world.answer("/mutate", body(make_pod())) == {"uid": "c0ffee", "allowed": True}
+    assert world.answer("/mutate", body(make_pod())) == ALLOWED
     assert world.reviews("mutate", "allowed") == 1
 
 
@@ -97,7 +99,7 @@ def test_refusal(world: World, path: str, caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.INFO, "holdfast.review")
     answer = world.answer(f"/{path}", body(make_pod({"delay": "soon\n"})))
 
-    assert {"uid", "allowed", "status"} == set(answer)
+    assert {"uid", "allowed", "status", "auditAnnotations"} == set(answer)
     assert not answer["allowed"]
     assert (answer["status"]["code"], answer["status"]["reason"]) == (422, "Invalid")
     assert answer["status"]["message"].startswith('annotation delay: "soon\\n" is no duration; ')
@@ -109,7 +111,7 @@ def test_refusal(world: World, path: str, caplog: pytest.LogCaptureFixture) -> N
 def test_validate_allows_what_is_held(world: World) -> None:
     answer = world.answer("/validate", body(held({"delay": "15"})))
 
-    assert answer == {"uid": "c0ffee", "allowed": True}
+    assert answer == ALLOWED
 
 
 def test_warnings_are_answered(world: World) -> None:

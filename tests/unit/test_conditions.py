@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import make_delay, make_pipeline
+from tests.unit.scripted import Scripted, pipeline_of
 from webhook import conditions
 from webhook.framework import PluginClass
 from webhook.plugins.delay import Delay
@@ -116,6 +117,30 @@ def test_changes_names_each_key_with_its_old_value() -> None:
     )
 
     assert expected == conditions.changes(make_pipeline(known=DELAY), "object.spec.template")
+
+
+class Judging(Scripted):
+    """Looks at more of a template than an annotation."""
+
+    judges_templates = True
+
+
+def test_changes_of_a_template_are_all_asked_about_where_a_plugin_judges_it() -> None:
+    template = "object.spec.template"
+    key = (
+        "object.?spec.?template.?metadata.?annotations[?'scripted'] != "
+        "oldObject.?spec.?template.?metadata.?annotations[?'scripted']"
+    )
+    judged = f"object.?spec.?template != oldObject.?spec.?template && ({Judging().match(template)})"
+
+    assert conditions.changes(pipeline_of(Judging()), template) == f"{key} || {judged}"
+    assert conditions.changes(pipeline_of(Scripted()), template) == key
+
+
+def test_pods_are_not_asked_about_because_their_templates_are_judged() -> None:
+    judging, other = pipeline_of(Judging()), pipeline_of(Scripted())
+
+    assert conditions.changes(judging) == conditions.changes(other)
 
 
 def test_changes_of_a_pod_include_an_added_finalizer_of_ours() -> None:

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.unit import config_cases
 from tests.unit.builders import Measured, make_pipeline
+from tests.unit.config_cases import HEAD, SEE
 from tests.unit.scripted import Extra, Other
-from webhook import config, plugins, values
+from webhook import config, plugins
 from webhook.errors import ConfigurationError
 from webhook.framework import Args, Handle, PluginClass
 from webhook.plugins.delay import Delay
-
-HEAD = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n"
-SEE = "; docs/reference/configuration.md lists what is accepted"
-BEGIN = "begin with 'apiVersion: holdfast.dev/v1alpha1', 'kind: HoldfastConfiguration'"
 
 
 def refusal(text: str | bytes, *, known: Any = None) -> str:
@@ -29,10 +29,6 @@ def refusal(text: str | bytes, *, known: Any = None) -> str:
             observe=Measured(),
         )
     return str(caught.value)
-
-
-def of_delay(args: str) -> str:
-    return f"profiles: [{{pluginConfig: [{{name: delay, args: {{{args}}}}}]}}]"
 
 
 def test_example_of_the_design() -> None:
@@ -78,203 +74,7 @@ profiles:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        pytest.param("", f"h.yaml: is no mapping; {BEGIN}", id="empty"),
-        pytest.param("- a", f"h.yaml: is no mapping; {BEGIN}", id="a list"),
-        pytest.param(
-            "kind: HoldfastConfiguration",
-            "h.yaml: apiVersion: None is not supported; write holdfast.dev/v1alpha1",
-            id="no apiVersion",
-        ),
-        pytest.param(
-            "apiVersion: v1",
-            "h.yaml: apiVersion: 'v1' is not supported; write holdfast.dev/v1alpha1",
-            id="another apiVersion",
-        ),
-        pytest.param(
-            "apiVersion: holdfast.dev/v1alpha1\nkind: Pod",
-            "h.yaml: kind: 'Pod' is not supported; write HoldfastConfiguration",
-            id="another kind",
-        ),
-        pytest.param(
-            HEAD + "profile: []",
-            "h.yaml: there is no field 'profile' here; did you mean profiles?",
-            id="an unknown field",
-        ),
-        pytest.param(
-            HEAD + "profiles: {}",
-            "h.yaml: profiles: Expected `array`, got `object`" + SEE,
-            id="a mapping for a list",
-        ),
-        pytest.param(
-            HEAD + "profiles: []",
-            "h.yaml: profiles: is empty; add one, or leave the key out",
-            id="no profile",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{schedulerName: 5}]",
-            "h.yaml: profiles[0].schedulerName: Expected `str`, got `int`" + SEE,
-            id="a number for a name",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{schedulerName: ''}]",
-            "h.yaml: profiles[0].schedulerName: is empty; name a scheduler, or write '*'",
-            id="an empty name",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{}, {schedulerName: '*'}]",
-            "h.yaml: profiles[1].schedulerName: '*' has a profile already; merge the two",
-            id="a profile twice",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{plugins: {enabled: [{name: dely}]}}]",
-            "h.yaml: profiles[0].plugins.enabled[0].name: no plugin is named 'dely'; "
-            "did you mean delay?",
-            id="a misspelt plugin",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{plugins: {enabled: [{name: delay}, {name: delay}]}}]",
-            "h.yaml: profiles[0].plugins.enabled[1].name: 'delay' is enabled twice; enable it once",
-            id="a plugin twice",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{plugins: {enabled: [delay]}}]",
-            "h.yaml: profiles[0].plugins.enabled[0]: Expected `object`, got `str`" + SEE,
-            id="a bare name",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{pluginConfig: [{name: Delay}]}]",
-            "h.yaml: profiles[0].pluginConfig[0].name: no plugin is named 'Delay'; "
-            "did you mean delay?",
-            id="a configuration of no plugin",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{pluginConfig: [{name: delay}, {name: delay}]}]",
-            "h.yaml: profiles[0].pluginConfig[1].name: 'delay' is configured twice; merge the two",
-            id="a configuration twice",
-        ),
-        pytest.param(
-            HEAD + of_delay("maxdelay: 1h"),
-            "h.yaml: profiles[0].pluginConfig[0].args: there is no field 'maxdelay' here; "
-            "did you mean maxDelay?",
-            id="an unknown argument",
-        ),
-        pytest.param(
-            HEAD + of_delay("maxDelay: 5"),
-            "h.yaml: profiles[0].pluginConfig[0].args.maxDelay: Expected `str`, got `int`" + SEE,
-            id="a number for a duration",
-        ),
-        pytest.param(
-            HEAD + of_delay("maxDelay: 7d"),
-            'h.yaml: profiles[0].pluginConfig[0].args.maxDelay: "7d" is no duration; '
-            + values.DELAY_ACCEPTED,
-            id="an unreadable duration",
-        ),
-        pytest.param(
-            HEAD + of_delay("onInvalid: refuse"),
-            "h.yaml: profiles[0].pluginConfig[0].args.onInvalid: Invalid enum value 'refuse'" + SEE,
-            id="an unknown choice",
-        ),
-        pytest.param(
-            HEAD + of_delay("annotations: []"),
-            "h.yaml: profiles[0].pluginConfig[0].args.annotations: is empty; "
-            "name at least one annotation",
-            id="no annotation",
-        ),
-        pytest.param(
-            HEAD + of_delay("annotations: [a, a]"),
-            "h.yaml: profiles[0].pluginConfig[0].args.annotations: a key is named twice; "
-            "name it once",
-            id="an annotation twice",
-        ),
-        pytest.param(
-            HEAD + of_delay("annotations: [holdfast.dev/held]"),
-            "h.yaml: profiles[0].pluginConfig[0].args.annotations: 'holdfast.dev/held' has another "
-            "meaning; choose another",
-            id="an annotation of ours",
-        ),
-        pytest.param(
-            HEAD + of_delay("annotations: ['a b']"),
-            'h.yaml: profiles[0].pluginConfig[0].args.annotations: "a b" is no annotation key; '
-            "write one such as example.com/delay",
-            id="an impossible annotation",
-        ),
-        pytest.param(
-            HEAD + of_delay("annotations: [Example.com/delay]"),
-            'h.yaml: profiles[0].pluginConfig[0].args.annotations: "Example.com/delay" is no '
-            "annotation key; write one such as example.com/delay",
-            id="an annotation whose domain is none",
-        ),
-        pytest.param(
-            HEAD + of_delay("zzz: 1"),
-            "h.yaml: profiles[0].pluginConfig[0].args: there is no field 'zzz' here" + SEE,
-            id="an argument like no other",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{pluginConfig: [{nam: delay}]}]",
-            "h.yaml: profiles[0].pluginConfig[0]: there is no field 'nam' here; did you mean name?",
-            id="an unknown field within",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{schedulerNames: x}]",
-            "h.yaml: profiles[0]: there is no field 'schedulerNames' here; "
-            "did you mean schedulerName?",
-            id="an unknown field of a profile",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{runAllFilters: 'no'}]",
-            "h.yaml: profiles[0].runAllFilters: Expected `bool`, got `str`" + SEE,
-            id="a word for a switch",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{plugins: {disabled: [{name: dely}]}}]",
-            "h.yaml: profiles[0].plugins.disabled[0].name: no plugin is named 'dely'; "
-            "did you mean delay?",
-            id="a misspelt plugin is disabled",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{plugins: {disabled: [{name: '*'}, {name: '*'}]}}]",
-            "h.yaml: profiles[0].plugins.disabled[1].name: '*' is disabled twice; disable it once",
-            id="all plugins disabled twice",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{plugins: {enabled: [{name: '*'}]}}]",
-            "h.yaml: profiles[0].plugins.enabled[0].name: no plugin is named '*'; did you mean "
-            f"{' or '.join(sorted(plugins.registry([])))}?",
-            id="all plugins enabled",
-        ),
-        pytest.param(
-            HEAD + "profiles: [{plugins: {disabled: [{name: delay}]}, pluginConfig: "
-            "[{name: delay, args: {maxDelay: 7d}}]}]",
-            'h.yaml: profiles[0].pluginConfig[0].args.maxDelay: "7d" is no duration; '
-            + values.DELAY_ACCEPTED,
-            id="arguments of a plugin that is not enabled",
-        ),
-        pytest.param(
-            HEAD + "kind: Pod",
-            "h.yaml: is no YAML: 'kind' stands here twice; keep one "
-            'in "<byte string>", line 3, column 1: kind: Pod ^',
-            id="a key twice",
-        ),
-        pytest.param(
-            "a: &x 1\nb: *x",
-            "h.yaml: is no YAML: aliases are not supported; write the value out "
-            'in "<byte string>", line 2, column 4: b: *x ^',
-            id="an alias",
-        ),
-        pytest.param(
-            "? [a]\n: b",
-            'h.yaml: is no YAML: while constructing a mapping in "<byte string>", line 1, '
-            'column 1: ? [a] ^ found unhashable key in "<byte string>", line 1, column 3: ? [a] ^',
-            id="a list for a key",
-        ),
-        pytest.param(
-            "a: b: c",
-            "h.yaml: is no YAML: mapping values are not allowed here "
-            'in "<byte string>", line 1, column 5: a: b: c ^',
-            id="broken YAML",
-        ),
-    ],
+    config_cases.FILES,
 )
 def test_error(text: str, expected: str) -> None:
     assert expected == refusal(text)
@@ -304,6 +104,28 @@ def test_what_is_no_yaml_is_told_on_one_line(text: bytes) -> None:
 
     assert message.startswith("h.yaml: is no YAML: ")
     assert message.isprintable()
+
+
+YAML = "{}[]&*!|>-:,?'\" \n\t#%@`ab0.<~"
+
+
+@given(st.binary(max_size=40) | st.text(YAML, max_size=40).map(str.encode))
+def test_any_file_is_refused_on_one_line(content: bytes) -> None:
+    assert refusal(content).isprintable()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("profiles: " + "[" * 2**19, id="a file full of brackets"),
+        pytest.param("profiles:\n" + "- {}\n" * 2**12, id="a file full of profiles"),
+        pytest.param("profiles: [{schedulerName: " + "x" * 2**19 + ", a: 1}]", id="a long name"),
+        pytest.param("\n".join(f"k{n}: 1" for n in range(2**12)), id="a file full of keys"),
+    ],
+)
+def test_hostile_file_is_refused_in_a_short_line(text: str) -> None:
+    assert len(refusal(HEAD + text)) < 1_000
 
 
 def test_load_reads_a_file(tmp_path: Path) -> None:
@@ -462,3 +284,11 @@ def test_plugin_that_cannot_be_made_is_named(profile: str, expected: str) -> Non
     assert f"h.yaml: profiles[0].{expected}" == refusal(
         HEAD + f"profiles: [{{{profile}}}]", known=KNOWN
     )
+
+
+def test_configurations_that_say_the_same_have_the_same_digest() -> None:
+    one = config.parse(f"{HEAD}profiles: [{{schedulerName: x}}]".encode(), "a")
+    same = config.parse(f"# a remark\n{HEAD}profiles:\n- schedulerName: x\n".encode(), "b")
+    other = config.parse(f"{HEAD}profiles: [{{schedulerName: y}}]".encode(), "c")
+    assert config.digest(one) == config.digest(same)
+    assert config.digest(one) != config.digest(other)

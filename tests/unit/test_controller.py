@@ -30,7 +30,7 @@ from webhook import events, retries
 from webhook.clock import ServerClock
 from webhook.cluster import boot_time
 from webhook.controller import Controller
-from webhook.framework import HeldPods, Plugin, Result, success
+from webhook.framework import HeldPods, Plugin, Result, skip, success
 from webhook.holds import HELD, NEVER_MS, Due
 from webhook.metrics import ControllerMetrics
 from webhook.objects import Names, Pod
@@ -86,12 +86,17 @@ class World:
     """
 
     def __init__(
-        self, *pods: dict[str, Any], synced: bool = True, decider: Pipeline | None = None
+        self,
+        *pods: dict[str, Any],
+        synced: bool = True,
+        decider: Pipeline | None = None,
+        metrics: ControllerMetrics | None = None,
     ) -> None:
         self.local = 0.0
+        self.leads = True
         self.api = FakeApi(*pods)
         self.clock = ServerClock()
-        self.metrics = ControllerMetrics()
+        self.metrics = metrics or ControllerMetrics()
         self.told = Told()
         self.pool = Pool()
         self.waits = Impatient()
@@ -101,6 +106,7 @@ class World:
             self.clock,
             self.metrics,
             told=self.told,
+            leading=lambda: self.leads,
             now=lambda: self.local,
         )
         self.controller._changed = self.waits
@@ -159,6 +165,45 @@ def pods(**delays: str) -> list[dict[str, Any]]:
 
 def one(delay: str = "15") -> World:
     return World(held({"delay": delay, HELD: f"delay={delay}s"}))
+
+
+# --- standing by -------------------------------------------------------------------------------
+
+
+def test_who_does_not_lead_knows_all_and_does_nothing() -> None:
+    world = World(*pods(soon="15", later="1h"), synced=False)
+    world.leads = False
+    world.sync()
+    world.move(20)
+    assert world.turn() == module.LONGEST_WAIT
+    assert world.pool.jobs == []
+    assert world.told.events == []
+    assert world.metric("held_pods") == 2
+    assert world.controller.synced
+
+
+def test_who_begins_to_lead_releases_what_is_overdue_at_once() -> None:
+    world = World(*pods(b="15", a="10", later="1h"))
+    world.leads = False
+    world.move(20)
+    world.settle()
+    world.leads = True
+    world.settle()
+    assert world.released == ["a", "b"]
+
+
+def test_who_leads_no_more_leaves_what_was_handed_out() -> None:
+    world = World(*pods(a="15"))
+    world.move(20)
+    world.turn()
+    world.leads = False  # the process stood still meanwhile
+    world.work()
+    assert world.turn() == module.LONGEST_WAIT
+    assert world.released == []
+
+    world.leads = True
+    world.settle()
+    assert world.released == ["a"]
 
 
 # --- on time -----------------------------------------------------------------------------------
@@ -711,6 +756,69 @@ def test_pod_that_its_plugin_releases_goes_at_once() -> None:
     world.settle()
     assert world.api.gates(KEY) == []
     assert list(world.controller) == []
+
+
+def evasive(tell_again: bool) -> tuple[World, list[float]]:
+    """Hold a pod by a plugin that answers ten seconds from now, whenever it is asked."""
+    now = [0.0]
+    holding = Holding(lambda pod: Due(pod.created_ms + int((now[0] + 10) * 1_000)))
+    world = World(
+        held({"delay": "1"}, gates=[holding.gate]),
+        decider=pipeline_of(holding, Tightening(lambda _: skip())),
+    )
+    for second in range(1, 10):
+        world.move(1)
+        now[0] = second
+        world.turn()
+        if tell_again:
+            world.sync()
+    return world, now
+
+
+@pytest.mark.parametrize("tell_again", [False, True], ids=["watched", "listed again and again"])
+def test_pod_whose_plugin_puts_it_off_each_time_goes_by_its_first_answer(tell_again: bool) -> None:
+    world, now = evasive(tell_again)
+    world.settle()
+    assert world.released == []
+
+    world.move(1)
+    now[0] += 1
+    world.settle()
+    assert world.api.gates(KEY) == []
+    (event,) = [one for one in world.told.events if one.reason == "Released"]
+    assert event.warning
+    assert event.note == (
+        "released 0.000 s after its time: its due time was moved back though the pod had not "
+        "changed; the first one counts"
+    )
+
+
+def test_pod_that_changes_may_be_put_off_by_its_plugin() -> None:
+    world, now = evasive(tell_again=False)
+    world.api.annotate(KEY, other="one")
+    world.tell()
+    world.move(1)
+    world.settle()
+    assert world.released == []
+
+    world.move(9)
+    now[0] += 10
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_plugins_are_measured_at_release() -> None:
+    metrics = ControllerMetrics()
+    plugins = make_delay(), Tightening(lambda _: success())
+    decider = pipeline_of(*plugins, observe=metrics.observe_plugin)
+    world = World(held({"delay": "15"}), decider=decider, metrics=metrics)
+    world.move(15)
+    world.settle()
+
+    labels = {"extension_point": "release", "status": "Success", "profile": "*"}
+    execution = "plugin_execution_duration_seconds_count"
+    assert world.metric(execution, plugin="tightening", **labels) == 1
+    assert world.metric("framework_extension_point_duration_seconds_count", **labels) == 1
 
 
 def test_pod_that_another_plugin_holds_still_stays() -> None:

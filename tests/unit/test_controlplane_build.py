@@ -44,7 +44,7 @@ def fill(folder: Path, modules: ModuleSet) -> None:
         (folder / "bin").mkdir(parents=True, exist_ok=True)
         (folder / "bin" / name).write_text("#!/bin/sh\n")
         (folder / "bin" / name).chmod(0o755)
-    for path in modules.files:
+    for path in modules.beside():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text("{}")
 
@@ -68,6 +68,8 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.param({"packages": {"tool": "example.com/other"}}, id="package"),
         pytest.param({"packages": {}}, id="fewer packages"),
         pytest.param({"files": {}}, id="files"),
+        pytest.param({"printed": {"objects.json": "tool"}}, id="printed files"),
+        pytest.param({"sources": ("go.mod",)}, id="sources"),
         pytest.param({"name": "others"}, id="name"),
     ],
 )
@@ -77,9 +79,10 @@ def test_key_changes_with_each_input(tmp_path: Path, changes: dict[str, object])
     assert make_modules(tmp_path, **changes).key() != before
 
 
-@pytest.mark.parametrize("name", ["go.mod", "go.sum"])
-def test_key_changes_with_the_pinned_modules(tmp_path: Path, name: str) -> None:
-    modules = make_modules(tmp_path)
+@pytest.mark.parametrize("name", ["go.mod", "go.sum", "main.go"])
+def test_key_changes_with_the_pinned_modules_and_our_own_sources(tmp_path: Path, name: str) -> None:
+    (tmp_path / "main.go").write_text("package main\n")
+    modules = make_modules(tmp_path, sources=("main.go",))
     before = modules.key()
     (tmp_path / name).write_text("other\n")
     assert modules.key() != before

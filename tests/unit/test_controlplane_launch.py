@@ -16,7 +16,7 @@ from certs.authority import KeyPair
 from controlplane import components, nodes, reaper
 from controlplane.components import Plan, Ports, scheduler_configuration
 from controlplane.errors import ControlPlaneError
-from controlplane.kubeconfig import folder_name, kubeconfig
+from controlplane.kubeconfig import folder_name, kubeconfig, token_kubeconfig
 from controlplane.launcher import ControlPlane
 from controlplane.layout import Layout, write_private
 from controlplane.pki import Files
@@ -27,7 +27,7 @@ from controlplane.settings import Settings
 
 def make_plan(**changes: Any) -> Plan:
     files = Files(Path("/d/x.crt"), Path("/d/x.key"))
-    names = (*components.NAMES, components.FRONT_PROXY)
+    names = (*components.NAMES, components.FRONT_PROXY, components.API_SERVER_CLIENT)
     plan: dict[str, Any] = {
         "bin": Path("/b"),
         "layout": Layout(Path("/d")),
@@ -108,7 +108,7 @@ def test_a_control_plane_that_is_not_started_says_so() -> None:
         _ = control_plane.kubeconfig
     with pytest.raises(ControlPlaneError, match=r"start with ControlPlane\(audit=True\)"):
         _ = control_plane.audit_log
-    with pytest.raises(ControlPlaneError, match="no component 'etcd' is running"):
+    with pytest.raises(ControlPlaneError, match="not running; start it first"):
         control_plane.process("etcd")
 
 
@@ -135,6 +135,12 @@ def test_node_readiness(ready: str, taints: list[dict[str, str]], expected: bool
     status = {"conditions": [{"type": "Ready", "status": ready}]}
     assert nodes.is_ready({"status": status, "spec": {"taints": taints}}) is expected
     assert not nodes.is_ready({})
+
+
+def test_an_account_shows_a_token() -> None:
+    made = yaml.safe_load(token_kubeconfig("https://h:1", b"CA", "account", "secret"))
+    assert made["users"] == [{"name": "account", "user": {"token": "secret"}}]
+    assert made["clusters"][0]["cluster"]["server"] == "https://h:1"
 
 
 def test_kubeconfig_carries_everything() -> None:
@@ -198,7 +204,8 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
 
 def test_the_reaper_reads_its_list_and_skips_a_line_cut_short() -> None:
     lines = ["process 12 345\n", "remove /tmp/a b\n", "process 13 99\n", "process 14 1"]
-    assert reaper.read(lines) == ({12: "345", 13: "99"}, [Path("/tmp/a b")])
+    expected = reaper.Leftovers({12: "345", 13: "99"}, [Path("/tmp/a b")])
+    assert reaper.read(lines) == expected
 
 
 def test_the_reaper_ends_only_the_process_that_it_was_told_of() -> None:

@@ -12,22 +12,25 @@ from tests.unit.builders import (
     MINUTE,
     SECOND,
     UID,
+    Document,
     held,
     instant,
     make_delay,
     make_pod,
     read_review,
 )
-from webhook import holds, values
+from tests.unit.vm_builders import owner_of
+from webhook import holds, values, vms
 from webhook.framework import Code, Context, Result
 from webhook.holds import HELD, JITTER, NOT_BEFORE
 from webhook.objects import Pod
 from webhook.patch import patch
-from webhook.plugins.delay import MIGRATION_LABEL, Delay
+from webhook.plugins.delay import Delay
 from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetSchedulerName
 
 DAY = 24 * HOUR
-MIGRATION = {MIGRATION_LABEL: "7d1f"}
+MIGRATION = {vms.MIGRATION_JOB: "7d1f"}
+VMI_OWNER = [owner_of(vms.VMI, "vm", "vmi-uid")]
 UNHELD = [RemoveAnnotation(HELD)]
 SOON = f'annotation delay: "soon" is no duration; {values.DELAY_ACCEPTED}'
 CURE = "shorten them, or ask an admin to raise maxDelay"
@@ -79,14 +82,34 @@ def test_pod_that_asks_is_held(annotations: dict[str, str], hint: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "owners",
+    [
+        pytest.param([], id="of nobody"),
+        pytest.param([owner_of("ReplicaSet", "web", "u", api_version="apps/v1")], id="of others"),
+        pytest.param([owner_of(vms.VMI, "vm", "u", controller=False)], id="not its controller"),
+    ],
+)
+def test_migrations_label_alone_lets_nobody_off(owners: list[Document]) -> None:
+    result = mutate(make_pod({"delay": "15"}, labels=MIGRATION, owners=owners))
+
+    assert AddGate(GATE) in result.edits
+
+
+@pytest.mark.parametrize(
     ("pod", "warnings"),
     [
         pytest.param(make_pod(), [], id="asks for nothing"),
         pytest.param(make_pod({HELD: "delay=15s"}), [], id="a forged hint alone"),
         pytest.param(make_pod({"delay": "0"}), [], id="a delay of nothing"),
         pytest.param(make_pod(ahead(-10 * MINUTE - 1)), [], id="not-before long past"),
-        pytest.param(make_pod({"delay": "15"}, labels=MIGRATION), [], id="migration"),
-        pytest.param(make_pod({"delay": "soon"}, labels=MIGRATION), [], id="migration, unreadable"),
+        pytest.param(
+            make_pod({"delay": "15"}, labels=MIGRATION, owners=VMI_OWNER), [], id="migration"
+        ),
+        pytest.param(
+            make_pod({"delay": "soon"}, labels=MIGRATION, owners=VMI_OWNER),
+            [],
+            id="migration, unreadable",
+        ),
         pytest.param(
             make_pod({"delay": "15"}, node="n1"),
             ["holdfast: not held: spec.nodeName is set already"],
@@ -203,12 +226,19 @@ LOST = (
         pytest.param(make_pod(ahead(-1)), Result(), id="not-before just past, by our clock"),
         pytest.param(make_pod({"delay": "15"}, node="n1"), Result(), id="bound already"),
         pytest.param(
-            make_pod({"delay": "15"}, labels=MIGRATION), Result(Code.SKIP), id="migration"
+            make_pod({"delay": "15"}, labels=MIGRATION, owners=VMI_OWNER),
+            Result(Code.SKIP),
+            id="migration",
+        ),
+        pytest.param(
+            make_pod({"delay": "soon"}, labels=MIGRATION, owners=VMI_OWNER),
+            Result(Code.SKIP),
+            id="migration, unreadable",
         ),
         pytest.param(
             make_pod({"delay": "soon"}, labels=MIGRATION),
-            Result(Code.SKIP),
-            id="migration, unreadable",
+            Result(Code.REFUSE, (), SOON),
+            id="a migration's label alone",
         ),
         pytest.param(make_pod({"delay": "soon"}), Result(Code.REFUSE, (), SOON), id="unreadable"),
         pytest.param(

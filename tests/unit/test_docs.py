@@ -48,6 +48,11 @@ def test_generated_parts_are_up_to_date(page: str) -> None:
     assert read(page) == generate.rendered(page), f"run: {generate.COMMAND}"
 
 
+@pytest.mark.parametrize("file", generate.FILES)
+def test_generated_files_are_up_to_date(file: str) -> None:
+    assert read(file) == generate.FILES[file](), f"run: {generate.COMMAND}"
+
+
 @pytest.mark.parametrize(
     ("heading", "rows"),
     [pytest.param("Delays", DELAYS, id="delays"), pytest.param("Times", INSTANTS, id="times")],
@@ -73,7 +78,8 @@ def test_a_missing_marker_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def example() -> str:
-    (found,) = re.findall(r"```yaml\n(.*?)```", read("reference/configuration.md"), re.DOTALL)
+    shown = section("reference/configuration.md", "A full example")
+    (found,) = re.findall(r"```yaml\n(.*?)```", shown, re.DOTALL)
     return str(found)
 
 

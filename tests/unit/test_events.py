@@ -80,7 +80,7 @@ def test_event_is_told_as_the_api_server_wants_it() -> None:
 
 def named(**changed: Any) -> Any:
     fields: dict[str, Any] = {
-        "pod": ("default", "web-0"),
+        "regarding": ("default", "web-0"),
         "uid": "u-1",
         "reason": events.HELD,
         "note": "held",
@@ -103,7 +103,7 @@ def test_other_event_has_another_name(changed: dict[str, Any]) -> None:
 
 
 def test_name_of_an_event_is_never_too_long() -> None:
-    assert len(named(pod=("default", "a" * 253))["name"]) <= 253
+    assert len(named(regarding=("default", "a" * 253))["name"]) <= 253
 
 
 def test_note_is_cut_between_characters() -> None:

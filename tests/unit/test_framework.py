@@ -17,6 +17,7 @@ from webhook.framework import (
     Plugin,
     Releasing,
     Result,
+    error,
     refuse,
     skip,
     success,
@@ -37,6 +38,7 @@ from webhook.review import AddGate
         ),
         pytest.param(skip(), Result(Code.SKIP, (), "", ()), id="skip"),
         pytest.param(refuse("no"), Result(Code.REFUSE, (), "no", ()), id="refuse"),
+        pytest.param(error("ill"), Result(Code.ERROR, (), "ill", ()), id="error"),
     ],
 )
 def test_results(result: Result, expected: Result) -> None:

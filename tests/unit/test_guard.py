@@ -11,6 +11,7 @@ from webhook import config, guard, plugins, workloads
 from webhook.cli import cli
 from webhook.guard import Installation
 from webhook.pipeline import Pipeline
+from webhook.policy import manifest
 
 SHIPPED = Path(__file__).parents[2] / "manifests" / "guard" / "policies.yaml"
 
@@ -23,6 +24,22 @@ profiles:
 - schedulerName: other
   plugins: {enabled: [{name: delay}]}
   pluginConfig: [{name: delay, args: {annotations: [example.com/pause, example.com/wait]}}]
+"""
+
+LEGACY = b"""
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- pluginConfig: [{name: sticky, args: {nodeAnnotation: example.com/sticky-node}}]
+- schedulerName: other
+  pluginConfig: [{name: sticky, args: {nodeAnnotation: example.com/sticky-node}}]
+"""
+
+WITHOUT_STICKY = b"""
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- plugins: {disabled: [{name: sticky}]}
 """
 
 
@@ -44,7 +61,7 @@ def policy(name: str, where: Installation | None = None) -> dict[str, Any]:
 
 
 def test_the_manifest_that_ships_is_the_default_configurations() -> None:
-    generated = guard.manifest(guard.policies(pipeline()))
+    generated = manifest(guard.policies(pipeline()))
     assert SHIPPED.read_text() == generated, (
         "manifests/guard/policies.yaml is not what the default configuration makes; regenerate: "
         ".venv/bin/holdfast policies > manifests/guard/policies.yaml"
@@ -61,10 +78,15 @@ def test_the_command_prints_what_the_configuration_makes(tmp_path: Path) -> None
 
 def test_every_policy_is_bound_denies_and_fails_closed() -> None:
     made = guard.policies(pipeline())
-    names = ["holdfast-hold", "holdfast-controller-pods", "holdfast-controller-webhooks"]
+    names = [
+        "holdfast-hold",
+        "holdfast-controller-pods",
+        "holdfast-controller-vms",
+        "holdfast-controller-webhooks",
+    ]
     bodies, bindings = made[::2], made[1::2]
     assert [body["metadata"]["name"] for body in bodies] == names
-    assert [body["spec"]["failurePolicy"] for body in bodies] == ["Fail"] * 3
+    assert [body["spec"]["failurePolicy"] for body in bodies] == ["Fail"] * 4
     assert [binding["spec"] for binding in bindings] == [
         {"policyName": name, "validationActions": ["Deny"]} for name in names
     ]
@@ -92,14 +114,13 @@ def test_the_policies_are_those_of_the_installation() -> None:
         service="ours",
         controller="system:serviceaccount:elsewhere:me",
         configurations=("one", "two"),
-        own_annotations=("example.com/sticky-node",),
     )
     pods = str(policy(guard.CONTROLLER_PODS, where))
+    machines = str(policy(guard.CONTROLLER_VMS, where))
     webhooks = str(policy(guard.CONTROLLER_WEBHOOKS, where))
-    for text in (pods, webhooks):
+    for text in (pods, machines, webhooks):
         assert "'system:serviceaccount:elsewhere:me'" in text
         assert "holdfast-system" not in text
-    assert "key in ['example.com/sticky-node']" in pods
     assert "in ['one', 'two']" in webhooks
     assert "service.namespace == 'elsewhere'" in webhooks
     assert "service.name == 'ours'" in webhooks
@@ -110,9 +131,26 @@ def test_webhooks_may_be_registered_for_every_workload_that_is_validated() -> No
     assert [each.name for each in workloads.RESOURCES if f"'{each.name}'" not in text] == []
 
 
-@pytest.mark.parametrize("name", [guard.HOLD, guard.CONTROLLER_PODS, guard.CONTROLLER_WEBHOOKS])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(None, ["holdfast.dev/sticky-node"], id="by default"),
+        pytest.param(LEGACY, ["example.com/sticky-node"], id="configured"),
+        pytest.param(WITHOUT_STICKY, ["holdfast.dev/sticky-node"], id="without the plugin"),
+    ],
+)
+def test_the_controller_may_write_the_record_of_a_vms_node(
+    text: bytes | None, expected: list[str]
+) -> None:
+    assert guard.recording_keys(pipeline(text)) == [*expected, "holdfast.dev/sticky-node-uid"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [guard.HOLD, guard.CONTROLLER_PODS, guard.CONTROLLER_VMS, guard.CONTROLLER_WEBHOOKS],
+)
 def test_expressions_are_written_as_blocks_that_read_back_unchanged(name: str) -> None:
     made = policy(name)
-    text = guard.manifest([made])
+    text = manifest([made])
     assert yaml.safe_load(text) == made
     assert "\\n" not in text

@@ -8,6 +8,7 @@ import pytest
 from webhook.errors import StartError
 from webhook.health import HealthServer
 from webhook.metrics import ControllerMetrics
+from webhook.pages import TEXT, PageServer
 
 
 class World:
@@ -81,3 +82,25 @@ def test_port_that_is_taken(world: World) -> None:
         f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another port with "
         "--health-port"
     ) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        pytest.param("localhost:8082", 200, id="localhost"),
+        pytest.param("127.0.0.1", 200, id="address"),
+        pytest.param("[::1]:8082", 200, id="IPv6"),
+        pytest.param("evil.example:8082", 403, id="a name of somebody else's"),
+        pytest.param("", 403, id="none"),
+    ],
+)
+def test_a_local_page_is_for_who_calls_it_by_a_name_of_this_machine(host: str, status: int) -> None:
+    server = PageServer("127.0.0.1", 0, {"/": lambda: (200, TEXT, b"x")}, option="-p", local=True)
+    server.start()
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        connection.request("GET", "/", headers={"Host": host})
+        assert connection.getresponse().status == status
+        connection.close()
+    finally:
+        server.stop()

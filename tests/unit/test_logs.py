@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -64,8 +65,47 @@ def _restored() -> Iterator[None]:
     ours.setLevel(levels[1])
 
 
+def record(message: str, *args: object, **carried: logs.Value) -> logging.LogRecord:
+    made = logging.LogRecord("holdfast.x", logging.INFO, "x.py", 1, message, args, None)
+    made.created = 1_772_366_400.5
+    made.__dict__.update(logs.fields(**carried))
+    return made
+
+
+def test_a_json_line_has_its_fields_beside_its_message() -> None:
+    line = logs.Json().format(record("released %s", "a\nb", name="a\nb", lateness=0.5, level="no"))
+
+    assert json.loads(line) == {
+        "time": "2026-03-01T12:00:00.500Z",
+        "level": "info",
+        "logger": "holdfast.x",
+        "message": "released a\nb",
+        "name": "a\nb",
+        "lateness": 0.5,
+    }
+
+
+@given(st.text())
+def test_whatever_it_is_json_stays_on_one_line(text: str) -> None:
+    line = logs.Json().format(record("%s", text, value=text))
+
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line)["value"] == text
+
+
+def test_a_json_line_has_the_traceback() -> None:
+    try:
+        int("x")
+    except ValueError:
+        info = sys.exc_info()
+    made = logging.LogRecord("holdfast", logging.ERROR, "x.py", 1, "failed", (), info)
+
+    assert "ValueError" in json.loads(logs.Json().format(made))["traceback"]
+
+
 @pytest.mark.usefixtures("_restored")
-@pytest.mark.parametrize(("level", "count"), [("INFO", 1), ("DEBUG", 2), ("ERROR", 0)])
+@pytest.mark.parametrize(("level", "count"), [("info", 1), ("debug", 2), ("error", 0)])
 def test_set_up(level: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up(level)
     logging.getLogger("holdfast.x").info("told\n")
@@ -75,4 +115,4 @@ def test_set_up(level: str, count: int, capsys: pytest.CaptureFixture[str]) -> N
 
     assert output.out == ""
     assert count == len(output.err.splitlines())
-    assert level == "ERROR" or " INFO holdfast.x: told\\n\n" in output.err
+    assert level == "error" or " INFO holdfast.x: told\\n\n" in output.err

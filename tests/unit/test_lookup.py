@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes import FakeApi, raising, status_error, unreachable
 from tests.unit.builders import make_pod
-from webhook.cluster import READ_TIMEOUT
+from webhook.asgi import DEADLINE
 from webhook.errors import ApiStatusError, ClusterError, StartError, UnreachableError
 from webhook.lookup import TIMEOUT, ClusterLookup
 
@@ -112,11 +112,52 @@ def test_connection_that_cannot_be_made_is_tried_again(api: FakeApi) -> None:
     assert connecting.count == 2
 
 
+def test_404_without_kubernetes_own_reason_says_that_there_is_no_such_kind(api: FakeApi) -> None:
+    api.before("GET", raising(status_error(404)), raising(status_error(404, reason="NotFound")))
+    with pytest.raises(ApiStatusError):
+        lookup(api).get(PATH)
+
+    assert lookup(api).get(PATH) is None
+
+
 def test_404_of_a_status_error_alone_means_that_there_is_none(api: FakeApi) -> None:
     api.before("GET", raising(status_error(410)))
     with pytest.raises(ApiStatusError):
         lookup(api).get(PATH)
 
 
-def test_lookup_waits_less_than_a_review_may() -> None:
-    assert min(2.5, READ_TIMEOUT) > TIMEOUT
+def test_connection_can_be_made_ahead(api: FakeApi) -> None:
+    connecting = Connecting(api)
+    found = ClusterLookup(connecting)
+    found.connect()
+    found.connect()
+    assert (connecting.count, api.requests) == (1, [])
+    assert found.get(PATH)
+    assert connecting.count == 1
+
+
+def test_connection_that_cannot_be_made_ahead_is_an_error_at_start(api: FakeApi) -> None:
+    connecting = Connecting(api)
+    connecting.failures = [StartError("no usable kubeconfig; name one")]
+    with pytest.raises(StartError, match="no usable kubeconfig; name one"):
+        ClusterLookup(connecting).connect()
+
+
+def test_two_lookups_wait_less_than_a_review_may() -> None:
+    assert 2 * TIMEOUT < DEADLINE
+
+
+def test_each_lookup_is_measured(api: FakeApi) -> None:
+    seen: list[tuple[str, float]] = []
+    times = iter([1.0, 1.5, 2.0, 2.25, 3.0, 4.0])
+    measured = ClusterLookup(
+        lambda: api,
+        observe=lambda outcome, seconds: seen.append((outcome, seconds)),
+        timer=lambda: next(times),
+    )
+    measured.get(PATH)
+    measured.get("/api/v1/namespaces/default/pods/none")
+    api.before("GET", raising(unreachable()))
+    with pytest.raises(UnreachableError):
+        measured.get(PATH)
+    assert seen == [("found", 0.5), ("missing", 0.25), ("failed", 1.0)]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes import PatchError, apply_patch
-from tests.unit.builders import GATE, make_pod
+from tests.unit.builders import GATE, make_pod, read_review
 from webhook.objects import Pod
-from webhook.patch import patch
+from webhook.patch import edited, patch
 from webhook.review import (
     AddFinalizer,
     AddGate,
@@ -128,6 +128,14 @@ def test_patch_makes_the_intended_pod(pod: Any, edits: list[Edit]) -> None:
     operations = patch(Pod.of(pod), edits)
 
     assert normal(intended(pod, edits)) == normal(apply_patch(pod, operations))
+
+
+@given(pods, edit_lists)
+def test_edited_review_is_that_of_the_patched_pod(pod: Any, edits: list[Edit]) -> None:
+    patched = apply_patch(pod, patch(Pod.of(pod), edits))
+    review = edited(read_review(pod), edits)
+
+    assert (patched, Pod.of(patched)) == (review.whole_pod(), review.pod)
 
 
 @given(pods, edit_lists)

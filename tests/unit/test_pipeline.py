@@ -44,13 +44,15 @@ from webhook.framework import (
     Context,
     Plugin,
     Result,
+    error,
     refuse,
     skip,
     success,
 )
 from webhook.objects import Pod
-from webhook.pipeline import Verdict
-from webhook.review import AddGate, RemoveAnnotation, SetAnnotation
+from webhook.plugins.placement import Placement, PlacementArgs
+from webhook.profiles import Verdict
+from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation
 
 # --- the profile -------------------------------------------------------------------------------
 
@@ -159,7 +161,7 @@ def test_plugins_behind_a_gate_know_that_the_pod_is_held() -> None:
 
 def test_mutate_gathers_the_refusals_of_the_plugins_behind_the_first() -> None:
     pipeline = pipeline_of(
-        Scripted(answering(success(SetAnnotation("a", "1"))), answering(refuse("never asked"))),
+        Scripted(answering(success(SetAnnotation("a", "1")))),
         Other(answering(refuse("first"))),
         Blocking(answering(refuse("second"))),
         Holding(),
@@ -168,6 +170,102 @@ def test_mutate_gathers_the_refusals_of_the_plugins_behind_the_first() -> None:
     verdict = pipeline.mutate(read_review(), now_ms=0)
     assert Verdict(Code.REFUSE, (), ["first", "second"]) == verdict
     assert verdict.message == "first; second"
+
+
+def test_refused_pod_is_told_what_validate_would_refuse_as_well() -> None:
+    observe = Measured()
+    pipeline = pipeline_of(
+        Scripted(answering(success()), answering(refuse("third"))),
+        Other(answering(refuse("first")), answering(refuse("said already"))),
+        Blocking(answering(refuse("second")), answering(refuse("said already"))),
+        HoldingToo(),
+        Tightening(lambda _: skip()),
+        observe=observe,
+    )
+
+    assert pipeline.mutate(read_review(), now_ms=0).reasons == ["first", "second", "third"]
+    assert [(plugin, point) for plugin, point, *_ in observe.seen] == [
+        ("scripted", "mutate"),
+        ("other", "mutate"),
+        ("blocking", "mutate"),
+        ("holding-too", "mutate"),
+        ("tightening", "mutate"),
+        ("scripted", "validate"),
+        ("holding-too", "validate"),
+        ("tightening", "validate"),
+        ("", "mutate"),
+    ]
+
+
+def test_plugin_that_skipped_a_pod_is_spared_its_validate() -> None:
+    never_asked = raising(AssertionError("asked"))
+    observe = Measured()
+    pipeline = pipeline_of(
+        Scripted(answering(skip()), never_asked),
+        Other(answering(refuse("no"))),
+        Blocking(answering(skip()), never_asked),
+        observe=observe,
+    )
+
+    assert pipeline.mutate(read_review(), now_ms=0).reasons == ["no"]
+    assert [plugin for plugin, point, *_ in observe.seen if point == "validate"] == []
+
+
+def test_validate_of_a_refused_pod_sees_it_as_it_would_be_stored() -> None:
+    seen: list[Any] = []
+
+    def look(pod: Pod, context: Context) -> Result:
+        seen.append((pod, context.review.pod, context.review.whole_pod(), context.state))
+        return success()
+
+    manifest = make_pod({"a~/b": "1", "gone": "2"}, gates=["x"])
+    edits = success(AddGate(GATE), SetAnnotation("a~/b", "3"), RemoveAnnotation("gone"))
+    pipeline_of(
+        Scripted(answering(edits), look),
+        Other(answering(refuse("no"))),
+    ).mutate(read_review(manifest), now_ms=0)
+
+    expected = make_pod({"a~/b": "3"}, gates=["x", GATE])
+    assert [(Pod.of(expected), Pod.of(expected), expected, {HELD_STATE: True})] == seen
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(raising(KeyError("x")), id="raises"),
+        pytest.param(answering(error("x")), id="says so"),
+    ],
+)
+def test_validate_that_fails_leaves_the_refusal(answer: Answer) -> None:
+    pipeline = pipeline_of(Scripted(validate=answer), Other(answering(refuse("no"))))
+
+    verdict = pipeline.mutate(read_review(), now_ms=0)
+    assert (verdict.code, verdict.reasons) == (Code.REFUSE, ["no"])
+
+
+@pytest.mark.parametrize(
+    ("pod", "edit"),
+    [
+        pytest.param({"metadata": {}}, AddGate(GATE), id="no spec"),
+        pytest.param(make_pod(), SetAnnotation("a", cast(Any, 5)), id="no text"),
+    ],
+)
+def test_edits_that_do_not_fit_leave_the_refusal(pod: Any, edit: Edit) -> None:
+    pipeline = pipeline_of(Scripted(answering(success(edit))), Other(answering(refuse("no"))))
+
+    verdict = pipeline.mutate(read_review(pod), now_ms=0)
+    assert (verdict.code, verdict.reasons) == (Code.REFUSE, ["no"])
+
+
+def test_delayed_and_placed_pod_is_told_all_that_is_wrong_with_it() -> None:
+    refusing = answering(refuse("two"))
+    placement = Placement(PlacementArgs())
+    pipeline = pipeline_of(make_delay(), placement, Other(validate=refusing), Scripted())
+    pod = make_pod({"delay": "soon", "type": "space"})
+    (first, second) = pipeline.mutate(read_review(pod), now_ms=0).reasons
+
+    assert first.startswith('annotation delay: "soon" is no duration')
+    assert second == "two"
 
 
 def test_validate_gathers_all_refusals_and_warnings() -> None:
@@ -239,6 +337,11 @@ NO_LIST = "TypeError: it returned %s, not a list of edits or warnings"
             NO_LIST % "list_iterator",
             id="edits that can be read but once",
         ),
+        pytest.param(
+            answering(Result(Code.SKIP, [AddGate("a")])),
+            "TypeError: it returned edits with Skip; use success",
+            id="skips and edits",
+        ),
         pytest.param(answering(Result(edits=cast(Any, None))), NO_LIST % "NoneType", id="no edits"),
         pytest.param(answering(Result(warnings="mind")), NO_LIST % "str", id="a warning alone"),
     ],
@@ -253,6 +356,19 @@ def test_failing_plugin_is_named_and_measured(point: str, answer: Answer, why: s
     assert str(caught.value).startswith(f"plugin 'scripted' failed in {point}: {why}")
     assert caught.value.__cause__ is not None
     assert [("scripted", point, "Error", "*"), ("", point, "Error", "*")] == observe.seen
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_plugin_can_say_that_it_failed(point: str) -> None:
+    observe = Measured()
+    answer = answering(error("its list cannot be read"))
+    with pytest.raises(PluginFailedError) as caught:
+        getattr(pipeline_of(Scripted(answer, answer), observe=observe), point)(
+            read_review(), now_ms=0
+        )
+
+    assert str(caught.value) == f"plugin 'scripted' failed in {point}: its list cannot be read"
+    assert [status for _, _, status, _ in observe.seen] == ["Error", "Error"]
 
 
 def test_interrupt_is_no_failure_of_a_plugin() -> None:
@@ -280,9 +396,12 @@ def test_each_call_is_measured_with_its_status_and_then_the_whole() -> None:
         ("holding", "mutate", "Success", "*"),
         ("blocking", "mutate", "Refuse", "*"),
         ("holding-too", "mutate", "Success", "*"),
+        ("scripted", "validate", "Success", "*"),
+        ("holding", "validate", "Success", "*"),
+        ("holding-too", "validate", "Success", "*"),
         ("", "mutate", "Refuse", "*"),
     ]
-    assert observe.seconds == [0.25] * 5 + [2.75]
+    assert observe.seconds == [0.25] * 8 + [4.25]
 
 
 @pytest.mark.parametrize(
@@ -534,7 +653,7 @@ def test_at_release_gathers_edits_warnings_and_refusals() -> None:
     )
 
     assert Verdict(
-        Code.SUCCESS,
+        Code.ERROR,
         [SetAnnotation("a", "1"), SetAnnotation("b", "web-0")],
         (),
         [
@@ -547,7 +666,26 @@ def test_at_release_gathers_edits_warnings_and_refusals() -> None:
     assert observe.seen == [
         ("tightening", "release", status, "*")
         for status in ("Success", "Refuse", "Error", "Error", "Success")
-    ]
+    ] + [("", "release", "Error", "*")]
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        pytest.param([], Code.SUCCESS, id="none"),
+        pytest.param([skip(), success()], Code.SUCCESS, id="all well"),
+        pytest.param([refuse("no"), success()], Code.REFUSE, id="refused"),
+        pytest.param([error("broken"), refuse("no")], Code.ERROR, id="failed"),
+    ],
+)
+def test_status_of_a_release_is_that_of_the_plugin_which_fared_worst(
+    results: list[Result], expected: Code
+) -> None:
+    observe = Measured()
+    plugins = [Tightening(lambda _, result=result: result) for result in results]  # type: ignore[misc]
+    pipeline_of(*plugins, observe=observe).at_release(both())
+
+    assert observe.seen[-1] == ("", "release", expected.value, "*")
 
 
 def test_at_release_of_no_profile() -> None:

@@ -57,7 +57,9 @@ class World:
         self.reflector = Reflector(
             self.api,
             self.follower,
-            field_selector=SELECTOR,
+            Pod,
+            path="/api/v1/pods",
+            selection={"fieldSelector": SELECTOR},
             on_restart=self.restarts.append,
             now=lambda: self.time,
         )
@@ -230,7 +232,9 @@ def test_pod_that_cannot_be_read_keeps_no_other_from_its_time(
     assert world.restarts == ["end", "end", "stop"]
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    assert record.getMessage().startswith("a pod cannot be read, and is not looked after: ")
+    assert record.getMessage().startswith(
+        "/api/v1/pods: an object cannot be read, and is left alone: "
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from webhook.release_queue import Held, ReleaseQueue
+from webhook import holds
+from webhook.release_queue import MOVED, Held, ReleaseQueue, steady
 
 A, B, C = ("default", "a"), ("default", "b"), ("other", "a")
 
@@ -150,3 +151,35 @@ def test_agrees_with_a_sorted_table(found: list[tuple[str, str, int]]) -> None:
                 queue.discard(("default", one))
                 del table[one]
         assert min(table.values(), default=None) == queue.next_due_ms()
+
+
+@pytest.mark.parametrize(
+    ("known", "fresh", "expected"),
+    [
+        pytest.param(None, held(10), held(10), id="new"),
+        pytest.param(held(10), held(10), held(10), id="as it was"),
+        pytest.param(held(10), held(9), held(9), id="earlier"),
+        pytest.param(held(10), held(11), held(10)._replace(problem=MOVED), id="put off"),
+        pytest.param(held(10), held(11, version="2"), held(11, version="2"), id="changed"),
+        pytest.param(held(10), held(11, uid="v"), held(11, uid="v"), id="another pod"),
+    ],
+)
+def test_only_a_pod_that_changed_is_put_off(
+    known: Held | None, fresh: Held, expected: Held
+) -> None:
+    assert steady(known, fresh) == expected
+
+
+def test_holds_are_counted_by_plugin_and_by_what_they_wait_for() -> None:
+    queue = ReleaseQueue()
+    ours, other = "holdfast.dev/delay", "holdfast.dev/approval"
+    queue.put(("a", "due"), Held(100, "u1", "1", (ours, "example.com/quota")))
+    queue.put(("a", "waits"), Held(200, "u2", "1", (ours,)))
+    queue.put(("a", "both"), Held(holds.NEVER_MS, "u3", "1", (ours, other)))
+
+    assert dict(queue.holds(100)) == {
+        ("delay", "release"): 1,
+        ("delay", "time"): 1,
+        ("delay", "plugin"): 1,
+        ("approval", "plugin"): 1,
+    }

@@ -195,7 +195,11 @@ def test_allowed_without_a_patch() -> None:
     expected = {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
-        "response": {"uid": "c0ffee", "allowed": True},
+        "response": {
+            "uid": "c0ffee",
+            "allowed": True,
+            "auditAnnotations": {review.AUDIT_KEY: "c0ffee"},
+        },
     }
 
     assert expected == json.loads(review.allowed(read_review().request))

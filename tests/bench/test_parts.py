@@ -1,0 +1,98 @@
+"""The bench's own parts: what is reckoned and shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench import load, page, results, reviews, stats
+from bench.results import BARS, Bar
+from webhook import review as webhook_review
+
+
+def test_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
+    # the second round met a busy machine, on both sides
+    assert stats.median_ratio([1.0, 30.0, 1.2], [2.0, 60.0, 2.0]) == 0.5
+
+
+def test_interval_holds_the_ratio_and_is_the_same_each_time() -> None:
+    ours, theirs = [1.0, 1.1, 0.9, 1.0, 1.2], [2.0, 2.1, 2.2, 1.9, 2.0]
+    low, high = stats.interval(stats.median_ratio, ours, theirs)
+    assert low <= stats.median_ratio(ours, theirs) <= high
+    assert stats.interval(stats.median_ratio, ours, theirs) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("bar", "value", "interval", "met"),
+    [
+        pytest.param(Bar("k", "w", 0.5), 0.5, None, True, id="reached"),
+        pytest.param(Bar("k", "w", 0.5), 0.51, None, False, id="missed"),
+        pytest.param(Bar("k", "w", 1.4, at_least=True), 1.5, None, True, id="more is better"),
+        pytest.param(Bar("k", "w", 1.4, at_least=True), 1.3, None, False, id="too little"),
+        pytest.param(Bar("k", "w", 1.0, around=True), 1.02, (0.98, 1.05), True, id="no difference"),
+        pytest.param(Bar("k", "w", 1.0, around=True), 1.09, (1.05, 1.1), False, id="a difference"),
+    ],
+)
+def test_bar(bar: Bar, value: float, interval: tuple[float, float] | None, met: bool) -> None:
+    assert bar.met(value, interval) is met
+
+
+def test_every_bar_has_a_key_of_its_own() -> None:
+    assert len({bar.key for bar in BARS}) == len(BARS)
+
+
+def test_the_review_is_one_of_four_kilobytes_that_the_server_takes() -> None:
+    body = reviews.review()
+    assert 3_000 < len(body) < 5_000
+    assert webhook_review.parse(body).pod.annotations == {reviews.ANNOTATION: "15"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "whole"),
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Le", False, id="in the head"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{", False, id="in the body"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", True, id="whole"),
+        pytest.param(b"HTTP/1.1 201 Created\r\n\r\n2\r\n{}\r\n", False, id="chunks"),
+        pytest.param(b"HTTP/1.1 201 Created\r\n\r\n2\r\n{}\r\n0\r\n\r\n", True, id="all chunks"),
+    ],
+)
+def test_end_of_an_answer_is_known(answer: bytes, whole: bool) -> None:
+    assert load.is_whole(answer) is whole
+
+
+def test_page_shows_what_was_measured_and_says_what_was_not() -> None:
+    known: dict[str, Any] = {
+        "burst_rate_vs_client_go": 0.9,
+        "intervals": {"burst_rate_vs_client_go": [0.85, 0.95]},
+    }
+    shown = page.measured(known)
+    assert "| releases/s in a burst ÷ client-go | 0.9 | 0.85 to 0.95 | ≥ 0.85 | yes |" in shown
+    assert "| CPU of a review ÷ kopf | not yet |  | ≤ 0.7 |  |" in shown
+
+
+def test_page_reckons_with_what_was_measured() -> None:
+    known: dict[str, Any] = {
+        "scale_rss_mb": 250.0,
+        "details": {
+            "cpu": {
+                "medians": {
+                    "Holdfast": {"cpu_us": 200, "p50_ms": 1, "p99_ms": 2, "per_second": 5_000}
+                }
+            },
+            "burst": {"medians": {"holdfast": 500.0}},
+            "latency": {"medians_ms": {"16 clients": {"none": 16.0}}},
+            "scale": {"empty_rss_mb": 50.0},
+        },
+    }
+    shown = page.measured(known)
+    assert "2,500 a second, so 1.0 min for all pods" in shown  # 1 / (2 x 200 us)
+    assert "about 350 MiB" in shown  # 50 + 200 x 1.5
+    assert "What is full first is the controller's releases in a burst." in shown
+
+
+def test_page_has_its_place_for_figures() -> None:
+    text = page.PAGE.read_text()
+    assert text.count(page.BEGIN) == text.count(page.END) == 1
+    assert results.RESULTS.name in text

@@ -1,0 +1,38 @@
+"""Acting as a ServiceAccount of the shipped manifests, with its rights and no more."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import yaml
+
+from controlplane.launcher import ControlPlane
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
+NAMESPACE = "holdfast-system"
+
+
+def kubevirt_rights() -> Path:
+    """Find the shipped manifest of what the controller may do besides where there are VMs."""
+    name = "name: holdfast-controller-kubevirt"
+    (found,) = (path for path in MANIFESTS.rglob("*.yaml") if name in path.read_text())
+    return found
+
+
+def controller_kubeconfig(plane: ControlPlane, path: Path) -> Path:
+    """Apply the shipped roles, and write a kubeconfig with the controller's token."""
+    plane.kubectl("apply", "-k", str(MANIFESTS / "rbac"))
+    token = plane.kubectl("create", "token", "holdfast-controller", "--namespace", NAMESPACE)
+    ca = base64.b64encode(plane.ca.read_bytes()).decode()
+    cluster = {"server": plane.server, "certificate-authority-data": ca}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "it",
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "it", "user": {"token": token.strip()}}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path

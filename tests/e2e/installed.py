@@ -1,0 +1,325 @@
+"""Holdfast in a cluster as the manifests install it, as far as a cluster without kubelets has it.
+
+The API server calls the real Service. Behind it are admission servers on this machine, with a
+stand-in for what a kubelet does: it brings the Secret into their folder. The Deployment is real as
+well; kwok says that its pods are ready.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from controlplane import versions
+from controlplane.components import API_SERVER
+from controlplane.errors import ControlPlaneError
+from controlplane.launcher import ControlPlane
+from demo.command import Command
+from tests.e2e.accounts import MANIFESTS, NAMESPACE, controller_kubeconfig
+from tests.e2e.world import Object, World, pod
+from webhook.cluster import Cluster
+from webhook.errors import ClusterError
+
+SERVICE = "holdfast-webhook"
+KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
+MOUNT_SECONDS = 0.3
+"""How often the stand-in for the kubelet looks at the Secret."""
+REPAIR = 30.0
+"""Seconds in which whatever was spoilt has to be right again."""
+_LABELS = {"app.kubernetes.io/name": "holdfast"}
+
+
+def own_address() -> str:
+    """Give an address of this machine that is not a loopback one: no endpoint may have those."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # nothing is sent
+        return str(probe.getsockname()[0])
+
+
+@dataclass
+class Mount:
+    """A folder with what a Secret holds, swapped as a whole, as a kubelet does."""
+
+    kubeconfig: Path
+    folder: Path
+    secret: str = "holdfast-tls"
+    stop: threading.Event = field(default_factory=threading.Event)
+    known: Any = None
+    number: int = 0
+
+    def run(self) -> None:
+        cluster = Cluster.connect(self.kubeconfig)
+        path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{self.secret}"
+        while not self.stop.wait(MOUNT_SECONDS):
+            try:
+                data = json.loads(cluster.request("GET", path)).get("data")
+            except ClusterError:
+                continue  # a deleted Secret stays mounted
+            if data != self.known:
+                self.known = data
+                self._swap(data)
+        cluster.close()
+
+    def _swap(self, data: dict[str, str]) -> None:
+        self.number += 1
+        fresh = self.folder / f"..{self.number}"
+        fresh.mkdir()
+        for name, value in data.items():
+            (fresh / name).write_bytes(base64.b64decode(value))
+        link = self.folder / "..new"
+        link.symlink_to(fresh.name)
+        link.replace(self.folder / "..data")
+
+
+@dataclass
+class Installation:
+    """The cluster, and what of Holdfast runs in it."""
+
+    world: World
+    kubeconfig: Path
+    folder: Path
+    stack: ExitStack
+    controllers: list[Command] = field(default_factory=list)
+    replicas: list[Command] = field(default_factory=list)
+    ports: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def plane(self) -> ControlPlane:
+        return self.world.plane
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl in Holdfast's own namespace."""
+        return self.plane.kubectl("--namespace", NAMESPACE, *arguments, stdin=stdin)
+
+    def get(self, kind: str, name: str) -> Object:
+        return dict(json.loads(self.kubectl("get", kind, name, "-o", "json")))
+
+    def apply(self, *objects: Object) -> None:
+        self.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(objects))
+
+    def controller(
+        self, *arguments: str, certificates: str = "self", seconds_ahead: float = 0
+    ) -> Command:
+        """Start a controller that keeps the webhooks registered, under its own ServiceAccount."""
+        log = self.folder / f"controller-{len(self.controllers)}.log"
+        given = ["--kubeconfig", str(self.kubeconfig), "--health-port", "0", "--leader-elect"]
+        given += ["--namespace", NAMESPACE, "--certificates", certificates]
+        ahead = self.folder / f"ahead-{len(self.controllers)}"
+        ahead.write_text(str(seconds_ahead))
+        command = Command(
+            "controller",
+            *given,
+            *arguments,
+            log=log,
+            module="tests.e2e.wrong_clock",
+            environment={"SECONDS_AHEAD": str(ahead)},
+        )
+        self.stack.enter_context(command)
+        self.controllers.append(command)
+        return command
+
+    def replica(self, *arguments: str) -> Command:
+        """Start an admission server, and make it an endpoint of the Service."""
+        number = len(self.replicas)
+        folder = self.folder / f"mount-{number}"
+        folder.mkdir()
+        mount = Mount(self.plane.kubeconfig, folder)
+        thread = threading.Thread(target=mount.run, daemon=True)
+        thread.start()
+        self.stack.callback(thread.join)
+        self.stack.callback(mount.stop.set)
+        data = folder / "..data"
+        given = ["--cert", str(data / "tls.crt"), "--key", str(data / "tls.key")]
+        given += ["--port", "0", "--await-certificate"]
+        given += ["--kubeconfig", str(self.plane.kubeconfig)]
+        log = self.folder / f"replica-{number}.log"
+        command = self.stack.enter_context(Command("serve", *given, *arguments, log=log))
+        self.replicas.append(command)
+        self.ports[number] = port(command)
+        self.apply(endpoint(number, port(command)))
+        self._route()
+        return command
+
+    def retire(self, number: int) -> None:
+        """Take a replica away: first from the Service, then the process."""
+        self.kubectl("delete", "endpointslice", f"{SERVICE}-{number}")
+        del self.ports[number]
+        self._route()
+        self.replicas[number].stop()
+
+    def _route(self) -> None:
+        """Tell an older API server where the replicas are: it looks at no slices."""
+        if os.environ.get(versions.VARIABLE, versions.NEWEST) != versions.NEWEST:
+            self.apply(endpoints(self.ports.values()))
+
+    def configurations(self) -> list[Object]:
+        return [self.get(kind, "holdfast") for kind in KINDS]
+
+    def webhooks(self) -> list[Object]:
+        return [one for each in self.configurations() for one in each.get("webhooks") or ()]
+
+    def bundles(self) -> set[str]:
+        """Give the different caBundles of all webhooks."""
+        return {one["clientConfig"].get("caBundle", "") for one in self.webhooks()}
+
+    def secret(self, name: str) -> dict[str, str]:
+        """Read a Secret; one that is not there is empty."""
+        text = self.kubectl("get", "secret", name, "--ignore-not-found", "-o", "json")
+        return dict(json.loads(text).get("data") or {}) if text else {}
+
+    def holds_pods(self, name: str) -> bool:
+        """Tell whether a pod that asks is held: False, while it is not, or is refused."""
+        try:
+            (made,) = self.world.apply(pod(name, {"delay": "3600"}), dry_run=True)
+        except ControlPlaneError:
+            return False
+        return bool(made["spec"].get("schedulingGates"))
+
+    def ready(self) -> None:
+        """Wait until the webhooks are registered, and called."""
+        self.world.eventually(lambda: self.holds_pods("asks"), 90.0)
+
+
+def port(command: Command) -> int:
+    return int(command.address.rpartition(":")[2])
+
+
+def endpoints(ports: Iterable[int]) -> Object:
+    """Make what the slices say once more, as it was said before there were slices."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {
+            "name": SERVICE,
+            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"},
+        },
+        "subsets": [
+            {
+                "addresses": [{"ip": own_address()}],
+                "ports": [{"name": "webhook", "port": at, "protocol": "TCP"}],
+            }
+            for at in ports
+        ],
+    }
+
+
+def endpoint(number: int, at: int) -> Object:
+    """Make the slice of one replica; on one machine each has a port of its own."""
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": f"{SERVICE}-{number}",
+            "labels": {"kubernetes.io/service-name": SERVICE},
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "webhook", "port": at, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
+    }
+
+
+def service() -> Object:
+    ports = [{"name": "webhook", "port": 443, "targetPort": 8443}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": SERVICE},
+        "spec": {"ports": ports},
+    }
+
+
+def deployment(configuration: str = "first", *, paused: bool = False) -> Object:
+    """Make the webhook's Deployment; another configuration is another template.
+
+    One that is paused does not follow a change of its template.
+    """
+    context = {
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    container = {"name": "webhook", "image": "holdfast", "securityContext": context}
+    template = {
+        "metadata": {"labels": _LABELS, "annotations": {"configuration": configuration}},
+        "spec": {"containers": [container]},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": SERVICE},
+        "spec": {
+            "replicas": 2,
+            "paused": paused,
+            "selector": {"matchLabels": _LABELS},
+            "template": template,
+        },
+    }
+
+
+def empty_configurations() -> list[Object]:
+    return [
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": f"{kind}WebhookConfiguration",
+            "metadata": {"name": "holdfast", "labels": _LABELS},
+        }
+        for kind in ("Mutating", "Validating")
+    ]
+
+
+@contextmanager
+def installation(folder: Path) -> Iterator[Installation]:
+    """Start a cluster and install everything in it, but no process of Holdfast's yet."""
+    arguments = {API_SERVER: ["--enable-aggregator-routing=true"]}  # no kube-proxy: it dials itself
+    with (
+        ControlPlane(nodes=2, audit=True, extra_args=arguments) as plane,
+        ExitStack() as stack,
+    ):
+        kubeconfig = controller_kubeconfig(plane, folder / "controller.kubeconfig")
+        world = World.in_new_namespace(plane, f"users-{os.getpid()}")
+        made = Installation(world, kubeconfig, folder, stack)
+        plane.kubectl("apply", "-k", str(MANIFESTS / "guard"))
+        made.apply(service(), deployment(), *empty_configurations())
+        yield made
+
+
+def creations(world: World, seconds: float, *, rate: float = 20.0) -> list[str]:
+    """Create pods that ask, at this rate, and return what went wrong with any of them."""
+    wrong: list[str] = []
+    end = time.monotonic() + seconds
+    threads: list[threading.Thread] = []
+    cluster = Cluster.connect(world.plane.kubeconfig)
+    number = 0
+
+    def create(name: str) -> None:
+        path = f"/api/v1/namespaces/{world.namespace}/pods"
+        body = json.dumps(pod(name, {"delay": "3600"})).encode()
+        try:
+            seen = json.loads(cluster.request("POST", path, query={"dryRun": "All"}, body=body))
+        except ClusterError as exc:
+            wrong.append(f"{name}: {exc}")
+            return
+        if not seen["spec"].get("schedulingGates"):
+            wrong.append(f"{name}: not held")
+
+    while time.monotonic() < end:
+        number += 1
+        threads.append(threading.Thread(target=create, args=(f"load-{number}",)))
+        threads[-1].start()
+        time.sleep(1 / rate)
+    for thread in threads:
+        thread.join()
+    cluster.close()
+    return wrong

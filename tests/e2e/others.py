@@ -1,0 +1,107 @@
+"""Other people's admission webhooks, served from within a test."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import yaml
+
+from controlplane.launcher import ControlPlane
+
+Object = dict[str, Any]
+Decide = Callable[[Object], "Sequence[Object] | str"]
+"""Gives a JSON Patch for the object of a review, or why it is refused."""
+PODS = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+
+
+@contextmanager
+def other_webhook(
+    plane: ControlPlane, name: str, decide: Decide, *, operations: Sequence[str] = ("CREATE",)
+) -> Iterator[None]:
+    """Have the API server ask `decide` about pods; webhooks are called in the order of names.
+
+    One that is asked about creations alone may change pods, and is called again where others do;
+    one that is asked about updates too only refuses.
+    """
+    with _serving(plane, name, decide) as url:
+        kind = "Mutating" if tuple(operations) == ("CREATE",) else "Validating"
+        manifest = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": f"{kind}WebhookConfiguration",
+            "metadata": {"name": name},
+            "webhooks": [
+                {
+                    "name": f"{name}.example.com",
+                    "clientConfig": {
+                        "url": url,
+                        "caBundle": base64.b64encode(plane.ca.read_bytes()).decode(),
+                    },
+                    "rules": [{**PODS, "operations": list(operations)}],
+                    "sideEffects": "None",
+                    "admissionReviewVersions": ["v1"],
+                    **({"reinvocationPolicy": "IfNeeded"} if kind == "Mutating" else {}),
+                }
+            ],
+        }
+        plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+        try:
+            yield
+        finally:
+            plane.kubectl("delete", f"{kind.lower()}webhookconfiguration", name)
+
+
+@contextmanager
+def _serving(plane: ControlPlane, name: str, decide: Decide) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(decide))
+    pair = plane.certificate(name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"https://127.0.0.1:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _handler(decide: Decide) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            request = json.loads(self.rfile.read(length))["request"]
+            body = json.dumps(
+                {
+                    "apiVersion": "admission.k8s.io/v1",
+                    "kind": "AdmissionReview",
+                    "response": {"uid": request["uid"], **_answer(decide(request["object"]))},
+                }
+            ).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    return Handler
+
+
+def _answer(decided: Sequence[Object] | str) -> Object:
+    if isinstance(decided, str):
+        return {"allowed": False, "status": {"message": decided, "code": 403}}
+    patch = base64.b64encode(json.dumps(list(decided)).encode()).decode()
+    return {"allowed": True, **({"patchType": "JSONPatch", "patch": patch} if decided else {})}

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import ssl
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from certs import authority
+from demo.command import Command
+from tests.e2e.accounts import NAMESPACE
+from tests.e2e.installed import REPAIR, Installation, creations, installation
+
+CA, LEAF = "holdfast-ca", "holdfast-tls"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """A cluster with two replicas and a controller, all of which came up from nothing."""
+    with installation(tmp_path_factory.mktemp("installed")) as made:
+        made.replica()
+        made.replica()
+        made.controller()
+        made.ready()
+        yield made
+
+
+def leaf(installed: Installation) -> authority.Certificate:
+    return authority.read(base64.b64decode(installed.secret(LEAF)["tls.crt"]))
+
+
+def usable(installed: Installation) -> bool:
+    """Tell whether the leaf's Secret holds a pair that the CA has signed."""
+    try:
+        data = {key: base64.b64decode(value) for key, value in installed.secret(LEAF).items()}
+        certificate = authority.read(data["tls.crt"])
+    except (KeyError, ValueError):
+        return False
+    pair = authority.KeyPair(data["tls.crt"], data["tls.key"])
+    ca = authority.read(base64.b64decode(installed.secret(CA)["tls.crt"]))
+    return authority.pair_matches(pair) and authority.signed_by(certificate, ca)
+
+
+def edit(installed: Installation, secret: str, **data: str) -> None:
+    patch = json.dumps({"data": {name.replace("_", "."): value for name, value in data.items()}})
+    installed.kubectl("patch", "secret", secret, "--type=merge", "-p", patch)
+
+
+def test_everything_comes_up_from_nothing(installed: Installation) -> None:
+    certificate = leaf(installed)
+    assert certificate.dns_names == {
+        "holdfast-webhook",
+        f"holdfast-webhook.{NAMESPACE}",
+        f"holdfast-webhook.{NAMESPACE}.svc",
+    }
+    assert sorted(installed.secret(CA)) == ["tls.crt", "tls.key"]
+    assert sorted(installed.secret(LEAF)) == ["ca.crt", "tls.crt", "tls.key"]
+    assert installed.bundles() == {installed.secret(CA)["tls.crt"]}
+    assert len(installed.webhooks()) == 4
+
+
+@pytest.mark.parametrize("kind", ["mutating", "validating"])
+def test_a_blanked_bundle_is_right_again(installed: Installation, kind: str) -> None:
+    before = installed.bundles()
+    patch = json.dumps(
+        [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]
+    )
+    configuration = f"{kind}webhookconfiguration"
+    installed.kubectl("patch", configuration, "holdfast", "--type=json", "-p", patch)
+    assert "" in installed.bundles()
+    installed.world.eventually(lambda: installed.bundles() == before, REPAIR)
+
+
+def delete(installed: Installation) -> None:
+    installed.kubectl("delete", "secret", LEAF)
+
+
+def mismatch(installed: Installation) -> None:
+    edit(installed, LEAF, tls_key=installed.secret(CA)["tls.key"])
+
+
+def corrupt(installed: Installation) -> None:
+    edit(installed, LEAF, tls_crt=base64.b64encode(b"no PEM").decode())
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(delete, id="deleted"),
+        pytest.param(mismatch, id="mismatched"),
+        pytest.param(corrupt, id="corrupted"),
+    ],
+)
+def test_a_spoilt_leaf_is_replaced_and_no_call_fails(
+    installed: Installation, spoil: Callable[[Installation], None]
+) -> None:
+    before = leaf(installed).fingerprint
+    ca = installed.secret(CA)
+    spoil(installed)
+    assert creations(installed.world, 5) == []
+    installed.world.eventually(lambda: usable(installed), REPAIR)
+    assert leaf(installed).fingerprint != before
+    assert installed.secret(CA) == ca
+    assert creations(installed.world, 5) == []
+    assert served(installed) == {leaf(installed).fingerprint}
+
+
+def test_a_lost_ca_is_replaced_with_overlap(installed: Installation) -> None:
+    before = installed.secret(CA)["tls.crt"]
+    certificate = leaf(installed).fingerprint
+    installed.kubectl("delete", "secret", CA)
+    assert creations(installed.world, 5) == []
+    installed.world.eventually(lambda: installed.secret(CA), REPAIR)
+    after = installed.secret(CA)
+    assert after["tls.crt"] != before
+    assert after["retired.crt"] == before
+    both = base64.b64encode(base64.b64decode(after["tls.crt"]) + base64.b64decode(before)).decode()
+    installed.world.eventually(lambda: installed.bundles() == {both}, REPAIR)
+    assert leaf(installed).fingerprint == certificate  # until API servers know the new CA
+    assert creations(installed.world, 5) == []
+
+
+def shown(address: str) -> bytes:
+    """Give the certificate that a server shows, DER."""
+    host, _, at = address.rpartition(":")
+    context = ssl._create_unverified_context()
+    with (
+        socket.create_connection((host, int(at)), timeout=10) as raw,
+        context.wrap_socket(raw) as tls,
+    ):
+        return tls.getpeercert(binary_form=True) or b""
+
+
+def served(installed: Installation) -> set[str]:
+    """Give the fingerprints of what the replicas serve, when they all serve the same."""
+
+    def same() -> set[str]:
+        found = {authority.read_der(shown(one.address)).fingerprint for one in installed.replicas}
+        return found if len(found) == 1 else set()
+
+    return installed.world.eventually(same)
+
+
+def test_a_wrong_clock_issues_nothing_by_its_own_time(tmp_path: Path) -> None:
+    with installation(tmp_path) as made:
+        made.replica()
+        made.controller(seconds_ahead=400 * 86_400)
+        made.ready()
+        issued = leaf(made).not_before + authority.BACKDATED
+        assert abs((datetime.now(UTC) - issued).total_seconds()) < 300
+
+
+def test_a_server_for_api_servers_alone_has_probes_and_metrics_beside(
+    installed: Installation, tmp_path: Path
+) -> None:
+    ca = authority.new_ca("api-servers", now=datetime.now(UTC))
+    (tmp_path / "ca.crt").write_bytes(ca.certificate)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        at = probe.getsockname()[1]
+    files = ["--cert", str(tmp_path / "tls.crt"), "--key", str(tmp_path / "tls.key")]
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).write_bytes(base64.b64decode(installed.secret(LEAF)[name]))
+    given = ["--client-ca", str(tmp_path / "ca.crt"), "--health-port", str(at), "--port", "0"]
+    given += ["--kubeconfig", str(installed.plane.kubeconfig)]
+
+    def read(page: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{at}/{page}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    with Command("serve", *files, *given, log=tmp_path / "serve.log") as server:
+        assert read("readyz") == "ok\n"
+        name = "holdfast_certificate_expiry_timestamp_seconds "
+        (line,) = (one for one in read("metrics").splitlines() if one.startswith(name))
+        assert float(line.removeprefix(name)) == leaf(installed).not_after.timestamp()
+        assert len(read("conditions").strip()) == 64
+        with pytest.raises(OSError, match=r"(?i)certificate.required|reset|closed|eof"):
+            urllib.request.urlopen(
+                f"https://{server.address}/healthz",
+                context=ssl._create_unverified_context(),
+                timeout=10,
+            )

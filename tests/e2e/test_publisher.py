@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from certs import authority
+from demo.command import CommandError
+from tests.e2e.accounts import NAMESPACE
+from tests.e2e.installed import (
+    REPAIR,
+    SERVICE,
+    Installation,
+    creations,
+    deployment,
+    installation,
+)
+from tests.e2e.world import Object, pod
+
+QUIET = 15.0
+"""Seconds in which something would have happened, had it been about to: more than one look."""
+KEY = "example.com/wait"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Installation]:
+    with installation(tmp_path) as made:
+        yield made
+
+
+def configuration(folder: Path, name: str, key: str) -> Path:
+    path = folder / f"{name}.yaml"
+    arguments = {"annotations": [key, "delay"]}
+    content = {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "HoldfastConfiguration",
+        "profiles": [
+            {"schedulerName": "*", "pluginConfig": [{"name": "delay", "args": arguments}]}
+        ],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def conditions(installed: Installation) -> str:
+    return json.dumps([one["matchConditions"] for one in installed.webhooks()])
+
+
+def holds(installed: Installation, annotations: dict[str, str]) -> bool:
+    (made,) = installed.world.apply(pod("asks", annotations), dry_run=True)
+    return bool(made["spec"].get("schedulingGates"))
+
+
+def edit(installed: Installation, kind: str, *operations: Object) -> None:
+    text = json.dumps(operations)
+    installed.kubectl("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-p", text)
+
+
+RESETS = [
+    pytest.param({"op": "replace", "path": "/webhooks", "value": []}, id="emptied"),
+    pytest.param({"op": "remove", "path": "/webhooks/0/matchConditions"}, id="conditions"),
+    pytest.param(
+        {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}, id="policy"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("shared")) as made:
+        made.replica()
+        made.controller()
+        made.ready()
+        yield made
+
+
+@pytest.mark.parametrize("reset", RESETS)
+@pytest.mark.parametrize("kind", ["mutating", "validating"])
+def test_what_is_reset_is_put_back(shared: Installation, kind: str, reset: Object) -> None:
+    before = shared.webhooks()
+    edit(shared, kind, reset)
+    assert shared.webhooks() != before
+    shared.world.eventually(lambda: shared.webhooks() == before, REPAIR)
+
+
+def test_what_others_add_stays_and_nothing_is_written_again_and_again(
+    shared: Installation,
+) -> None:
+    mine = {"name": "mine", "expression": "true"}
+    shared.kubectl("annotate", "mutatingwebhookconfiguration", "holdfast", "team=a")
+    edit(shared, "mutating", {"op": "add", "path": "/webhooks/0/matchConditions/-", "value": mine})
+    version = shared.configurations()[0]["metadata"]["resourceVersion"]
+    time.sleep(QUIET)
+    after = shared.configurations()[0]
+    assert after["metadata"]["resourceVersion"] == version
+    assert mine in after["webhooks"][0]["matchConditions"]
+
+
+def test_an_apply_of_the_manifest_takes_nothing_away(shared: Installation) -> None:
+    before = shared.webhooks()
+    manifest = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "holdfast", "labels": {"app.kubernetes.io/name": "holdfast"}},
+    }
+    for _ in range(2):
+        shared.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+    assert shared.webhooks() == before
+
+
+def test_new_conditions_are_published_when_the_rollout_is_complete(
+    installed: Installation, tmp_path: Path
+) -> None:
+    old = configuration(tmp_path, "old", "example.com/old")
+    new = configuration(tmp_path, "new", KEY)
+    installed.replica("--config", str(old))
+    installed.replica("--config", str(old))
+    first = installed.controller("--config", str(old))
+    installed.ready()
+    before = conditions(installed)
+
+    installed.apply(deployment("new", paused=True))
+    installed.replica("--config", str(new))
+    installed.replica("--config", str(new))
+    installed.controller("--config", str(new))
+    first.stop()
+    assert creations(installed.world, QUIET) == []
+    assert conditions(installed) == before  # old replicas are there still
+
+    installed.retire(0)
+    installed.retire(1)
+    assert creations(installed.world, QUIET) == []
+    assert conditions(installed) == before  # the Deployment is not through
+    assert not holds(installed, {KEY: "3600"})
+
+    edit(installed, "mutating", {"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"})
+    installed.world.eventually(lambda: len(installed.bundles()) == 1, REPAIR)
+    assert conditions(installed) == before
+
+    installed.apply(deployment("new"))
+    installed.world.eventually(lambda: holds(installed, {KEY: "3600"}), REPAIR)
+    assert holds(installed, {"delay": "3600"})
+    assert "example.com/old" not in conditions(installed)
+
+
+def test_a_broken_configuration_stops_new_replicas_and_the_old_serve_on(
+    installed: Installation, tmp_path: Path
+) -> None:
+    old = configuration(tmp_path, "old", "example.com/old")
+    installed.replica("--config", str(old))
+    installed.controller("--config", str(old))
+    installed.ready()
+    before = installed.webhooks()
+
+    installed.apply(deployment("broken", paused=True))
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("kind: HoldfastConfiguration\nprofile: []\n")
+    with pytest.raises(CommandError, match=r"broken\.yaml"):
+        installed.replica("--config", str(broken))
+    edit(installed, "mutating", {"op": "replace", "path": "/webhooks", "value": []})
+    installed.world.eventually(lambda: installed.webhooks() == before, REPAIR)
+    assert creations(installed.world, 3) == []
+
+
+def test_cert_manager_gives_the_bundle_and_nobody_is_called_before(
+    installed: Installation,
+) -> None:
+    now = datetime.now(UTC)
+    ca = authority.new_ca("cert-manager", now=now)
+    name = f"{SERVICE}.{NAMESPACE}.svc"
+    pair = authority.issue(ca, common_name=name, now=now, dns_names=[name])
+    data = {"tls.crt": pair.certificate, "tls.key": pair.key}
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "holdfast-tls"},
+        "type": "kubernetes.io/tls",
+        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+    }
+    installed.apply(secret)
+    installed.replica()
+    installed.controller(certificates="cert-manager")
+    installed.world.eventually(lambda: len(installed.webhooks()) == 4)
+    assert not installed.holds_pods("asks")
+    installed.world.apply(pod("asks", {"delay": "3600"}), dry_run=True)  # and is not refused
+
+    bundle = base64.b64encode(ca.certificate).decode()
+    for kind, count in (("mutating", 1), ("validating", 3)):
+        places = [f"/webhooks/{index}/clientConfig/caBundle" for index in range(count)]
+        edit(installed, kind, *({"op": "add", "path": one, "value": bundle} for one in places))
+    installed.ready()
+    assert installed.bundles() == {bundle}
+    assert creations(installed.world, 3) == []
+
+
+@pytest.mark.timeout(600)
+def test_leaf_and_ca_rotate_under_load_and_nothing_fails(installed: Installation) -> None:
+    """Both are renewed when a third of their time is left: the CA twice, the leaf more often."""
+    installed.replica()
+    installed.replica()
+    short = ["--ca-lifetime", "150s", "--leaf-lifetime", "60s", "--ca-propagation", "5s"]
+    installed.controller(*short)
+    installed.ready()
+    seen: dict[str, set[str]] = {"holdfast-ca": set(), "holdfast-tls": set()}
+    end = time.monotonic() + 320
+    wrong: list[str] = []
+    while len(seen["holdfast-ca"]) < 3 and time.monotonic() < end:
+        wrong += creations(installed.world, 2)
+        for name, found in seen.items():
+            found.add(installed.secret(name)["tls.crt"])
+    wrong += creations(installed.world, 10)
+    assert wrong == []
+    assert len(seen["holdfast-ca"]) == 3
+    assert len(seen["holdfast-tls"]) >= 5

@@ -1,0 +1,236 @@
+"""Many VMs started and stopped at random, with both of Holdfast's processes killed at random.
+
+`make test-storm` runs the whole of it, with 200 VMs for five minutes; the tests run a short one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from controlplane.launcher import ControlPlane
+from tests.e2e import vms
+from tests.e2e.apart import Apart
+from tests.e2e.world import Object, World
+from webhook.cluster import Cluster, pod_path
+from webhook.errors import ApiStatusError
+from webhook.reflector import Reflector
+from webhook.vms import STICKY_NODE, Instance, LauncherPod, controller_of, vm_path, vmi_path
+
+pytestmark = pytest.mark.xdist_group("kubevirt")
+
+VMS = int(os.environ.get("STORM_VMS", "24"))
+SECONDS = float(os.environ.get("STORM_SECONDS", "60"))
+SEED = int(os.environ.get("STORM_SEED", "6"))
+ACTORS = 6
+"""Threads that start and stop VMs."""
+PAUSE = (0.02, 0.3)
+"""Seconds between two deeds of one of them."""
+UPTIME = (1.0, 8.0)
+"""Seconds for which a process of Holdfast runs between two kills."""
+DOWNTIME = (0.0, 4.0)
+"""Seconds for which it stays dead."""
+PATIENCE = 600.0
+"""Seconds in which all VMs run in the end: KubeVirt itself lets one that was stopped before it ran
+wait for up to five minutes."""
+MERGE_PATCH = "application/merge-patch+json"
+
+
+@dataclass
+class Seen:
+    """What became of the pods of each VMI (webhook.reflector.Follower)."""
+
+    nodes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    bound: set[str] = field(default_factory=set)
+
+    def replace(self, pods: Iterable[LauncherPod]) -> None:
+        for pod in pods:
+            self.update(pod)
+
+    def update(self, pod: LauncherPod) -> None:
+        owner = controller_of(pod.metadata, "VirtualMachineInstance")
+        if owner is not None and pod.spec.node_name and pod.metadata.uid not in self.bound:
+            self.bound.add(pod.metadata.uid)
+            self.nodes[owner.name].append(pod.spec.node_name)
+
+    def remove(self, pod: LauncherPod) -> None:
+        self.update(pod)
+
+
+class Storm:
+    """Deeds at random, on VMs of one namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str, names: list[str]) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.names = names
+        self.pods_path = pod_path(namespace, "").rstrip("/")
+        self.lock = threading.Lock()
+        self.halted: set[str] = set()
+        self.seen = Seen()
+        self.deeds: dict[str, int] = defaultdict(int)
+        self.kills: dict[str, int] = defaultdict(int)
+
+    def create(self) -> None:
+        path = vm_path(self.namespace, "")
+
+        def create(name: str) -> None:
+            self.cluster.request("POST", path, body=msgspec.json.encode(vms.vm(name)))
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(create, self.names))
+
+    def act(self, source: random.Random, until: float) -> None:
+        """Stop, start and delete at random, mostly what runs."""
+        while time.monotonic() < until:
+            deed = source.choices(["delete VMI", "delete pods", "stop", "start"], [6, 2, 1, 2])[0]
+            with self.lock:
+                among = sorted(self.halted) if deed == "start" else self.names
+                name = source.choice(among) if among else ""
+            if name and (deed == "start" or source.random() < 0.05 or self.runs(name)):
+                self.do(deed, name)
+            time.sleep(source.uniform(*PAUSE))
+
+    def runs(self, name: str) -> bool:
+        try:
+            answer = self.cluster.request("GET", vmi_path(self.namespace, name))
+        except ApiStatusError:
+            return False
+        return msgspec.json.decode(answer, type=Instance).status.phase == "Running"
+
+    def do(self, deed: str, name: str) -> None:
+        with self.lock:
+            self.deeds[deed] += 1
+            if deed == "stop":
+                self.halted.add(name)
+            if deed == "start":
+                self.halted.discard(name)
+        try:
+            if deed == "delete VMI":
+                self.cluster.request("DELETE", vmi_path(self.namespace, name))
+            elif deed == "delete pods":
+                for pod in self.pods():
+                    if _owner(pod) == name:
+                        key = str(pod["metadata"]["name"])
+                        self.cluster.request("DELETE", pod_path(self.namespace, key))
+            else:
+                self.run_strategy(name, "Always" if deed == "start" else "Halted")
+        except ApiStatusError as exc:
+            if exc.status != 404:  # gone by itself
+                raise
+
+    def run_strategy(self, name: str, strategy: str) -> None:
+        body = msgspec.json.encode({"spec": {"runStrategy": strategy}})
+        path = vm_path(self.namespace, name)
+        self.cluster.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
+    def pods(self) -> list[Object]:
+        answer = self.cluster.request("GET", self.pods_path)
+        return list(msgspec.json.decode(answer)["items"])
+
+    def kill(self, apart: Apart, source: random.Random, until: float) -> None:
+        """Kill one of the processes, or both, again and again."""
+        while time.monotonic() < until:
+            time.sleep(source.uniform(*UPTIME))
+            victims = source.choice([["server"], ["controller"], ["server", "controller"]])
+            for victim in victims:
+                apart.kill(victim)
+                self.kills[victim] += 1
+            time.sleep(source.uniform(*DOWNTIME))
+            for victim in victims:
+                apart.start(victim)
+
+    def unsettled(self) -> dict[str, str]:
+        """Name the VMs that do not run in one pod, each with what there is of it."""
+        alive = defaultdict(list)
+        for pod in self.pods():
+            alive[_owner(pod)].append(pod)
+        found = {}
+        for name in self.names:
+            pods = alive[name]
+            if len(pods) != 1 or not _is_living(pods[0]) or not self.runs(name):
+                found[name] = ", ".join(
+                    f"{vms.node_of(pod) or 'unbound'}{'' if _is_living(pod) else ' (ended)'}"
+                    for pod in pods
+                )
+        return found
+
+
+def _owner(pod: Object) -> str:
+    return str(vms.owner(pod).get("name", ""))
+
+
+def _is_living(pod: Object) -> bool:
+    return not vms.has_ended(pod) and not vms.is_going(pod)
+
+
+@contextmanager
+def watching(storm: Storm) -> Iterator[None]:
+    """See every pod of the namespace."""
+    stop = threading.Event()
+    reflector = Reflector(
+        storm.cluster,
+        storm.seen,
+        LauncherPod,
+        path=storm.pods_path,
+        selection={},
+        on_restart=lambda _: None,
+    )
+    threading.Thread(target=reflector.run, args=(stop,), daemon=True).start()
+    try:
+        yield
+    finally:
+        stop.set()
+
+
+@pytest.mark.timeout(SECONDS + 2 * PATIENCE)
+def test_storm(kubevirt: ControlPlane, tmp_path: Path) -> None:
+    world = World.in_new_namespace(kubevirt, "storm")
+    source = random.Random(SEED)
+    names = [f"vm-{number}" for number in range(VMS)]
+    with (
+        Apart(kubevirt, tmp_path) as apart,
+        closing(Cluster.connect(kubevirt.kubeconfig)) as cluster,
+    ):
+        storm = Storm(cluster, world.namespace, names)
+        with watching(storm), ThreadPoolExecutor(ACTORS + 1) as pool:
+            storm.create()
+            until = time.monotonic() + SECONDS
+            work = [
+                pool.submit(storm.act, random.Random(source.random()), until) for _ in range(ACTORS)
+            ]
+            work.append(pool.submit(storm.kill, apart, random.Random(source.random()), until))
+            for each in work:
+                each.result()
+            began = time.monotonic()
+            for name in names:
+                storm.run_strategy(name, "Always")
+            world.eventually(lambda: not storm.unsettled(), PATIENCE)
+            settled = time.monotonic() - began
+
+        returned = sum(len(nodes) > 1 for nodes in storm.seen.nodes.values())
+        print(
+            f"\n{VMS} VMs, {SECONDS:.0f} s, seed {SEED}: {dict(storm.deeds)}; killed "
+            f"{dict(storm.kills)}; {len(storm.seen.bound)} pods bound, {returned} VMs came back; "
+            f"all ran {settled:.0f} s after the last deed"
+        )
+        several = {name: nodes for name, nodes in storm.seen.nodes.items() if len(set(nodes)) != 1}
+        assert several == {}
+        records = {
+            vm["metadata"]["name"]: vm["metadata"].get("annotations", {}).get(STICKY_NODE)
+            for vm in world.all("vm")
+        }
+        assert records == {name: storm.seen.nodes[name][0] for name in names}
+        assert returned >= VMS // 5  # else there was no storm
+    kubevirt.kubectl("delete", "namespace", world.namespace, "--wait=false")

@@ -1,0 +1,241 @@
+"""Virtual machines on a real KubeVirt, and what tests do with them.
+
+virt-handler is played by kwok; what it would do to a pod at the end of a migration, `migrate` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from controlplane.errors import ControlPlaneError
+from tests.e2e.world import Object, World
+
+FEDORA = "kubevirt-smoke-fedora"
+NODES = ("node-1", "node-2", "node-3")
+MIGRATION_JOB = "kubevirt.io/migrationJobUID"
+_AVOIDED = "tests.holdfast.dev/avoided"
+
+
+def vm(
+    name: str = FEDORA,
+    annotations: Mapping[str, str] | None = None,
+    *,
+    run_strategy: str = "Always",
+    template_annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Object:
+    """Make the manifest of a VM; `spec` goes into its template's."""
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": {
+            "runStrategy": run_strategy,
+            "template": template({}, template_annotations, **spec),
+        },
+    }
+
+
+def vmi(name: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> Object:
+    """Make the manifest of a VMI that belongs to no VM."""
+    made = template({}, annotations, **spec)
+    made["metadata"]["name"] = name
+    return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **made}
+
+
+def replica_set(name: str, replicas: int) -> Object:
+    """Make the manifest of a VirtualMachineInstanceReplicaSet: VMIs without VMs."""
+    labels = {"set": name}
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstanceReplicaSet",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": template(labels),
+        },
+    }
+
+
+def pool(name: str, replicas: int) -> Object:
+    """Make the manifest of a VirtualMachinePool: VMs NAME-0, NAME-1 and so on."""
+    labels = {"pool": name}
+    return {
+        "apiVersion": "pool.kubevirt.io/v1beta1",
+        "kind": "VirtualMachinePool",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "virtualMachineTemplate": {
+                "metadata": {"labels": labels},
+                "spec": {"runStrategy": "Always", "template": template(labels)},
+            },
+        },
+    }
+
+
+def migration(name: str, of: str) -> Object:
+    """Make the manifest of a live migration of the VMI `of`."""
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstanceMigration",
+        "metadata": {"name": name},
+        "spec": {"vmiName": of},
+    }
+
+
+def template(
+    labels: Mapping[str, str], annotations: Mapping[str, str] | None = None, **spec: Any
+) -> Object:
+    """Make what a VMI is made from: for amd64, whatever this machine is; kwok runs anything."""
+    usual = {
+        "architecture": "amd64",
+        "terminationGracePeriodSeconds": 0,
+        "domain": {"resources": {"requests": {"memory": "64Mi"}}, "devices": {}},
+    }
+    metadata = {"labels": dict(labels), "annotations": dict(annotations or {})}
+    return {"metadata": metadata, "spec": {**usual, **spec}}
+
+
+def launchers(world: World, name: str) -> list[Object]:
+    """Read the launcher pods of a VMI, by its owner reference, oldest first."""
+    pods = [pod for pod in world.all("pods") if owner(pod).get("name") == name]
+    return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+
+def owner(seen: Object) -> Object:
+    """Give an object's controller; empty where it has none."""
+    owners = seen["metadata"].get("ownerReferences", ())
+    return next((dict(each) for each in owners if each.get("controller")), {})
+
+
+def landed(world: World, name: str = FEDORA, *, other_than: str = "") -> Object:
+    """Wait until a VMI runs with one bound pod that is not going, and return that pod.
+
+    `other_than` is the UID of the pod of an earlier run, which does not count.
+    """
+
+    def look() -> Object | None:
+        found = find(world, "vmi", name)
+        if found is None or found.get("status", {}).get("phase") != "Running":
+            return None
+        pods = [pod for pod in launchers(world, name) if owner(pod)["uid"] == uid(found)]
+        pods = [pod for pod in pods if not has_ended(pod)]
+        if len(pods) != 1 or uid(pods[0]) == other_than or is_going(pods[0]):
+            return None
+        return pods[0] if node_of(pods[0]) else None
+
+    pod = world.eventually(look)
+    assert pod is not None
+    return pod
+
+
+def has_ended(pod: Object) -> bool:
+    """Tell whether a pod's containers have ended, as those that a VM has migrated from have."""
+    return pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def is_going(pod: Object) -> bool:
+    """Tell whether a pod is being deleted."""
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def node_of(pod: Object) -> str:
+    """Name the node that a pod is bound to; empty where it is none."""
+    return str(pod["spec"].get("nodeName", ""))
+
+
+def uid(seen: Object) -> str:
+    """Give an object's UID."""
+    return str(seen["metadata"]["uid"])
+
+
+def find(world: World, kind: str, name: str) -> Object | None:
+    """Read one object; None where there is none."""
+    text = world.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
+    return dict(json.loads(text)) if text else None
+
+
+def set_running(world: World, name: str, *, running: bool) -> None:
+    """Start or stop a VM, without waiting."""
+    patch = json.dumps({"spec": {"runStrategy": "Always" if running else "Halted"}})
+    world.kubectl("patch", "vm", name, "--type=merge", "-p", patch)
+
+
+def start(world: World, name: str = FEDORA) -> Object:
+    """Start a VM, and return its pod when it runs."""
+    set_running(world, name, running=True)
+    return landed(world, name)
+
+
+def stop(world: World, name: str = FEDORA) -> None:
+    """Stop a VM, and wait until its VMI and pods are gone."""
+    set_running(world, name, running=False)
+    world.eventually(lambda: is_gone(world, name))
+
+
+def is_gone(world: World, name: str) -> bool:
+    """Tell whether neither VMI nor pods of a VM are left."""
+    return find(world, "vmi", name) is None and not launchers(world, name)
+
+
+def delete_run(world: World, name: str = FEDORA) -> None:
+    """Delete a VM's VMI and its pods, as the sticky plugin's own test does, without waiting."""
+    pods = [str(pod["metadata"]["name"]) for pod in launchers(world, name)]
+    world.kubectl("delete", "vmi", name, "--wait=false", "--ignore-not-found")
+    if pods:
+        world.kubectl("delete", "pods", *pods, "--wait=false", "--ignore-not-found")
+
+
+def migrate(world: World, name: str = FEDORA) -> tuple[Object, Object]:
+    """Migrate a VM live; return its former pod and, when it has succeeded, its present one."""
+    source = landed(world, name)
+    made = world.create(migration(f"{name}-{uid(source)[:8]}", name))
+    await_migration(world, made, "Succeeded")
+    end_pod(world, source)
+    target = next(pod for pod in launchers(world, name) if is_target_of(pod, made))
+    return source, target
+
+
+def await_migration(world: World, made: Object, phase: str) -> Object:
+    """Wait until a migration has come to this phase, and return it."""
+
+    def look() -> Object | None:
+        seen = world.get("vmim", str(made["metadata"]["name"]))
+        return seen if seen.get("status", {}).get("phase") == phase else None
+
+    seen = world.eventually(look)
+    assert seen is not None
+    return seen
+
+
+def is_target_of(pod: Object, made: Object) -> bool:
+    """Tell whether a migration made this pod."""
+    return bool(pod["metadata"].get("labels", {}).get(MIGRATION_JOB) == uid(made))
+
+
+def end_pod(world: World, pod: Object) -> None:
+    """Let a pod's containers end well, as a migrated VM's launcher does."""
+    patch = json.dumps({"status": {"phase": "Succeeded"}})
+    name = str(pod["metadata"]["name"])
+    arguments = ["patch", "pod", name, "--subresource=status", "--type=merge", "-p", patch]
+    try:
+        world.kubectl(*arguments)
+    except ControlPlaneError as error:  # gone by itself meanwhile
+        if "not found" not in str(error):
+            raise
+
+
+@contextmanager
+def avoided(world: World, node: str) -> Iterator[None]:
+    """Make the scheduler prefer every other node while it lasts."""
+    world.kubectl("taint", "node", node, f"{_AVOIDED}=yes:PreferNoSchedule", "--overwrite")
+    try:
+        yield
+    finally:
+        world.kubectl("taint", "node", node, f"{_AVOIDED}:PreferNoSchedule-")

@@ -1,0 +1,65 @@
+"""One real node for all of these tests, with the manifests as shipped on it."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from controlplane import image, node_plan
+from controlplane.launcher import ControlPlane
+from controlplane.node import Node
+from controlplane.progress import PlainReport
+from tests.e2e.world import World
+from tests.node.installation import TAGS, Installation
+
+_OURS = ("--namespace", "holdfast-system")
+_QUESTIONS = (
+    ("get", "pods", *_OURS, "-o", "wide"),
+    ("get", "events", *_OURS, "--sort-by=.lastTimestamp"),
+    ("logs", *_OURS, "-l", "app.kubernetes.io/name=holdfast", "--prefix", "--tail=40"),
+)
+_numbers = itertools.count(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell of a test that failed what its cluster says, and where the logs are."""
+    report = yield
+    plane = getattr(item, "funcargs", {}).get("plane")
+    if report.failed and isinstance(plane, ControlPlane):
+        report.sections.append(("logs of the node", str(plane.keep_logs())))
+        for question in _QUESTIONS:
+            report.sections.append((" ".join(question), plane.kubectl(*question, check=False)))
+    del call
+    return report
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    """A control plane with a real node, and a pretended one for pods that need not run."""
+    with ControlPlane(nodes=1, address=node_plan.GATEWAY, audit=True) as plane, Node(plane) as node:
+        plane.kubectl("taint", "node", "node-1", "pretended=yes:NoSchedule")
+        for tag in TAGS:
+            node.load(image.build(tag, PlainReport(sys.stderr)))
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def installation(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """Holdfast, installed and ready."""
+    made = Installation(plane, tmp_path_factory.mktemp("kustomizations"))
+    made.install()
+    return made
+
+
+@pytest.fixture
+def world(plane: ControlPlane, installation: Installation) -> Iterator[World]:
+    """A namespace of the test's own."""
+    made = World.in_new_namespace(plane, f"test-{next(_numbers)}")
+    yield made
+    plane.kubectl("delete", "namespace", made.namespace, "--wait=false")

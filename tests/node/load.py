@@ -1,0 +1,76 @@
+"""Pod creations at a steady rate, and what became of each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tests.e2e.world import World, gates, pod
+from webhook.cluster import Cluster
+from webhook.errors import ClusterError
+
+RATE = 20.0
+"""Creations a second."""
+_AT_ONCE = 40
+
+
+@dataclass
+class Load:
+    """What became of the creations so far."""
+
+    made: int = 0
+    ungated: list[str] = field(default_factory=list)
+    """Pods that asked to be held, and were let through."""
+    failures: list[tuple[float, str]] = field(default_factory=list)
+    """When each failed creation began, by the monotonic clock, and what was said."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@contextmanager
+def creating(world: World) -> Iterator[Load]:
+    """Create pods that ask for an hour's delay, until the block ends; then all have answered."""
+    load, stop = Load(), threading.Event()
+    with (
+        closing(Cluster.connect(world.plane.kubeconfig)) as cluster,
+        ThreadPoolExecutor(_AT_ONCE) as pool,
+    ):
+        clock = threading.Thread(target=_drive, args=(world, cluster, pool, load, stop))
+        clock.start()
+        try:
+            yield load
+        finally:
+            stop.set()
+            clock.join()
+
+
+def _drive(
+    world: World, cluster: Cluster, pool: ThreadPoolExecutor, load: Load, stop: threading.Event
+) -> None:
+    start, number = time.monotonic(), 0
+    pending: list[Future[None]] = []
+    while not stop.wait(max(0.0, start + number / RATE - time.monotonic())):
+        pending.append(pool.submit(_create, world, cluster, load, number))
+        number += 1
+    for one in pending:
+        one.result()
+
+
+def _create(world: World, cluster: Cluster, load: Load, number: int) -> None:
+    began = time.monotonic()
+    body = msgspec.json.encode(pod(f"load-{number}", {"delay": "3600"}))
+    try:
+        answer = cluster.request("POST", f"/api/v1/namespaces/{world.namespace}/pods", body=body)
+    except ClusterError as exc:
+        with load.lock:
+            load.failures.append((began, str(exc)))
+        return
+    with load.lock:
+        load.made += 1
+        if not gates(msgspec.json.decode(answer)):
+            load.ungated.append(f"load-{number}")

@@ -1,0 +1,109 @@
+"""The place where a real node runs leaves nothing behind, however it ends. Runs outside of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane import cache, node_sandbox
+
+_PROGRAM = """
+import sys, time
+from controlplane import ControlPlane, node_plan, node_sandbox
+from controlplane.node import Node
+
+POD = '''
+apiVersion: v1
+kind: Pod
+metadata: {name: real}
+spec:
+  containers: [{name: main, image: "%s", imagePullPolicy: Never}]
+'''
+with ControlPlane(nodes=0, address=node_plan.GATEWAY) as plane, Node(plane) as node:
+    plane.kubectl("apply", "-f", "-", stdin=POD % node_plan.PAUSE_IMAGE)
+    plane.kubectl("wait", "--for=condition=Ready", "pod/real", "--timeout=60s")
+    print(node_sandbox.inside().directory, flush=True)
+    time.sleep(float(sys.argv[1]))
+"""
+_PATIENCE = 90.0  # seconds
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "controlplane", "sandbox", "--", *arguments]
+
+
+@pytest.fixture
+def kernel() -> Iterator[None]:
+    """What the machine has to be like again afterwards."""
+
+    def seen() -> tuple[str, str, list[str]]:
+        rules = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True)
+        settings = [(Path("/proc/sys") / name).read_text() for name in node_sandbox.KERNEL_SETTINGS]
+        lines = [line for line in rules.stdout.splitlines() if not line.startswith("#")]
+        return Path("/proc/mounts").read_text(), "\n".join(lines), settings
+
+    before = seen()
+    yield
+    assert seen() == before
+
+
+def left(name: str) -> list[str]:
+    """Name what is left of the sandbox of that name: folders, control groups, processes."""
+    found = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{name}")]
+    found += [str(path) for path in Path("/tmp").glob(name)]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            shown = (process / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        found += [shown] if name in shown else []
+    return found
+
+
+def eventually(look: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_pod_runs_and_nothing_is_left(kernel: None) -> None:
+    done = subprocess.run(
+        command(sys.executable, "-c", _PROGRAM, "0"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert left(Path(done.stdout.strip()).name) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
+def test_nothing_is_left_of_a_sandbox_that_is_ended(number: signal.Signals, kernel: None) -> None:
+    with subprocess.Popen(
+        command(sys.executable, "-c", _PROGRAM, "600"), stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        name = Path(running.stdout.readline().strip()).name
+        assert len(left(name)) > 3
+        os.kill(running.pid, number)
+        running.wait(_PATIENCE)
+        eventually(lambda: left(name) == [])
+
+
+def test_the_exit_status_is_the_commands() -> None:
+    assert subprocess.run(command("sh", "-c", "exit 7"), check=False).returncode == 7
+
+
+def test_one_sandbox_at_a_time() -> None:
+    with (
+        cache.locked(cache.root() / "sandbox.lock"),
+        subprocess.Popen(command("true"), stderr=subprocess.PIPE, text=True) as waiting,
+    ):
+        assert waiting.stderr is not None
+        assert "waiting for another sandbox" in waiting.stderr.readline()
+        waiting.terminate()

@@ -1,0 +1,102 @@
+"""What all commands have in common; each command's own tests are beside this file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from webhook import cli
+from webhook.commands import options
+
+HEAVY = ("cryptography", "flask", "gunicorn", "kubernetes", "prometheus_client", "rich", "yaml")
+
+
+def command(name: str) -> click.Command:
+    found = cli.cli.get_command(click.Context(cli.cli), name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_list_says_of_a_command_what_its_own_help_says(name: str) -> None:
+    documented = command(name).help or ""
+    assert documented.partition("\n\n")[0] == cli.COMMANDS[name]
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_a_command_is_called_as_it_is_listed(name: str) -> None:
+    assert command(name).name == name
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_an_example(name: str) -> None:
+    assert f"holdfast {name}" in (command(name).epilog or "")
+
+
+def test_the_help_needs_nothing_that_is_slow_to_import() -> None:
+    script = (
+        "import sys; from webhook.cli import cli; cli.main(['--help'], standalone_mode=False);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    result = CliRunner().invoke(cli.cli, ["hold"])
+    assert result.exit_code == 2
+    assert "No such command 'hold'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param(["pre"], ["preview"], id="a command"),
+        pytest.param(["list", "--wat"], ["--watch"], id="an option"),
+        pytest.param(["list", "-o", ""], ["table", "wide", "json", "yaml"], id="a value"),
+        pytest.param(["sticky", "s"], ["set", "show"], id="a command of a group"),
+    ],
+)
+def test_kubectl_completes_a_line(
+    words: list[str],
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-holdfast", *words])
+    cli.complete()
+    *found, directive = capsys.readouterr().out.splitlines()
+    assert [line.partition("\t")[0] for line in found] == expected
+    assert directive == ":4"
+
+
+def test_grouped_options_can_be_written_as_arguments_again() -> None:
+    seen: list[list[str]] = []
+
+    @click.command()
+    @options.process
+    @options.target
+    def tell(*, process: options.Process, target: options.Target) -> None:
+        seen.append([*process.arguments(), *target.arguments()])
+
+    given = [
+        "--log-level",
+        "debug",
+        "--log-format",
+        "json",
+        "--config",
+        "a b",
+        "--kubeconfig",
+        "k",
+        "--context",
+        "c",
+    ]
+    assert CliRunner().invoke(tell, given).exit_code == 0
+    assert seen == [given]

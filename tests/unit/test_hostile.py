@@ -1,0 +1,425 @@
+"""Whatever is sent as a review: a valid answer or a clean 400, one line in the log, and no 500."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.fakes import apply_patch
+from tests.unit.builders import CREATED_MS, body, make_pod, make_review
+from tests.unit.mistakes import with_mistakes
+from webhook import config, plugins
+from webhook.app import create_app
+from webhook.logs import Json, OneLine
+from webhook.metrics import ServerMetrics
+from webhook.objects import Pod
+from webhook.pipeline import Pipeline
+
+FEW = settings(max_examples=10)
+"""For examples that each make a server of their own."""
+PATHS = ["/mutate", "/validate"]
+EVIL = "\u202e\x1b[2J\r\nERROR forged\x00\u2028" + "é" * 3
+CONFIGURATION = """
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- schedulerName: other
+  runAllFilters: false
+- pluginConfig:
+  - name: placement
+    args:
+      rules:
+      - {name: space, when: {annotation: type, exists: true}, nodeSelector: {role: edge}}
+      - {name: late, when: {label: type, exists: true}, onConflict: refuse, resolveAtRelease: true,
+         require: [{key: zone, operator: In, values: [a]}], prefer: [{weight: 1,
+         require: [{key: zone, operator: Exists}]}], tolerations: [{operator: Exists}]}
+"""
+
+
+class Lines(logging.Handler):
+    """Takes down what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines += [OneLine().format(record), Json().format(record)]
+
+
+class Server:
+    """The application with its log."""
+
+    def __init__(self) -> None:
+        self.metrics = ServerMetrics()
+        self.pipeline: Pipeline = config.build_pipeline(
+            config.parse(CONFIGURATION.encode(), "x"),
+            plugins.registry([]),
+            source="x",
+            timer=lambda: 0.0,
+            observe=self.metrics.observe_plugin,
+        )
+        app = create_app(self.pipeline, self.metrics, now_ms=lambda: CREATED_MS)
+        self.client = app.test_client()
+        self.log = Lines()
+
+    def ask(self, path: str, content: bytes) -> tuple[int, bytes]:
+        logger = logging.getLogger("holdfast")
+        level = logger.level
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(self.log)
+        try:
+            answer = self.client.post(path, data=content, content_type="application/json")
+        finally:
+            logger.removeHandler(self.log)
+            logger.setLevel(level)
+        return answer.status_code, answer.data
+
+    def labels(self) -> set[tuple[str, str]]:
+        """Give all values of all labels that any series has."""
+        return {
+            label
+            for metric in self.metrics.registry.collect()
+            for sample in metric.samples
+            for label in sample.labels.items()
+        }
+
+
+SERVER = Server()
+
+
+def check(path: str, content: bytes, server: Server = SERVER) -> Any:
+    """Send a body, check what has to hold for each, and give the response; None for a 400."""
+    before = len(server.log.lines)
+    status, answer = server.ask(path, content)
+    for line in server.log.lines[before:]:
+        assert line.isprintable(), line
+        assert len(line) < 3_000, line
+    assert status in {200, 400}, answer
+    if status == 400:
+        assert answer.decode().rstrip("\n").isprintable()
+        assert len(answer) < 1_000
+        return None
+    read = json.loads(answer)
+    response = read["response"]
+    assert (read["apiVersion"], read["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert isinstance(response["allowed"], bool)
+    assert all(len(one.encode()) <= 256 for one in response.get("warnings", ()))
+    if not response["allowed"]:
+        assert response["status"]["code"] == 422
+        assert 0 < len(response["status"]["message"]) <= 2_000
+        assert "patch" not in response
+    return response
+
+
+def check_document(path: str, review: Any, server: Server = SERVER) -> Any:
+    response = check(path, json.dumps(review).encode(), server)
+    if response is not None:
+        assert response["uid"] == review["request"]["uid"]
+        if "patch" in response:
+            operations = json.loads(base64.b64decode(response["patch"]))
+            Pod.of(apply_patch(review["request"]["object"], operations))
+    return response
+
+
+# --- fuzzed ------------------------------------------------------------------------------------
+
+VALUES = [
+    "15",
+    "0",
+    "soon",
+    "-1",
+    "1_5",
+    "\uff11\uff15",
+    " 15 ",
+    "space",
+    "2026-12-24T18:00:00Z",
+    "",
+    EVIL,
+]
+annotated = st.dictionaries(
+    st.sampled_from(
+        [
+            "delay",
+            "holdfast.dev/delay",
+            "holdfast.dev/not-before",
+            "holdfast.dev/jitter",
+            "holdfast.dev/held",
+            "holdfast.dev/profile",
+            "holdfast.dev/placed",
+            "type",
+            EVIL,
+        ]
+    ),
+    st.sampled_from(VALUES) | st.text(max_size=20),
+    max_size=4,
+)
+OWNERS = [
+    {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "../x", "uid": "u"},
+    {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": EVIL, "uid": "", "controller": True},
+]
+TERMS = [
+    {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]},
+    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]},
+    {"matchExpressions": [{"key": "size", "operator": "Gt", "values": ["x", "y"]}]},
+    {},
+]
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Any:
+    pod = make_pod(
+        draw(annotated),
+        gates=draw(st.lists(st.sampled_from(["holdfast.dev/delay", "a.io/b", EVIL]), max_size=2)),
+        finalizers=draw(st.lists(st.sampled_from(["holdfast.dev/sticky", "a.io/b"]), max_size=1)),
+        labels=draw(st.none() | st.just({"type": "x"})),
+        scheduler=draw(st.sampled_from(["", "other", "default-scheduler", EVIL])),
+        node=draw(st.sampled_from(["", "n1"])),
+    )
+    pod["metadata"]["ownerReferences"] = draw(st.lists(st.sampled_from(OWNERS), max_size=2))
+    terms = draw(st.none() | st.lists(st.sampled_from(TERMS), max_size=3))
+    if terms is not None:
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        pod["spec"]["affinity"] = {"nodeAffinity": required}
+    return pod
+
+
+KINDS = {
+    "Pod": "",
+    "Deployment": "apps",
+    "StatefulSet": "apps",
+    "DaemonSet": "apps",
+    "Job": "batch",
+    "CronJob": "batch",
+    "VirtualMachine": "kubevirt.io",
+}
+
+
+@st.composite
+def right_reviews(draw: st.DrawFn) -> Any:
+    kind = draw(st.sampled_from(list(KINDS)))
+
+    def whole() -> Any:
+        pod = draw(pods())
+        if kind == "Pod":
+            return pod
+        template = {"metadata": pod["metadata"], "spec": pod["spec"]}
+        spec: Any = {"template": template, "replicas": 3, "activeDeadlineSeconds": 5}
+        if kind == "CronJob":
+            spec = {"jobTemplate": {"spec": spec}}
+        return {"metadata": {"name": "w"}, "spec": spec}
+
+    update = draw(st.booleans())
+    return make_review(
+        whole(),
+        operation="UPDATE" if update else "CREATE",
+        old=whole() if update else None,
+        kind={"group": KINDS[kind], "version": "v1", "kind": kind},
+        namespace=draw(st.sampled_from(["default", "", "../../etc", EVIL])),
+        name=draw(st.sampled_from(["", "x", "../../etc/passwd", EVIL])),
+        uid=draw(st.sampled_from(["u-1", EVIL])),
+    )
+
+
+JUNK: list[Any] = [
+    *(None, True, 0, -1, 2**63, 2**64, 1e308, "", "x", EVIL, "15" * 2_000, "../../etc/passwd"),
+    *([], {}, [None], {"a": None}, [[[[[]]]]], ["x"], [{}], "2026-13-45T99:99:99Z"),
+]
+KEYS = ["x", "annotations", "request", "object", "metadata", "spec", "schedulingGates", EVIL]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(review=right_reviews())
+def test_right_reviews_are_answered(path: str, review: Any) -> None:
+    misplaced = path == "/mutate" and review["request"]["kind"]["kind"] != "Pod"
+
+    assert (check_document(path, review) is None) == misplaced
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(review=with_mistakes(right_reviews(), junk=JUNK, keys=KEYS, most=3))
+def test_reviews_with_mistakes_are_answered_or_refused(path: str, review: Any) -> None:
+    check(path, json.dumps(review).encode())
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(content=st.binary(max_size=60))
+@example(content=b"\xff\xfe")
+def test_bytes_are_refused(path: str, content: bytes) -> None:
+    assert check(path, content) is None
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(review=right_reviews(), cut=st.integers(0, 200), byte=st.integers(0, 255))
+def test_broken_json_is_answered_or_refused(path: str, review: Any, cut: int, byte: int) -> None:
+    content = bytearray(json.dumps(review, ensure_ascii=False).encode())
+    content[len(content) * cut // 201] = byte
+    check(path, bytes(content))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@FEW
+@given(reviews=st.lists(right_reviews(), min_size=2, max_size=4))
+def test_answer_depends_on_its_own_request_alone(path: str, reviews: list[Any]) -> None:
+    fresh = Server()
+    together = [check_document(path, one, fresh) for one in reviews]
+
+    alone = Server()
+    assert together[-1] == check_document(path, reviews[-1], alone)
+
+
+@FEW
+@given(reviews=st.lists(right_reviews(), min_size=5, max_size=5))
+def test_series_are_bounded_whatever_pods_say(reviews: list[Any]) -> None:
+    server = Server()
+    for review in reviews:
+        for path in PATHS:
+            check_document(path, review, server)
+    known = {
+        "path": {"mutate", "validate"},
+        "outcome": {"allowed", "patched", "refused", "bad", "failed"},
+        "profile": {"other", "*", ""},
+        "plugin": {"delay", "sticky", "placement"},
+        "status": {"Success", "Skip", "Refuse", "Error"},
+        "extension_point": {"mutate", "validate"},
+    }
+    found = {one for one in server.labels() if one[0] not in {"le", "version"}}
+
+    assert {name for name, _ in found} >= {"path", "outcome", "profile", "plugin"}
+    assert [one for one in found if one[1] not in known[one[0]]] == []
+
+
+# --- one by one --------------------------------------------------------------------------------
+
+
+def text(review: Any = None) -> str:
+    return json.dumps(review or make_review(make_pod({"delay": "15"})))
+
+
+def within(**request: Any) -> bytes:
+    review = make_review(make_pod({"delay": "15"}))
+    review["request"] |= request
+    return json.dumps(review).encode()
+
+
+REFUSED = [
+    pytest.param(b"", id="nothing"),
+    pytest.param(b"null", id="null"),
+    pytest.param(b"[" * 200_000, id="deep lists"),
+    pytest.param(b'{"a":' * 200_000, id="deep mappings"),
+    pytest.param(
+        text()
+        .replace('"object": {', '"object": {"x": ' + "[" * 200_000 + "]" * 200_000 + ", ")
+        .encode(),
+        id="deep lists within the object",
+    ),
+    pytest.param(text().replace('"15"', "NaN").encode(), id="NaN"),
+    pytest.param(text().replace('"15"', "Infinity").encode(), id="Infinity"),
+    pytest.param(text().encode("utf-16"), id="UTF-16"),
+    pytest.param(text().replace("15", "\\ud800").encode(), id="half a character, escaped"),
+    pytest.param(text().encode().replace(b"15", b"\xed\xa0\x80"), id="half a character"),
+    pytest.param(text().encode().replace(b"15", b"\xff"), id="no UTF-8"),
+    pytest.param(b"\xef\xbb\xbf" + text().encode(), id="a byte order mark"),
+    pytest.param(text().replace("k8s.io/v1", "k8s.io/v1beta1").encode(), id="an old version"),
+    pytest.param(text().replace("AdmissionReview", "Pod").encode(), id="another kind"),
+    pytest.param(b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', id="no request"),
+    pytest.param(within(object=None), id="no object"),
+    pytest.param(within(operation="DELETE", object=None), id="a deletion"),
+    pytest.param(within(operation="create"), id="no operation"),
+    pytest.param(within(kind={"group": "x", "version": "v1", "kind": EVIL}), id="an odd kind"),
+    pytest.param(within(object=[]), id="a list for an object"),
+    pytest.param(within(object={"metadata": {"annotations": {"a": 5}}}), id="a number for a text"),
+    pytest.param(text().encode() + b"{}", id="two documents"),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("content", REFUSED)
+def test_what_is_no_review_is_refused(path: str, content: bytes) -> None:
+    assert check(path, content) is None
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_last_of_several_keys_counts(path: str) -> None:
+    """The API server never sends one twice; who does has one answer, and not a mixture."""
+    request = text(make_review(make_pod({"delay": "soon"}), uid="first")).partition('"request": ')
+    twice = request[0] + request[1] + request[2][:-1] + ", " + text()[1:]
+
+    assert check(path, twice.encode()) == check(path, text().encode())
+
+
+HUGE = [
+    pytest.param({"delay": "9" * 2**20}, False, id="a number of a million digits"),
+    pytest.param({"delay": "1h" * 2**19}, False, id="a long duration"),
+    pytest.param({"delay": "0." + "0" * 2**20 + "1s"}, False, id="a long fraction"),
+    pytest.param({"delay": " " * 2**20 + "5"}, False, id="blanks"),
+    pytest.param({"holdfast.dev/not-before": "2" * 2**20}, False, id="a long time"),
+    pytest.param({"holdfast.dev/jitter": "é" * 2**19}, False, id="others' letters"),
+    pytest.param({"other": "x" * 2**20, "delay": "5"}, True, id="a long value of others"),
+    pytest.param({f"k{n}": "v" for n in range(10_000)} | {"delay": "5"}, True, id="10,000 of them"),
+    pytest.param({"delay": "5", "holdfast.dev/held": "x=1," * 2**18}, True, id="a long hint"),
+    pytest.param({"type": "x", "holdfast.dev/placed": "x@1," * 2**18}, True, id="a long record"),
+    pytest.param({"delay": "5", "holdfast.dev/profile": "x" * 2**20}, True, id="a long profile"),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("annotations", "allowed"), HUGE)
+def test_huge_values_are_answered_with_short_messages(
+    path: str, annotations: dict[str, str], allowed: bool
+) -> None:
+    pod = make_pod(annotations)
+    if path == "/validate":
+        pod["spec"] |= {"schedulingGates": [{"name": "holdfast.dev/delay"}]}
+        pod["spec"]["nodeSelector"] = {"role": "edge"}
+    response = check(path, body(pod))
+
+    assert response is not None
+    assert response["allowed"] == allowed
+
+
+def lists(length: int) -> Iterator[Any]:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "Exists"}] * 10}] * (length // 10)
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    yield pytest.param({"schedulingGates": [{"name": "x/y"}] * length}, id="gates")
+    yield pytest.param({"tolerations": [{"operator": "Exists"}] * length}, id="tolerations")
+    yield pytest.param({"nodeSelector": {f"k{n}": "v" for n in range(length)}}, id="nodeSelector")
+    yield pytest.param({"affinity": {"nodeAffinity": required}}, id="terms")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("spec", [*lists(20_000)])
+def test_long_lists_are_answered(path: str, spec: Any) -> None:
+    pod = make_pod({"delay": "5", "type": "x"}, labels={"type": "x"})
+    pod["spec"] |= spec
+
+    assert check(path, body(pod)) is not None
+
+
+def test_log_quotes_names_escaped() -> None:
+    server = Server()
+    pod = make_pod({"delay": "soon"}, name=EVIL, namespace=EVIL)
+    check("/mutate", body(pod, namespace=EVIL, name=EVIL, uid=EVIL), server)
+
+    text, structured = server.log.lines
+    assert text.startswith("mutate refused: \\u202e\\x1b[2J\\r\\nERROR forged\\x00")
+    assert json.loads(structured)["name"] == EVIL
+
+
+@pytest.mark.parametrize(
+    "where",
+    [{"name": "n" * 2**20}, {"namespace": "n" * 2**20}, {"uid": "n" * 2**20}],
+    ids=["name", "namespace", "uid"],
+)
+def test_log_cuts_names(where: Any) -> None:
+    for path in PATHS:
+        check(path, body(make_pod({"delay": "soon"}), **where))

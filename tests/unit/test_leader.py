@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes import status_error, unreachable
+from tests.objects import ObjectApi
+from webhook.errors import StartError
+from webhook.leader import (
+    LEASE,
+    LEASE_SECONDS,
+    RENEW_DEADLINE,
+    RETRY_SECONDS,
+    Leader,
+    own_namespace,
+)
+from webhook.metrics import ControllerMetrics
+
+PATH = f"/apis/coordination.k8s.io/v1/namespaces/system/leases/{LEASE}"
+WALL = 1_800_000_000.0
+
+
+class Election:
+    """Candidates at one API server, on clocks that the test moves."""
+
+    def __init__(self) -> None:
+        self.api = ObjectApi()
+        self.time = 1_000.0
+
+    def candidate(self, name: str = "a", *, ahead: float = 0.0) -> Leader:
+        """Make a candidate whose own clock is ahead by so much."""
+        return Leader(
+            self.api,
+            ControllerMetrics(),
+            namespace="system",
+            wall=lambda: WALL + self.time,
+            now=lambda: self.time + ahead,
+            identity=name,
+        )
+
+    @property
+    def lease(self) -> dict[str, Any]:
+        spec: dict[str, Any] = self.api.objects[PATH]["spec"]
+        return spec
+
+    def edit(self, **fields: Any) -> None:
+        """Change the Lease as somebody else may."""
+        self.api.put(PATH, {"spec": {**self.lease, **fields}})
+
+
+def fail_once(api: ObjectApi, moment: str, method: str, error: Exception) -> None:
+    """Let the next request of this method raise, `before` or `after` it is carried out."""
+
+    def act(each: str, _path: str) -> None:
+        if each == method:
+            setattr(api, moment, lambda _method, _path: None)
+            raise error
+
+    setattr(api, moment, act)
+
+
+def test_the_first_candidate_makes_the_lease_and_leads() -> None:
+    election = Election()
+    leader = election.candidate()
+    assert not leader.leading()
+    leader.turn()
+    assert leader.leading()
+    assert election.lease == {
+        "holderIdentity": "a",
+        "leaseDurationSeconds": LEASE_SECONDS,
+        "acquireTime": "2027-01-15T08:16:40.000000Z",
+        "renewTime": "2027-01-15T08:16:40.000000Z",
+        "leaseTransitions": 0,
+    }
+
+
+def test_renewing_changes_the_time_alone() -> None:
+    election = Election()
+    leader = election.candidate()
+    leader.turn()
+    first = election.lease
+    election.time += RETRY_SECONDS
+    leader.turn()
+    assert election.lease == {**first, "renewTime": "2027-01-15T08:16:42.000000Z"}
+    assert [method for method, _ in election.api.requests] == ["GET", "PUT", "PUT"]
+
+
+def test_leading_ends_with_the_deadline_unless_renewed() -> None:
+    election = Election()
+    leader = election.candidate()
+    leader.turn()
+    election.time += RENEW_DEADLINE - 0.001
+    assert leader.leading()
+    election.time += 0.001
+    assert not leader.leading()
+
+
+def test_the_deadline_counts_from_before_the_request() -> None:
+    election = Election()
+    leader = election.candidate()
+
+    def slow(method: str, _path: str) -> None:
+        election.time += RENEW_DEADLINE if method == "PUT" else 0.0
+
+    election.api.after = slow  # stopped between the write and the return from it
+    leader.turn()
+    assert election.lease["holderIdentity"] == "a"
+    assert not leader.leading()
+
+
+def test_another_takes_over_when_the_lease_has_stood_still_for_as_long_as_it_lasts() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b", ahead=1e6)
+    first.turn()
+    second.turn()
+    election.time += LEASE_SECONDS - 0.001
+    second.turn()
+    assert not second.leading()
+    election.time += 0.001
+    second.turn()
+    assert second.leading()
+    assert not first.leading()
+    assert election.lease["holderIdentity"] == "b"
+    assert election.lease["leaseTransitions"] == 1
+    first.turn()
+    assert not first.leading()
+
+
+def test_times_in_the_lease_are_not_trusted() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.turn()
+    election.edit(renewTime="1970-01-01T00:00:00.000000Z", acquireTime=None)
+    second.turn()
+    assert not second.leading()
+    election.edit(renewTime="2100-01-01T00:00:00.000000Z")
+    election.time += LEASE_SECONDS + 1
+    second.turn()
+    assert not second.leading()  # it has changed since: it counts from now
+    election.time += LEASE_SECONDS
+    second.turn()
+    assert second.leading()
+
+
+def test_a_lost_look_does_not_let_the_wait_begin_anew() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.turn()
+    second.turn()
+    for _ in range(int(LEASE_SECONDS / RETRY_SECONDS)):
+        election.time += RETRY_SECONDS
+        fail_once(election.api, "before", "GET", unreachable())
+        second.turn()
+    second.turn()
+    assert second.leading()
+
+
+def test_a_standby_that_slept_looks_before_it_takes() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.turn()
+    second.turn()
+    election.time += 3600
+    first.turn()
+    second.turn()
+    assert not second.leading()
+    assert first.leading()
+
+
+def test_a_lease_that_was_given_up_is_taken_at_once() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.turn()
+    second.turn()
+    first.resign()
+    assert not first.leading()
+    assert election.lease["holderIdentity"] == ""
+    second.turn()
+    assert second.leading()
+    first.resign()
+    assert election.lease["holderIdentity"] == "b"
+
+
+def test_who_never_led_gives_nothing_up() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.turn()
+    second.turn()
+    second.resign()
+    assert election.lease["holderIdentity"] == "a"
+
+
+def test_resigning_never_raises() -> None:
+    election = Election()
+    leader = election.candidate()
+    leader.turn()
+    fail_once(election.api, "before", "PUT", unreachable())
+    leader.resign()
+    assert not leader.leading()
+
+
+def test_a_renewal_whose_answer_was_lost_is_seen_at_the_next_look() -> None:
+    election = Election()
+    leader = election.candidate()
+    leader.turn()
+    election.time += RETRY_SECONDS
+    fail_once(election.api, "after", "PUT", unreachable())
+    leader.turn()
+    assert leader.leading()  # by the renewal before
+    election.time += RETRY_SECONDS
+    leader.turn()
+    election.time += RENEW_DEADLINE - 1
+    assert leader.leading()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(unreachable(), id="unreachable"),
+        pytest.param(status_error(500), id="server-error"),
+        pytest.param(status_error(403), id="forbidden"),
+    ],
+)
+def test_a_failure_is_told_and_tried_again(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    election = Election()
+    leader = election.candidate()
+    fail_once(election.api, "before", "GET", error)
+    leader.turn()
+    assert not leader.leading()
+    assert f"the Lease system/{LEASE} cannot be had: {error}" in caplog.text
+    leader.turn()
+    assert leader.leading()
+
+
+def test_a_lost_race_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+
+    def overtake(method: str, _path: str) -> None:
+        if method == "PUT":
+            election.api.before = lambda _method, _path: None
+            second.turn()
+
+    election.api.before = overtake
+    first.turn()
+    assert second.leading()
+    assert not first.leading()
+    assert "cannot be had" not in caplog.text
+
+
+def test_a_lease_that_another_wrote_into_is_lost_at_once() -> None:
+    election = Election()
+    leader = election.candidate()
+    leader.turn()
+    election.edit(holderIdentity="b")
+    leader.turn()  # its version is old
+    leader.turn()
+    assert not leader.leading()
+    assert election.lease["holderIdentity"] == "b"
+
+
+def test_a_lease_without_content_is_taken() -> None:
+    election = Election()
+    election.api.put(PATH, {})
+    leader = election.candidate()
+    leader.turn()
+    assert leader.leading()
+
+
+def test_metrics_and_listeners_are_told() -> None:
+    election = Election()
+    metrics = ControllerMetrics()
+    leader = Leader(
+        election.api, metrics, namespace="system", wall=lambda: WALL, now=lambda: election.time
+    )
+    gained: list[bool] = []
+    leader.on_gained(lambda: gained.append(leader.leading()))
+    assert b"\nholdfast_leader 0.0" in metrics.exposition()
+    leader.turn()
+    assert b"\nholdfast_leader 1.0" in metrics.exposition()
+    election.time += RENEW_DEADLINE
+    assert b"\nholdfast_leader 0.0" in metrics.exposition()
+    fail_once(election.api, "before", "GET", unreachable())
+    leader.turn()
+    leader.turn()
+    assert gained == [True, True]
+    text = metrics.exposition()
+    assert b'holdfast_leader_transitions_total{to="leading"} 2.0' in text
+    assert b'holdfast_leader_transitions_total{to="standby"} 1.0' in text
+
+
+def test_identities_differ() -> None:
+    election = Election()
+    made = [
+        Leader(election.api, ControllerMetrics(), namespace="system", wall=lambda: WALL).identity
+        for _ in range(2)
+    ]
+    assert made[0] != made[1]
+
+
+def test_run_ends_when_told() -> None:
+    election = Election()
+    leader = election.candidate()
+    stop = threading.Event()
+    leader.on_gained(stop.set)
+    leader.run(stop)
+    assert leader.leading()
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # whose turn it is
+        st.floats(0.0, 15.0),  # how long nothing happens first
+        st.floats(0.0, 15.0),  # how long each of its requests takes
+        st.sampled_from(["works", "works", "works", "lost request", "lost answer", "resigns"]),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150)
+@given(STEPS)
+def test_there_are_never_two_leaders(steps: list[tuple[int, float, float, str]]) -> None:
+    election = Election()
+    candidates = [election.candidate(str(number), ahead=10.0**number) for number in range(3)]
+
+    def look() -> None:
+        assert sum(candidate.leading() for candidate in candidates) <= 1
+
+    for number, idle, duration, outcome in steps:
+        election.time += idle
+        look()
+        if outcome == "resigns":
+            candidates[number].resign()
+            look()
+            continue
+
+        def pass_time(method: str, _path: str, *, seconds: float = duration / 2) -> None:
+            election.time += seconds
+            look()
+
+        election.api.before = election.api.after = pass_time
+        if outcome == "lost request":
+            fail_once(election.api, "before", "PUT", unreachable())
+        if outcome == "lost answer":
+            fail_once(election.api, "after", "PUT", unreachable())
+        candidates[number].turn()
+        look()
+        election.api.before = election.api.after = lambda _method, _path: None
+
+
+def test_the_namespace_comes_from_the_pods_own_file(tmp_path: Path) -> None:
+    file = tmp_path / "namespace"
+    file.write_text("holdfast-system\n")
+    assert own_namespace(file) == "holdfast-system"
+    with pytest.raises(StartError, match="name one with --namespace"):
+        own_namespace(tmp_path / "none")

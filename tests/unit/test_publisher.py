@@ -1,0 +1,517 @@
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from certs import authority
+from certs.rotation import Plan
+from tests.fakes import raising, status_error, unreachable
+from tests.objects import ObjectApi
+from tests.unit.builders import make_pipeline
+from webhook import registration
+from webhook.certificates import CA_SECRET, LEAF_SECRET, Certificates
+from webhook.cluster import Api
+from webhook.metrics import ControllerMetrics
+from webhook.publisher import TURN_SECONDS, Publisher
+from webhook.replicas import Replica, Service
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SERVICE = Service("holdfast-system")
+PLAN = Plan(SERVICE.dns_names)
+MUTATING, VALIDATING = (registration.path(kind, "holdfast") for kind in ("mutating", "validating"))
+SECRETS = "/api/v1/namespaces/holdfast-system/secrets"
+DEPLOYMENT = "/apis/apps/v1/namespaces/holdfast-system/deployments/holdfast-webhook"
+DIGEST = registration.digest(make_pipeline())
+OTHER = "another configuration's"
+
+
+class World:
+    """A cluster with an installation in it, whose replicas mount the leaf at once."""
+
+    def __init__(self, *, cert_manager: bool = False, yaml: str = "") -> None:
+        self.api = ObjectApi()
+        self.local = 0.0
+        self.leads = True
+        self.server_time: float | None = NOW.timestamp()
+        self.metrics = ControllerMetrics()
+        self.conditions: list[str | None] = [DIGEST, DIGEST]
+        self.mounts = True
+        self.served: authority.Certificate | None = None
+        for path in (MUTATING, VALIDATING):
+            self.api.put(path, {"metadata": {"name": "holdfast"}})
+        self.roll_out()
+        certificates = Certificates(
+            self.api,
+            PLAN,
+            self.metrics,
+            namespace="holdfast-system",
+            identity="a",
+            may_write=lambda: self.leads,
+        )
+        self.publisher = Publisher(
+            self.api,
+            make_pipeline(yaml),
+            SERVICE,
+            self.metrics,
+            certificates=None if cert_manager else certificates,
+            leading=lambda: self.leads,
+            server_time=lambda: self.server_time,
+            ask=self.ask,
+            now=lambda: self.local,
+        )
+
+    def ask(self, _api: Api, _service: Service) -> list[Replica]:
+        if self.mounts and f"{SECRETS}/{LEAF_SECRET}" in self.api.objects:
+            self.served = authority.read(self.data(LEAF_SECRET)["tls.crt"])
+        return [
+            Replica(
+                f"10.0.0.{number}",
+                called=True,
+                certificate=self.served if known is not None else None,
+                conditions=known,
+            )
+            for number, known in enumerate(self.conditions)
+        ]
+
+    def roll_out(self, **status: int) -> None:
+        done = {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2}
+        self.api.put(
+            DEPLOYMENT,
+            {
+                "metadata": {"generation": 3},
+                "spec": {"replicas": 2},
+                "status": {**done, "availableReplicas": 2, **status},
+            },
+        )
+
+    def turns(self, count: int = 3) -> None:
+        for _ in range(count):
+            self.publisher.turn()
+            self.local += TURN_SECONDS
+
+    def data(self, secret: str) -> dict[str, bytes]:
+        found = self.api.objects[f"{SECRETS}/{secret}"]["data"]
+        return {key: base64.b64decode(value) for key, value in found.items()}
+
+    def webhooks(self, path: str = MUTATING) -> list[dict[str, Any]]:
+        return list(self.api.objects[path].get("webhooks", ()))
+
+    def bundles(self) -> set[bytes]:
+        return {
+            base64.b64decode(one["clientConfig"].get("caBundle", ""))
+            for path in (MUTATING, VALIDATING)
+            for one in self.webhooks(path)
+        }
+
+    def metric(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"holdfast_{name}")
+
+    def edit(self, change: Callable[[dict[str, Any]], None], path: str = MUTATING) -> None:
+        """Change a configuration as somebody else may."""
+        found = copy.deepcopy(self.api.objects[path])
+        change(found)
+        self.api.put(path, found)
+
+    def writes(self) -> list[str]:
+        return [f"{method} {path.rpartition('/')[2]}" for method, path in self.api.writes()]
+
+
+def installed(**settings: Any) -> World:
+    """Make a world in which everything has come to rest."""
+    world = World(**settings)
+    world.turns()
+    world.api.requests.clear()
+    return world
+
+
+# --- from nothing ------------------------------------------------------------------------------
+
+
+def test_everything_comes_up_in_order() -> None:
+    world = World()
+    world.mounts = False
+    world.turns()
+    assert world.writes() == [f"PATCH {CA_SECRET}", f"PATCH {LEAF_SECRET}"]
+    assert world.webhooks() == []
+    assert world.metric("webhooks_registered") == 0
+
+    world.mounts = True
+    world.turns()
+    assert [one["name"] for one in world.webhooks()] == ["pods.holdfast.dev"]
+    assert len(world.webhooks(VALIDATING)) == 3
+    assert world.bundles() == {world.data(CA_SECRET)["tls.crt"]}
+    assert world.metric("webhooks_registered") == 1
+    assert world.metric("ca_expiry_timestamp_seconds") == (NOW + PLAN.ca_lifetime).timestamp()
+    (webhook,) = world.webhooks()
+    assert webhook["clientConfig"]["service"] == {
+        "namespace": "holdfast-system",
+        "name": "holdfast-webhook",
+        "path": "/mutate",
+        "port": 443,
+    }
+    excluded = webhook["namespaceSelector"]["matchExpressions"][0]["values"]
+    assert excluded == ["kube-system", "holdfast-system"]
+
+
+def test_at_rest_nothing_is_written() -> None:
+    world = installed()
+    world.turns(20)
+    assert world.writes() == []
+
+
+OBSTACLES: list[Any] = [
+    pytest.param(lambda w: setattr(w, "conditions", []), "no replica is ready", id="nobody"),
+    pytest.param(
+        lambda w: setattr(w, "conditions", [DIGEST, None]), "10.0.0.1 does not answer", id="silent"
+    ),
+    pytest.param(
+        lambda w: setattr(w, "conditions", [DIGEST, OTHER]),
+        "replicas have another configuration",
+        id="another-configuration",
+    ),
+    pytest.param(
+        lambda w: setattr(w, "mounts", False),
+        "10.0.0.0 does not answer",
+        id="no-certificate",
+    ),
+    pytest.param(
+        lambda w: w.roll_out(updatedReplicas=1),
+        "the Deployment holdfast-webhook is not rolled out",
+        id="old-replicas",
+    ),
+    pytest.param(lambda w: w.roll_out(replicas=3), "is not rolled out", id="old-replicas-that-end"),
+    pytest.param(
+        lambda w: w.roll_out(availableReplicas=1), "is not rolled out", id="not-available"
+    ),
+    pytest.param(
+        lambda w: w.roll_out(observedGeneration=2), "is not rolled out", id="not-observed"
+    ),
+]
+
+
+@pytest.mark.parametrize(("hinder", "reason"), OBSTACLES)
+def test_nothing_is_registered_until_all_can_be_called(
+    hinder: Callable[[World], None], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    world = World()
+    hinder(world)
+    world.turns()
+    assert world.webhooks() == []
+    assert reason in caplog.text
+    assert caplog.text.count(reason) == 1
+
+
+def test_a_certificate_that_api_servers_would_not_take_hinders() -> None:
+    world = World()
+    world.mounts = False
+    ca = authority.new_ca("other", now=NOW)
+    pair = authority.issue(ca, common_name="x", now=NOW, dns_names=SERVICE.dns_names)
+    world.served = authority.read(pair.certificate)
+    world.turns()
+    assert world.webhooks() == []
+
+
+# --- what others do ----------------------------------------------------------------------------
+
+
+def blank(found: dict[str, Any]) -> None:
+    found["webhooks"][0]["clientConfig"]["caBundle"] = ""
+
+
+def drop(found: dict[str, Any]) -> None:
+    found["webhooks"] = []
+
+
+def widen(found: dict[str, Any]) -> None:
+    found["webhooks"][0]["matchConditions"] = []
+
+
+def ignore(found: dict[str, Any]) -> None:
+    found["webhooks"][0]["failurePolicy"] = "Ignore"
+
+
+def add_old(found: dict[str, Any]) -> None:
+    found["webhooks"].append({**found["webhooks"][0], "name": "old.holdfast.dev"})
+
+
+CHANGES = [
+    pytest.param(blank, id="blanked"),
+    pytest.param(drop, id="emptied"),
+    pytest.param(widen, id="conditions-dropped"),
+    pytest.param(ignore, id="failure-policy"),
+    pytest.param(add_old, id="of-an-older-version"),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_others_reset_is_put_back(change: Callable[[dict[str, Any]], None]) -> None:
+    world = installed()
+    right = world.webhooks()
+    world.edit(change)
+    world.turns(1)
+    assert world.writes() == ["PATCH holdfast"]
+    assert world.webhooks() == right
+
+
+@pytest.mark.parametrize("change", CHANGES[:-1])
+def test_it_is_put_back_while_no_replica_answers(change: Callable[[dict[str, Any]], None]) -> None:
+    world = installed()
+    right = world.webhooks()
+    world.conditions = [None, None]
+    world.edit(change)
+    world.turns(1)
+    assert world.webhooks() == right
+
+
+def add_foreign(found: dict[str, Any]) -> None:
+    found["metadata"]["annotations"] = {"team": "a"}
+    found["webhooks"][0]["objectSelector"] = {"matchLabels": {"a": "b"}}
+    found["webhooks"][0]["matchConditions"].append({"name": "mine", "expression": "true"})
+    found["webhooks"].append({"name": "theirs.example.com", "clientConfig": {"url": "https://a"}})
+
+
+def test_what_others_add_is_theirs() -> None:
+    world = installed()
+    world.edit(add_foreign)
+    world.turns()
+    assert world.writes() == []
+
+
+def test_a_configuration_that_is_gone_is_said_and_not_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = installed()
+    del world.api.objects[MUTATING]
+    world.turns(1)
+    assert world.writes() == []
+    assert "is not there; apply the manifests" in caplog.text
+    assert world.metric("publisher_failures_total") == 1
+
+
+# --- a changed configuration is a rollout ------------------------------------------------------
+
+NEW = """
+profiles:
+- schedulerName: "*"
+  plugins: {enabled: [{name: delay}]}
+  pluginConfig:
+  - {name: delay, args: {annotations: [example.com/wait]}}
+"""
+
+
+def take_over(world: World, yaml: str) -> World:
+    """Let a controller with another configuration lead, in the same cluster."""
+    other = World(yaml=yaml)
+    other.api.objects = world.api.objects
+    other.conditions = world.conditions
+    other.served = world.served
+    return other
+
+
+def test_new_conditions_are_published_when_the_rollout_is_complete() -> None:
+    old = installed()
+    before = old.webhooks()
+    new = take_over(old, NEW)
+    digest = registration.digest(make_pipeline(NEW))
+    assert digest != DIGEST
+
+    new.roll_out(updatedReplicas=1, replicas=3)
+    new.conditions = [DIGEST, DIGEST, digest]
+    new.turns()
+    assert new.webhooks() == before
+    new.conditions = [digest, digest]
+    new.turns()
+    assert new.webhooks() == before
+    new.roll_out()
+    new.turns()
+    assert "example.com/wait" in new.webhooks()[0]["matchConditions"][0]["expression"]
+
+
+def test_a_blanked_bundle_is_right_again_in_the_middle_of_a_rollout() -> None:
+    old = installed()
+    before = old.webhooks()
+    new = take_over(old, NEW)
+    new.roll_out(updatedReplicas=1, replicas=3)
+    new.edit(blank)
+    new.edit(blank, VALIDATING)
+    new.turns(1)
+    assert new.webhooks() == before
+    assert len(new.bundles()) == 1
+
+
+def test_the_old_configuration_stays_where_the_new_one_does_not_start() -> None:
+    world = installed()
+    world.roll_out(updatedReplicas=1, replicas=3, availableReplicas=2)
+    right = world.webhooks()
+    world.edit(widen)
+    world.turns(1)
+    assert world.webhooks() == right
+
+
+def test_the_old_configuration_is_not_put_back_once_replicas_know_the_new_one() -> None:
+    world = installed()
+    world.conditions = [DIGEST, OTHER]
+    world.edit(widen)
+    world.turns()
+    assert world.webhooks()[0]["matchConditions"] == []
+
+
+# --- leading, time, failures -------------------------------------------------------------------
+
+
+def test_who_does_not_lead_does_nothing() -> None:
+    world = World()
+    world.leads = False
+    assert world.publisher.turn() is False
+    assert world.api.requests == []
+
+
+def test_who_loses_the_lead_on_the_way_writes_no_more() -> None:
+    world = World()
+
+    def lose(method: str, _path: str) -> None:
+        world.leads = world.leads and method == "GET"
+
+    world.api.after = lose
+    world.turns(1)
+    assert world.writes() == [f"PATCH {CA_SECRET}"]
+
+
+def test_nothing_is_issued_while_the_servers_time_is_unknown() -> None:
+    world = World()
+    world.server_time = None
+    world.turns()
+    assert world.api.requests == []
+
+
+def test_certificates_count_from_the_servers_time() -> None:
+    world = World()
+    world.server_time = NOW.timestamp() + 1_000 * 86_400
+    world.turns(1)
+    expiry = authority.not_after(world.data(CA_SECRET)["tls.crt"])
+    assert expiry.timestamp() == world.server_time + PLAN.ca_lifetime.total_seconds()
+
+
+@pytest.mark.parametrize("error", [unreachable(), status_error(409)], ids=["unreachable", "409"])
+def test_a_failure_is_counted_and_the_next_look_goes_on(error: Exception) -> None:
+    world = World()
+    fail = raising(error)
+
+    def once(method: str, _path: str) -> None:
+        if method != "GET":
+            world.api.before = lambda _method, _path: None
+            fail()
+
+    world.api.before = once
+    world.turns(1)
+    assert world.metric("publisher_failures_total") == 1
+    world.turns()
+    assert world.metric("webhooks_registered") == 1
+
+
+def test_a_secret_that_somebody_else_made_meanwhile_is_not_overwritten() -> None:
+    world = World()
+
+    def overtake(method: str, path: str) -> None:
+        if method != "GET":
+            world.api.before = lambda _method, _path: None
+            world.api.put(path, {"data": {"tls.crt": "", "tls.key": ""}})
+            world.api.managers[path] = "holdfast-b"
+
+    world.api.before = overtake
+    world.turns(1)
+    assert world.data(CA_SECRET) == {"tls.crt": b"", "tls.key": b""}
+
+
+def test_a_secret_that_changed_meanwhile_is_not_overwritten() -> None:
+    world = installed()
+    path = f"{SECRETS}/{LEAF_SECRET}"
+    world.mounts = False
+    spoilt = {"data": {"tls.crt": "", "tls.key": ""}}
+    world.api.put(path, spoilt)
+    changed = {"data": {"tls.crt": "!", "tls.key": ""}}
+
+    def overtake(method: str, _path: str) -> None:
+        if method == "PUT":
+            world.api.before = lambda _method, _path: None
+            world.api.put(path, changed)
+
+    world.api.before = overtake
+    world.turns(1)
+    assert world.api.objects[path]["data"] == changed["data"]
+    world.turns(1)
+    assert authority.read(world.data(LEAF_SECRET)["tls.crt"]).dns_names == set(SERVICE.dns_names)
+
+
+# --- a new CA, all the way ---------------------------------------------------------------------
+
+
+def test_a_new_ca_is_introduced_with_overlap() -> None:
+    world = installed()
+    old = world.data(CA_SECRET)["tls.crt"]
+    assert world.server_time is not None
+    world.server_time += 244 * 86_400
+    world.turns(2)
+    assert world.writes()[:2] == [f"PUT {LEAF_SECRET}", f"PUT {CA_SECRET}"]
+    new = world.data(CA_SECRET)["next.crt"]
+    assert world.bundles() == {old + new}
+    leaf = world.data(LEAF_SECRET)
+
+    world.turns(5)  # a minute has not passed since it was read back
+    assert world.data(LEAF_SECRET) == leaf
+    world.turns(2)
+    assert world.data(CA_SECRET)["tls.crt"] == new
+    assert world.data(LEAF_SECRET)["ca.crt"] == new
+    world.turns(2)
+    assert world.bundles() == {new + old}
+
+    world.server_time += 30 * 86_400
+    world.turns(2)
+    assert world.bundles() == {new}
+
+
+def test_a_new_leader_waits_anew() -> None:
+    world = installed()
+    assert world.server_time is not None
+    world.server_time += 244 * 86_400
+    world.turns(5)
+    world.leads = False
+    world.turns(1)
+    world.leads = True
+    world.turns(6)
+    assert "next.crt" in world.data(CA_SECRET)
+    world.turns(1)
+    assert "next.crt" not in world.data(CA_SECRET)
+
+
+# --- cert-manager ------------------------------------------------------------------------------
+
+
+def test_cert_manager_gives_the_bundle_and_nobody_is_called_before() -> None:
+    world = World(cert_manager=True)
+    ca = authority.new_ca("cert-manager", now=NOW)
+    names = SERVICE.dns_names[-1:]
+    pair = authority.issue(ca, common_name="x", now=NOW, dns_names=names)
+    world.served = authority.read(pair.certificate)
+    world.turns()
+    conditions = [one["name"] for one in world.webhooks()[0]["matchConditions"]]
+    assert conditions == ["not-yet", "asks-for-something"]
+    assert world.bundles() == {b""}
+    assert [path for path in world.api.objects if path.startswith(SECRETS)] == []
+
+    def inject(found: dict[str, Any]) -> None:
+        for one in found["webhooks"]:
+            one["clientConfig"]["caBundle"] = base64.b64encode(ca.certificate).decode()
+
+    world.edit(inject)
+    world.turns()
+    assert len(world.webhooks()[0]["matchConditions"]) == 2  # the other is not trusted yet
+    world.edit(inject, VALIDATING)
+    world.turns()
+    assert [one["name"] for one in world.webhooks()[0]["matchConditions"]] == ["asks-for-something"]

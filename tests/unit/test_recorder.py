@@ -1,0 +1,367 @@
+"""The recorder as it runs, with its threads, on a stand-in for an API server."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.fakes import raising, status_error
+from tests.unit.vm_world import VmWorld, job_at, pod_at, vm_at, vmi_at
+from webhook import events, reflector, retries
+from webhook.events import Event
+from webhook.metrics import ControllerMetrics
+from webhook.recorder import LandingRecorder
+from webhook.records import CURE
+from webhook.vm_watch import NO_KUBEVIRT
+from webhook.vms import STICKY_NODE, STICKY_NODE_UID, StickyArgs
+
+PATIENCE = 30.0
+NODE = "/api/v1/nodes/n1"
+OWN = {STICKY_NODE: "n1", STICKY_NODE_UID: "vm-1"}
+
+
+class Told(events.Silence):
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+
+
+class Running:
+    """A recorder that runs in a thread."""
+
+    def __init__(self, world: VmWorld, *, enabled: bool = True) -> None:
+        self.world = world
+        self.told = Told()
+        self.metrics = ControllerMetrics()
+        self.leads = True
+        self.died: list[BaseException] = []
+        self.recorder = LandingRecorder(
+            world.api,
+            lambda _: world.args if enabled else None,
+            self.metrics,
+            enabled=enabled,
+            told=self.told,
+            may_write=lambda: self.leads,
+        )
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self.recorder.run(self.stop)
+        except BaseException as exc:  # noqa: BLE001 - kept for the test to look at
+            self.died.append(exc)
+
+    def eventually(self, look: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not look():
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    def sample(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def notes(self, kind: events.Kind, reason: str) -> list[str]:
+        found = self.told.events
+        return [one.note for one in found if (one.kind, one.reason) == (kind, reason)]
+
+
+@contextmanager
+def running(world: VmWorld, *, enabled: bool = True) -> Iterator[Running]:
+    one = Running(world, enabled=enabled)
+    thread = threading.Thread(target=one.run)
+    thread.start()
+    try:
+        one.eventually(lambda: one.recorder.synced)
+        yield one
+    finally:
+        one.stop.set()
+        one.recorder.wake()
+        thread.join(PATIENCE)
+        world.api.close()
+    assert not thread.is_alive()
+
+
+def test_landing_is_recorded_told_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "holdfast.recorder")
+    world = VmWorld()
+    with running(world) as one:
+        pod = world.start()
+        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
+        world.bind(pod, "n1")
+        one.eventually(lambda: not world.kept())
+        one.eventually(lambda: len(one.told.events) == 2)
+
+    note = "the VM has landed on node n1, and comes back there"
+    uid = world.api.objects[pod_at(pod)]["metadata"]["uid"]
+    assert one.told.events == [
+        Event(("default", "vm"), "vm-1", "StickyNodeRecorded", note, kind=events.VM),
+        Event(("default", pod), uid, "StickyNodeRecorded", note),
+    ]
+    assert dict(world.annotations()) == OWN
+    assert one.sample("holdfast_vm_records_total", outcome="recorded") == 1.0
+    assert one.sample("holdfast_vm_pods_kept") == 0.0
+    assert f"VM default/vm: {note}" in caplog.messages
+    assert one.died == []
+
+
+def test_migration_is_followed_as_it_happens() -> None:
+    world = VmWorld()
+    with running(world) as one:
+        world.bind(world.start(), "n1")
+        world.ready()
+        one.eventually(lambda: world.record() == "n1")
+        job, pod = world.migrate()
+        world.bind(pod, "n2")
+        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
+        world.migrated(job, pod)
+        one.eventually(lambda: world.record() == "n2" and not world.kept())
+        one.eventually(lambda: len(one.notes(events.VM, events.NODE_RECORDED)) == 2)
+
+    assert one.notes(events.VM, events.NODE_RECORDED)[1] == (
+        "a migration took the VM to node n2, and it comes back there"
+    )
+    assert one.sample("holdfast_vm_records_total", outcome="followed") == 1.0
+
+
+def test_target_goes_when_its_migration_is_removed() -> None:
+    world = VmWorld()
+    with running(world) as one:
+        world.bind(world.start(), "n1")
+        world.ready()
+        one.eventually(lambda: world.record() == "n1")
+        job, pod = world.migrate()
+        world.bind(pod, "n2")
+        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
+        world.api.vanish(job_at(job))
+        one.eventually(lambda: not world.kept())
+
+    assert world.record() == "n1"
+
+
+def test_vm_that_opts_in_while_it_runs() -> None:
+    world = VmWorld(StickyArgs(select="annotated"))
+    with running(world) as one:
+        world.bind(world.start(), "n1")
+        one.eventually(lambda: not world.kept())
+        world.ready()
+        world.write("vm", {"holdfast.dev/sticky": "true"})
+        one.eventually(lambda: world.record() == "n1")
+
+
+def test_refusals_of_others_are_told_and_hold_up_no_other_vm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.01)
+    world = VmWorld(None, "a", "b")
+    refused = threading.Event()
+
+    def judge(method: str, path: str) -> None:
+        if (method, path) == ("PATCH", vm_at("a")) and not refused.is_set():
+            raise status_error(403)
+
+    world.api.judge = judge
+    with running(world) as one:
+        for name in ("a", "b"):
+            world.bind(world.start(name), "n1")
+        one.eventually(lambda: world.record("b") == "n1")
+        one.eventually(lambda: one.sample("holdfast_vm_records_total", outcome="retried") >= 2)
+        assert world.record("a") == ""
+        refused.set()
+        one.eventually(lambda: world.record("a") == "n1" and not world.kept("a"))
+
+    (note, *_) = one.notes(events.VM, events.NODE_NOT_RECORDED)
+    assert note == (
+        "HTTP 403: scripted (bind the ClusterRole holdfast-controller-kubevirt of the manifests to "
+        "the controller); it is tried again until it succeeds"
+    )
+
+
+def test_one_vm_that_nobody_can_make_sense_of_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.01)
+    world = VmWorld(None, "a", "b")
+    failed = threading.Event()
+
+    def judge(_method: str, path: str) -> None:
+        if path == vmi_at("a") and not failed.is_set():
+            failed.set()
+            raise KeyError("a slip of ours")
+
+    world.api.judge = judge
+    with running(world) as one:
+        world.bind(world.start("a"), "n1")
+        one.eventually(failed.is_set)
+        world.bind(world.start("b"), "n1")
+        one.eventually(lambda: world.record("a") == world.record("b") == "n1")
+
+    assert one.died == []
+    assert "VMI default/a" in caplog.messages
+
+
+def test_who_does_not_lead_follows_and_writes_nothing_until_it_does() -> None:
+    world = VmWorld()
+    one = Running(world)
+    one.leads = False
+    thread = threading.Thread(target=one.run)
+    thread.start()
+    world.bind(world.start(), "n1")
+    one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
+    assert world.api.patched == []
+    one.leads = True
+    one.recorder.wake()
+    one.eventually(lambda: not world.kept())
+    one.stop.set()
+    thread.join(PATIENCE)
+    world.api.close()
+
+    assert world.record() == "n1"
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        pytest.param(None, "which does not exist", id="gone"),
+        pytest.param({"unschedulable": True}, "which is cordoned", id="cordoned"),
+        pytest.param({}, "which lacks the label", id="without the label"),
+    ],
+)
+def test_vm_that_waits_for_its_node_is_told_why(node: dict[str, bool] | None, why: str) -> None:
+    world = VmWorld()
+    world.write("vm", OWN)
+    if node is not None:
+        world.api.put(NODE, {"metadata": {"name": "n1"}, "spec": node})
+    with running(world) as one:
+        pod = world.start()
+        world.unschedulable(pod)
+        one.eventually(lambda: one.notes(events.POD, events.NODE_UNAVAILABLE))
+
+    notes = one.notes(events.VM, events.NODE_UNAVAILABLE)
+    assert notes[0].startswith(f"the VM waits for its node n1, {why}")
+    assert world.kept() == [pod]
+    assert dict(world.annotations()) == OWN
+
+
+@pytest.mark.parametrize("affinity", ["required", "preferred"])
+def test_vm_whose_node_is_well_or_not_required_is_the_schedulers_business(affinity: str) -> None:
+    world = VmWorld(StickyArgs(affinity=affinity))  # type: ignore[arg-type]
+    world.write("vm", OWN)
+    labels = {"kubevirt.io/schedulable": "true"} if affinity == "required" else {}
+    world.api.put(NODE, {"metadata": {"name": "n1", "labels": labels}, "spec": {}})
+    with running(world) as one:
+        pod = world.start()
+        world.unschedulable(pod)
+        if affinity == "required":
+            one.eventually(lambda: ("GET", NODE) in world.api.requests)
+        world.bind(pod, "n1")
+        one.eventually(lambda: not world.kept())
+
+    assert one.notes(events.VM, events.NODE_UNAVAILABLE) == []
+
+
+def test_nodes_that_may_not_be_read_are_said_in_the_log_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = VmWorld()
+    world.write("vm", OWN)
+
+    def judge(_method: str, path: str) -> None:
+        if path == NODE:
+            raise status_error(403)
+
+    world.api.judge = judge
+    with running(world) as one:
+        pod = world.start()
+        world.unschedulable(pod)
+        one.eventually(
+            lambda: "node n1 of VM default/vm cannot be read: HTTP 403: scripted" in caplog.messages
+        )
+
+    assert one.told.events == []
+
+
+def test_without_sticky_vms_only_pods_are_followed_and_let_go() -> None:
+    world = VmWorld()
+    with running(world, enabled=False) as one:
+        pod = world.start()
+        one.eventually(lambda: not world.kept())
+        one.eventually(lambda: one.told.events)
+
+    assert [one.told.events[0].regarding] == [("default", pod)]
+    assert one.told.events[0].warning
+    assert {path for kind, path in world.api.requests if kind == "WATCH"} == {"/api/v1/pods"}
+    assert world.annotations() == {}
+
+
+def test_cluster_without_kubevirt_is_said_once_and_its_coming_noticed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reflector, "ABSENT_SECONDS", 0.01)
+    monkeypatch.setattr(reflector, "BACKOFF_SECONDS", 0.01)
+    caplog.set_level(logging.INFO)
+    world = VmWorld()
+    kinds = set(world.api.kinds)
+    absent = {path for path in kinds if "kubevirt" in path}
+    world.api.kinds -= absent
+
+    def said() -> int:
+        return sum(NO_KUBEVIRT in line for line in caplog.messages)
+
+    with running(world) as one:
+        one.eventually(lambda: said() == 3)  # for each of three kinds
+        one.eventually(lambda: one.sample("holdfast_watch_restarts_total", reason="absent") > 9)
+        world.api.kinds |= absent
+        world.bind(world.start(finalizer=False), "n1")
+        world.ready()
+        one.eventually(lambda: world.record() == "n1")
+        world.api.kinds -= absent
+        one.eventually(lambda: said() == 6)  # again once it is gone
+        before = one.sample("holdfast_watch_restarts_total", reason="absent")
+        one.eventually(
+            lambda: one.sample("holdfast_watch_restarts_total", reason="absent") > before + 9
+        )
+
+    assert said() == 6
+    assert one.died == []
+
+
+def test_right_that_is_missing_is_said_once_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reflector, "BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(reflector, "BACKOFF_LIMIT_SECONDS", 0.001)
+    world = VmWorld()
+    tries = itertools.count()
+
+    def judge(_method: str, path: str) -> None:
+        if "kubevirt" in path and next(tries) < 20:
+            raise status_error(403)
+
+    world.api.judge = judge
+    with running(world) as one:
+        world.bind(world.start(finalizer=False), "n1")
+        world.ready()
+        one.eventually(lambda: world.record() == "n1")
+
+    said = [line for line in caplog.messages if line.startswith("following /apis/kubevirt.io")]
+    assert 1 <= len(said) <= 3
+    assert f"HTTP 403: scripted ({CURE}); listing again" in said[0]
+
+
+def test_thread_that_dies_ends_the_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = VmWorld()
+    world.api.before["GET"].append(raising(KeyError("nobody expected that")))
+    one = Running(world)
+    one.run()
+    world.api.close()
+
+    (died,) = one.died
+    assert isinstance(died, KeyError)

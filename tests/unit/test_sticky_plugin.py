@@ -1,0 +1,654 @@
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeLookup, apply_patch, status_error, unreachable
+from tests.matching import admits, make_node
+from tests.unit.builders import Document, make_pipeline, make_pod, read_review
+from tests.unit.vm_builders import (
+    VM_UID,
+    VMI_UID,
+    make_launcher,
+    make_vm,
+    make_vmi,
+    owner_of,
+)
+from webhook import conditions, vms
+from webhook.errors import ClusterError, ConfigurationError, PluginFailedError
+from webhook.framework import Code, Context, Handle, Result
+from webhook.objects import Metadata, Pod
+from webhook.patch import patch
+from webhook.pipeline import Pipeline
+from webhook.plugins.sticky import Sticky
+from webhook.profiles import Verdict
+from webhook.review import AddFinalizer, Edit, PreferNodes, Requirement, RequireNodes
+from webhook.vms import StickyArgs
+
+FINALIZER = AddFinalizer("holdfast.dev/sticky")
+ON_NODE_1 = Requirement("metadata.name", "In", ("node-1",), is_field=True)
+PIN = RequireNodes((ON_NODE_1,))
+RECORD = {vms.STICKY_NODE: "node-1", vms.STICKY_NODE_UID: VM_UID}
+LEGACY = "example.com/sticky-node"
+VM_PATH = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/vm"
+VMI_PATH = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances/vm"
+MIGRATION = {vms.MIGRATION_JOB: "7d1f"}
+KUBEVIRT = {"username": vms.CONTROLLER_ACCOUNT}
+STICKY_ALONE = (
+    "profiles: [{plugins: {disabled: [{name: '*'}], enabled: [{name: sticky}]}, "
+    "pluginConfig: [{name: sticky, args: %s}]}]"
+)
+
+
+def cluster(vm: Document | None, vmi: Document | None = None) -> FakeLookup:
+    """Make a cluster of one VM and its VMI."""
+    objects = {VM_PATH: vm, VMI_PATH: make_vmi() if vmi is None else vmi}
+    return FakeLookup({path: found for path, found in objects.items() if found is not None})
+
+
+def sticky(lookup: FakeLookup, **args: Any) -> Sticky:
+    handle = Handle()
+    handle.connect(lookup=lookup)
+    return Sticky(StickyArgs(**args), handle)
+
+
+def context_of(pod: Document, **request: Any) -> Context:
+    review = read_review(pod, **{"userInfo": KUBEVIRT, **request})
+    return Context(review, "*", 0)
+
+
+def mutate(plugin: Sticky, pod: Document | None = None, **request: Any) -> Result:
+    context = context_of(make_launcher() if pod is None else pod, **request)
+    return plugin.mutate(context.review.pod, context)
+
+
+def validate(plugin: Sticky, pod: Document, **request: Any) -> Result:
+    context = context_of(pod, **request)
+    return plugin.validate(context.review.pod, context)
+
+
+def edits(vm: Document, vmi: Document | None = None, pod: Any = None, **args: Any) -> list[Edit]:
+    return list(mutate(sticky(cluster(vm, vmi), **args), pod).edits)
+
+
+# --- what a pod of KubeVirt's is given ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("annotations", "args", "expected"),
+    [
+        pytest.param(None, {}, [FINALIZER], id="no node yet"),
+        pytest.param({}, {}, [FINALIZER], id="no node yet, no annotation"),
+        pytest.param({vms.STICKY_NODE: ""}, {}, [FINALIZER], id="an empty record"),
+        pytest.param(RECORD, {}, [FINALIZER, PIN], id="a node"),
+        pytest.param({vms.STICKY_NODE: "node-1"}, {}, [FINALIZER, PIN], id="an admin's record"),
+        pytest.param(
+            {**RECORD, vms.STICKY_NODE_UID: "another"}, {}, [FINALIZER], id="a clone's record"
+        ),
+        pytest.param(
+            RECORD,
+            {"affinity": "preferred"},
+            [FINALIZER, PreferNodes(100, (ON_NODE_1,))],
+            id="preferred",
+        ),
+        pytest.param(
+            {LEGACY: "node-1"}, {"node_annotation": LEGACY}, [FINALIZER, PIN], id="legacy"
+        ),
+        pytest.param(RECORD, {"node_annotation": LEGACY}, [FINALIZER], id="another key's record"),
+        pytest.param({**RECORD, vms.STICKY: "false"}, {}, [], id="opted out"),
+        pytest.param({**RECORD, vms.STICKY: "true"}, {}, [FINALIZER, PIN], id="opted in"),
+        pytest.param(RECORD, {"select": "annotated"}, [], id="annotated only, and it is not"),
+        pytest.param(
+            {**RECORD, vms.STICKY: "true"},
+            {"select": "annotated"},
+            [FINALIZER, PIN],
+            id="annotated only, and it is",
+        ),
+        pytest.param(RECORD, {"namespaces": ("default",)}, [FINALIZER, PIN], id="its namespace"),
+        pytest.param(RECORD, {"namespaces": ("other",)}, [], id="another namespace"),
+    ],
+)
+def test_mutate(
+    annotations: Mapping[str, str] | None, args: dict[str, Any], expected: list[Edit]
+) -> None:
+    assert edits(make_vm(annotations), **args) == expected
+
+
+def test_vm_and_vmi_are_read_each_time_afresh() -> None:
+    lookup = cluster(make_vm())
+    plugin = sticky(lookup)
+    assert list(mutate(plugin).edits) == [FINALIZER]
+
+    lookup.objects[VM_PATH] = make_vm(RECORD)
+    assert list(mutate(plugin).edits) == [FINALIZER, PIN]
+    assert lookup.asked == [VMI_PATH, VM_PATH] * 2
+
+
+def test_namespace_that_does_not_stick_is_not_even_looked_up() -> None:
+    lookup = cluster(make_vm(RECORD))
+    assert mutate(sticky(lookup, namespaces=("other",))) == Result(Code.SKIP)
+    assert lookup.asked == []
+
+
+@pytest.mark.parametrize(
+    ("pod", "phase", "expected"),
+    [
+        pytest.param(make_launcher(labels=MIGRATION), "Running", [FINALIZER], id="migration"),
+        pytest.param(
+            make_launcher(labels=MIGRATION),
+            "WaitingForSync",
+            [FINALIZER],
+            id="migration from another cluster",
+        ),
+        pytest.param(
+            make_launcher(labels=MIGRATION), "", [FINALIZER, PIN], id="a template's label, unset"
+        ),
+        pytest.param(
+            make_launcher(labels=MIGRATION),
+            "Pending",
+            [FINALIZER, PIN],
+            id="a template's label, pending",
+        ),
+        pytest.param(
+            make_launcher(labels=MIGRATION),
+            "Scheduling",
+            [FINALIZER, PIN],
+            id="a template's label, scheduling",
+        ),
+        pytest.param(
+            make_launcher({vms.EPHEMERAL_PROVISIONING: "true"}),
+            "Pending",
+            [PIN],
+            id="volumes are provisioned where the VM is to run",
+        ),
+    ],
+)
+def test_pods_that_are_no_usual_start(pod: Document, phase: str, expected: list[Edit]) -> None:
+    assert edits(make_vm(RECORD), make_vmi(phase=phase, node="node-1"), pod) == expected
+
+
+def test_the_pin_goes_into_every_term_beside_kubevirts_own() -> None:
+    pod = make_launcher()
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    terms.append({"matchExpressions": [{"key": "disk", "operator": "Exists"}]})
+
+    made = apply_patch(pod, patch(Pod.of(pod), edits(make_vm(RECORD), None, pod)))
+    assert made["metadata"]["finalizers"] == ["holdfast.dev/sticky"]
+    assert admits(made, make_node("node-1", {}))
+    assert not admits(made, make_node("node-2", {"disk": "fast"}))
+    obsolete = {"node-labeller.kubevirt.io/obsolete-host-model": "x"}
+    assert not admits(made, make_node("node-1", obsolete))
+    assert admits(made, make_node("node-1", {**obsolete, "disk": "fast"}))
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        pytest.param([], id="standalone"),
+        pytest.param(
+            [owner_of("VirtualMachineInstanceReplicaSet", "vm", VM_UID)], id="replica set"
+        ),
+        pytest.param([owner_of(vms.VM, "vm", VM_UID, controller=False)], id="not its controller"),
+        pytest.param(
+            [owner_of(vms.VM, "vm", VM_UID, api_version="example.com/v1")], id="another API's VM"
+        ),
+    ],
+)
+def test_vmi_without_a_vm_does_not_stick(owners: list[Document]) -> None:
+    lookup = cluster(make_vm(RECORD), make_vmi(owners=owners))
+    assert mutate(sticky(lookup)) == Result(Code.SKIP)
+    assert lookup.asked == [VMI_PATH]
+
+
+# --- when in doubt, it is refused --------------------------------------------------------------
+
+GONE = (
+    'there is no %s default/"vm" of UID "%s" any more, so nobody can say where its pod belongs; '
+    "KubeVirt makes another pod where one is needed"
+)
+
+
+@pytest.mark.parametrize(
+    ("vm", "vmi", "expected"),
+    [
+        pytest.param(make_vm(), {}, GONE % (vms.VMI, VMI_UID), id="VMI gone"),
+        pytest.param(make_vm(), make_vmi(uid="new"), GONE % (vms.VMI, VMI_UID), id="VMI made anew"),
+        pytest.param(None, make_vmi(), GONE % (vms.VM, VM_UID), id="VM gone"),
+        pytest.param(make_vm(uid="new"), make_vmi(), GONE % (vms.VM, VM_UID), id="VM made anew"),
+    ],
+)
+@pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
+def test_owner_that_is_not_there_is_a_refusal(
+    point: Any, vm: Document | None, vmi: Document, expected: str
+) -> None:
+    lookup = cluster(vm, vmi)
+    if not vmi:
+        del lookup.objects[VMI_PATH]
+    assert point(sticky(lookup), make_launcher()) == Result(Code.REFUSE, (), expected)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "", "A", "x" * 254])
+def test_name_that_no_object_can_have_is_never_asked_for(name: str) -> None:
+    lookup = cluster(make_vm(RECORD))
+    result = mutate(sticky(lookup), make_launcher(owners=[owner_of(vms.VMI, name, VMI_UID)]))
+
+    assert result.code is Code.REFUSE
+    assert lookup.asked == []
+
+
+@pytest.mark.parametrize(
+    "node",
+    ["node 1", "Node-1", "a/b", "-", "node-1\n", "x" * 254, "node-1,node-2", "\u2019; DROP", "."],
+)
+def test_record_that_is_no_name_is_a_refusal(node: str) -> None:
+    result = mutate(sticky(cluster(make_vm({vms.STICKY_NODE: node}))))
+
+    assert result.code is Code.REFUSE
+    assert result.reason.startswith(
+        'VirtualMachine default/vm: annotation holdfast.dev/sticky-node: "'
+    )
+    assert result.reason.endswith(
+        "is no node's name; correct it, or remove it to let the VM start anywhere"
+    )
+    assert result.reason.isprintable()
+
+
+@pytest.mark.parametrize(
+    "error", [unreachable(), status_error(403), status_error(404), status_error(503)], ids=str
+)
+@pytest.mark.parametrize("before", [0, 1], ids=["the VMI", "the VM"])
+@pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
+def test_lookup_that_fails_is_an_error_and_never_a_pass(
+    point: Any, before: int, error: ClusterError
+) -> None:
+    class FailsAt(FakeLookup):
+        def get(self, path: str) -> Document | None:
+            if len(self.asked) == before:
+                raise error
+            return super().get(path)
+
+    lookup = FailsAt(cluster(make_vm(RECORD)).objects)
+    with pytest.raises(type(error)) as caught:
+        point(sticky(lookup), make_launcher())
+    assert caught.value is error
+
+
+def test_object_of_another_shape_is_an_error() -> None:
+    lookup = cluster({"metadata": {"uid": 7}})
+    with pytest.raises(ValueError, match=r"Expected `str`, got `int` - at `\$.metadata.uid`"):
+        mutate(sticky(lookup))
+
+
+# --- forgeries ---------------------------------------------------------------------------------
+
+FORGERIES: Mapping[str, tuple[Document, Document]] = {
+    "another creator": (make_launcher(), {"userInfo": {"username": "jane"}}),
+    "nobody": (make_launcher(), {"userInfo": {}}),
+    "KubeVirt's account of another namespace": (
+        make_launcher(),
+        {"userInfo": {"username": "system:serviceaccount:default:kubevirt-controller"}},
+    ),
+    "another controller of the cluster": (
+        make_launcher(),
+        {"userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller"}},
+    ),
+    "an owner that is no controller": (
+        make_launcher(owners=[owner_of(vms.VMI, "vm", VMI_UID, controller=False)]),
+        {},
+    ),
+    "an owner of another API": (
+        make_launcher(owners=[owner_of(vms.VMI, "vm", VMI_UID, api_version="kubevirt.io.evil/v1")]),
+        {},
+    ),
+    "a hotplug pod": (make_launcher(owners=[owner_of("Pod", "p", "u", api_version="v1")]), {}),
+    "labels alone": (make_launcher(owners=[]), {}),
+}
+
+
+@pytest.mark.parametrize(("pod", "request_"), FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.parametrize("there", [True, False], ids=["the VM is there", "there is no VM"])
+@pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
+def test_forged_pod_is_given_nothing_and_learns_nothing(
+    point: Any, there: bool, pod: Document, request_: Document
+) -> None:
+    lookup = cluster(make_vm(RECORD)) if there else FakeLookup()
+    assert point(sticky(lookup), pod, **request_) == Result(Code.SKIP)
+    assert lookup.asked == []
+
+
+@pytest.mark.parametrize(("pod", "request_"), FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_forged_pod_with_the_finalizer_is_refused(
+    point: str, pod: Document, request_: Document
+) -> None:
+    lookup = cluster(make_vm(RECORD))
+    forged = {**pod, "metadata": {**pod["metadata"], "finalizers": [vms.STICKY]}}
+    review = read_review(forged, **{"userInfo": KUBEVIRT, **request_})
+
+    verdict = getattr(serving(lookup), point)(review, now_ms=0)
+    assert verdict.message == 'finalizer "holdfast.dev/sticky" is Holdfast\'s own; leave it out'
+    assert lookup.asked == []
+
+
+def test_ephemeral_pod_with_the_finalizer_is_refused() -> None:
+    pod = make_launcher({vms.EPHEMERAL_PROVISIONING: "true"}, finalizers=[vms.STICKY])
+    review = read_review(pod, userInfo=KUBEVIRT)
+    assert serving(cluster(make_vm())).mutate(review, now_ms=0).code is Code.REFUSE
+
+
+def test_finalizer_is_not_added_by_an_update_even_of_kubevirts() -> None:
+    review = read_review(
+        make_launcher(finalizers=[vms.STICKY]),
+        operation="UPDATE",
+        old=make_launcher(),
+        userInfo=KUBEVIRT,
+    )
+    assert serving(cluster(make_vm())).validate(review, now_ms=0).code is Code.REFUSE
+
+
+def test_finalizer_is_refused_where_the_plugin_is_not_enabled() -> None:
+    pipeline = make_pipeline("profiles: [{plugins: {disabled: [{name: sticky}]}}]")
+    review = read_review(make_launcher(finalizers=[vms.STICKY]), userInfo=KUBEVIRT)
+    assert pipeline.mutate(review, now_ms=0).code is Code.REFUSE
+
+
+@pytest.mark.parametrize("operation", ["UPDATE", "DELETE"])
+def test_only_creation_is_decided(operation: str) -> None:
+    lookup = cluster(make_vm(RECORD))
+    assert mutate(sticky(lookup), operation=operation) == Result(Code.SKIP)
+    assert validate(sticky(lookup), make_launcher(), operation=operation) == Result(Code.SKIP)
+    assert lookup.asked == []
+
+
+# --- once more, and in the end -----------------------------------------------------------------
+
+
+def serving(lookup: FakeLookup, args: str = "{}") -> Pipeline:
+    """Make a pipeline of this plugin alone."""
+    handle = Handle()
+    handle.connect(lookup=lookup)
+    return make_pipeline(STICKY_ALONE % args, handle=handle)
+
+
+def patched(pipeline: Pipeline, pod: Document) -> Document:
+    verdict = pipeline.mutate(read_review(pod, userInfo=KUBEVIRT), now_ms=0)
+    assert verdict.code is Code.SUCCESS
+    made: Document = apply_patch(pod, patch(Pod.of(pod), verdict.edits))
+    return made
+
+
+def test_reinvocation_changes_nothing_more() -> None:
+    pipeline = serving(cluster(make_vm(RECORD)))
+    once = patched(pipeline, make_launcher())
+    assert patched(pipeline, once) == once
+    accepted = pipeline.validate(read_review(once, userInfo=KUBEVIRT), now_ms=0)
+    assert accepted == Verdict(Code.SUCCESS, (), [], [])
+
+
+def test_what_mutate_wrote_into_any_usual_pod_is_valid() -> None:
+    for vm in (make_vm(), make_vm(RECORD), make_vm({vms.STICKY: "false"})):
+        for pod in (make_launcher(), make_launcher({vms.EPHEMERAL_PROVISIONING: ""})):
+            for args in ("{}", "{affinity: preferred}"):
+                pipeline = serving(cluster(vm), args)
+                review = read_review(patched(pipeline, pod), userInfo=KUBEVIRT)
+                assert pipeline.validate(review, now_ms=0).code is Code.SUCCESS
+
+
+LOST = (
+    "%s is not in the pod of a VM that needs it; another mutating webhook removed it, or the VM "
+    "was changed just now, and then KubeVirt's next try works"
+)
+BOTH = 'finalizer holdfast.dev/sticky and required node affinity "metadata.name In [node-1]"'
+
+
+def test_pod_that_lost_all_of_it_is_refused() -> None:
+    result = validate(sticky(cluster(make_vm(RECORD))), make_launcher())
+    assert result == Result(Code.REFUSE, (), LOST % BOTH)
+
+
+def test_pod_that_lost_the_pin_in_one_term_is_refused() -> None:
+    pod = patched(serving(cluster(make_vm(RECORD))), make_launcher())
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    terms.append({"matchExpressions": [{"key": "a", "operator": "Exists"}]})
+
+    result = validate(sticky(cluster(make_vm(RECORD))), pod)
+    assert result.reason == LOST % 'required node affinity "metadata.name In [node-1]"'
+
+
+def test_vm_that_was_given_another_node_meanwhile_is_not_let_through_to_the_old_one() -> None:
+    pod = patched(serving(cluster(make_vm(RECORD))), make_launcher())
+    other = {**RECORD, vms.STICKY_NODE: "node-2"}
+    result = validate(sticky(cluster(make_vm(other))), pod)
+    assert result.reason == LOST % 'required node affinity "metadata.name In [node-2]"'
+
+
+def test_preference_may_be_lost_but_not_the_finalizer() -> None:
+    plugin = sticky(cluster(make_vm(RECORD)), affinity="preferred")
+    assert validate(plugin, make_launcher(finalizers=[vms.STICKY])).code is Code.SUCCESS
+    assert validate(plugin, make_launcher()).reason == LOST % "finalizer holdfast.dev/sticky"
+
+
+def test_others_finalizers_stay() -> None:
+    pod = make_launcher(finalizers=["example.com/x"])
+    made = patched(serving(cluster(make_vm())), pod)
+    assert made["metadata"]["finalizers"] == ["example.com/x", vms.STICKY]
+
+
+def test_failure_has_the_plugins_name() -> None:
+    with pytest.raises(PluginFailedError, match="plugin 'sticky' failed in mutate: HandleError"):
+        make_pipeline().mutate(read_review(make_launcher(), userInfo=KUBEVIRT), now_ms=0)
+
+
+# --- whom it concerns --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(make_pod(), False, id="a pod"),
+        pytest.param(make_pod({"delay": "15"}), False, id="a pod that asks for something else"),
+        pytest.param(make_launcher(), True, id="a launcher pod"),
+        *(
+            pytest.param(pod, not name.startswith(("an owner", "a hotplug", "labels")), id=name)
+            for name, (pod, _) in FORGERIES.items()
+        ),
+    ],
+)
+def test_pods_of_vmis_alone_may_block(pod: Document, expected: bool) -> None:
+    assert make_pipeline().may_block(Pod.of(pod)) is expected
+
+
+def test_match_is_about_pods_and_not_about_templates() -> None:
+    plugin = Sticky(StickyArgs())
+    assert plugin.match("object.spec.template") == "false"
+    assert plugin.match("object") == (
+        "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, "
+        "has(owner.controller) && owner.controller && owner.kind == 'VirtualMachineInstance' && "
+        "owner.apiVersion.startsWith('kubevirt.io/'))"
+    )
+
+
+def test_other_namespaces_are_not_even_sent_where_some_are_named() -> None:
+    plugin = Sticky(StickyArgs(namespaces=("a", "b")))
+    everywhere = Sticky(StickyArgs()).match("object")
+    assert plugin.match("object") == f"{everywhere} && request.namespace in ['a', 'b']"
+    assert plugin.match("object.spec.template") == "false"
+    for namespace, expected in (("a", True), ("b", True), ("c", False), ("", True)):
+        assert plugin.concerns(Pod.of(make_launcher(namespace=namespace))) is expected
+
+
+def test_controller_stands_wherever_it_stands_among_the_owners() -> None:
+    others = [owner_of("Deployment", "d", "u", api_version="apps/v1", controller=False)]
+    launcher = Pod.of(make_launcher(owners=[*others, owner_of(vms.VMI, "vm", VMI_UID)]))
+    found = vms.controller_of(launcher.metadata, vms.VMI)
+    assert found is not None
+    assert found.uid == VMI_UID
+    assert vms.controller_of(Metadata(), vms.VMI) is None
+
+
+# --- the VM itself, as it is written -----------------------------------------------------------
+
+KIND = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
+NO_ANSWER = (
+    'metadata: annotation holdfast.dev/sticky: "%s" is neither "true" nor "false"; '
+    "write one of them"
+)
+NO_NODE = (
+    'metadata: annotation %s: "%s" is no node\'s name; correct it, or remove it to let the VM '
+    "start anywhere"
+)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "args", "expected"),
+    [
+        pytest.param(None, "{}", [], id="none"),
+        pytest.param({vms.STICKY: "true", **RECORD}, "{}", [], id="good ones"),
+        pytest.param({vms.STICKY: "false", vms.STICKY_NODE: ""}, "{}", [], id="good ones too"),
+        pytest.param({vms.STICKY: "True"}, "{}", [NO_ANSWER % "True"], id="True"),
+        pytest.param({vms.STICKY: ""}, "{}", [NO_ANSWER % ""], id="empty"),
+        pytest.param(
+            {vms.STICKY_NODE: "Node 1"}, "{}", [NO_NODE % (vms.STICKY_NODE, "Node 1")], id="no name"
+        ),
+        pytest.param(
+            {vms.STICKY: "no", vms.STICKY_NODE: "_"},
+            "{}",
+            [NO_ANSWER % "no" + "; " + (NO_NODE % (vms.STICKY_NODE, "_"))[len("metadata: ") :]],
+            id="both",
+        ),
+        pytest.param(
+            {LEGACY: "_"}, f"{{nodeAnnotation: {LEGACY}}}", [NO_NODE % (LEGACY, "_")], id="legacy"
+        ),
+        pytest.param({LEGACY: "_"}, "{}", [], id="another key"),
+    ],
+)
+def test_vm_is_checked_where_it_is_written(
+    annotations: Mapping[str, str] | None, args: str, expected: list[str]
+) -> None:
+    review = read_review(make_vm(annotations), kind=KIND)
+    verdict = serving(FakeLookup(), args).validate(review, now_ms=0)
+    assert list(verdict.reasons) == expected
+    assert (verdict.code is Code.REFUSE) == bool(expected)
+
+
+def test_only_what_an_update_changes_is_checked() -> None:
+    """Or the controller could record nothing on a VM that was let through with a bad value."""
+    old = make_vm({vms.STICKY: "maybe"})
+    new = make_vm({vms.STICKY: "maybe", **RECORD})
+    review = read_review(new, kind=KIND, operation="UPDATE", old=old)
+    assert serving(FakeLookup()).validate(review, now_ms=0).code is Code.SUCCESS
+
+    worse = read_review(make_vm({vms.STICKY: "no"}), kind=KIND, operation="UPDATE", old=old)
+    assert serving(FakeLookup()).validate(worse, now_ms=0).reasons == [NO_ANSWER % "no"]
+
+
+def test_other_workloads_have_no_such_annotations() -> None:
+    deployment = {"metadata": {"name": "web", "annotations": {vms.STICKY: "maybe"}}}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    review = read_review(deployment, kind=kind)
+    assert serving(FakeLookup()).validate(review, now_ms=0).code is Code.SUCCESS
+
+
+def test_template_and_vm_are_told_of_together() -> None:
+    vm = make_vm({vms.STICKY: "maybe"})
+    vm["spec"]["template"]["metadata"] = {"annotations": {"delay": "soon"}}
+    verdict = make_pipeline().validate(read_review(vm, kind=KIND), now_ms=0)
+    template, own = verdict.reasons
+    assert template.startswith('spec.template.metadata: annotation delay: "soon"')
+    assert own == NO_ANSWER % "maybe"
+
+
+def test_vms_are_sent_for_their_own_annotations() -> None:
+    pipeline = serving(FakeLookup())
+    assert conditions.asks(pipeline, "object.spec.template") == (
+        "(request.kind.kind == 'VirtualMachine' && has(object.metadata.annotations) && "
+        "('holdfast.dev/sticky' in object.metadata.annotations || "
+        "'holdfast.dev/sticky-node' in object.metadata.annotations))"
+    )
+    assert conditions.changes(pipeline, "object.spec.template") == (
+        "request.kind.kind == 'VirtualMachine' && ("
+        "object.?metadata.?annotations[?'holdfast.dev/sticky'] != "
+        "oldObject.?metadata.?annotations[?'holdfast.dev/sticky'] || "
+        "object.?metadata.?annotations[?'holdfast.dev/sticky-node'] != "
+        "oldObject.?metadata.?annotations[?'holdfast.dev/sticky-node'])"
+    )
+    assert conditions.asks(pipeline, "object.spec.jobTemplate.spec.template") == "false"
+
+
+# --- arguments and start -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        pytest.param(
+            {"node_annotation": "a b"},
+            'nodeAnnotation: "a b" is no annotation key; write one such as example.com/sticky-node',
+            id="no key",
+        ),
+        pytest.param(
+            {"node_annotation": "holdfast.dev/sticky"},
+            "nodeAnnotation: 'holdfast.dev/sticky' has another meaning; choose another",
+            id="a key of ours",
+        ),
+        pytest.param(
+            {"namespaces": ("a", "B")},
+            'namespaces[1]: "B" is no namespace\'s name; write one such as default',
+            id="no namespace",
+        ),
+        pytest.param(
+            {"account": ""},
+            "account: is empty; name the account that KubeVirt's virt-controller creates pods by",
+            id="nobody",
+        ),
+    ],
+)
+def test_arguments_that_make_no_sense(args: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Sticky(StickyArgs(**args))
+    assert str(caught.value) == expected
+
+
+IDLE = "plugin sticky: this cluster has no KubeVirt; idle until it is installed"
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [
+        pytest.param([], [], id="with KubeVirt"),
+        pytest.param([status_error(404)], [IDLE], id="without"),
+    ],
+)
+def test_start_says_once_where_there_is_no_kubevirt(
+    failures: list[Exception], expected: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "holdfast.plugins")
+    lookup = FakeLookup()
+    lookup.failures.extend(failures)
+    sticky(lookup).started()
+    assert lookup.asked == ["/apis/kubevirt.io/v1"]
+    assert [record.getMessage() for record in caplog.records] == expected
+
+
+def test_start_that_cannot_look_around_raises() -> None:
+    lookup = FakeLookup()
+    lookup.failures.append(status_error(503))
+    with pytest.raises(ClusterError):
+        sticky(lookup).started()
+
+
+def test_pods_of_a_cluster_without_kubevirt_need_no_lookup() -> None:
+    lookup = FakeLookup()
+    handle = Handle()
+    handle.connect(lookup=lookup)
+    pipeline = make_pipeline(handle=handle)
+    for pod in (make_pod({"delay": "15"}), make_pod({"type": "space"}), make_pod()):
+        verdict = pipeline.mutate(read_review(copy.deepcopy(pod)), now_ms=0)
+        assert verdict.code is Code.SUCCESS
+    assert lookup.asked == []

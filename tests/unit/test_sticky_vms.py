@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from webhook import sticky_vms, vms
+from webhook.inspection import NodeState
+from webhook.sticky_vms import StickyVm
+from webhook.vms import Instance, StickyArgs, VirtualMachine
+
+NODE, UID = vms.STICKY_NODE, vms.STICKY_NODE_UID
+ARGS = StickyArgs()
+
+
+def vm(**annotations: str) -> VirtualMachine:
+    written = {key: annotations[name] for name, key in KEYS.items() if name in annotations}
+    metadata = {"namespace": "shop", "name": "db", "uid": "vm-1", "annotations": written}
+    return msgspec.convert({"metadata": metadata}, VirtualMachine)
+
+
+KEYS = {"node": NODE, "uid": UID, "sticky": vms.STICKY}
+
+
+def vmi(owner: str = "vm-1") -> Instance:
+    reference = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "name": "db",
+        "uid": owner,
+        "controller": True,
+    }
+    metadata = {"name": "db", "namespace": "shop", "ownerReferences": [reference]}
+    return msgspec.convert({"metadata": metadata, "status": {"nodeName": "node-1"}}, Instance)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "node", "sticks", "remark"),
+    [
+        pytest.param({}, "", True, "", id="nothing recorded"),
+        pytest.param({"node": "n", "uid": "vm-1"}, "n", True, "", id="recorded"),
+        pytest.param({"node": "n"}, "n", True, "set by a person", id="by a person"),
+        pytest.param({"node": "n", "uid": "vm-0"}, "", True, "another VM's", id="a clone"),
+        pytest.param({"sticky": "false"}, "", False, "", id="opted out"),
+    ],
+)
+def test_described(annotations: dict[str, str], node: str, sticks: bool, remark: str) -> None:
+    one = sticky_vms.described(vm(**annotations), vmi(), ARGS)
+    assert (one.node, one.sticks, one.runs_on) == (node, sticks, "node-1")
+    assert remark in one.remark
+    assert bool(remark) == bool(one.remark)
+
+
+def test_an_instance_of_another_vm_does_not_count() -> None:
+    assert sticky_vms.described(vm(), vmi("vm-0"), ARGS).runs_on == ""
+    assert sticky_vms.described(vm(), None, ARGS).runs_on == ""
+
+
+ONE = StickyVm("shop", "db", "node-1", sticks=True, runs_on="node-2", remark="r")
+
+
+def test_row_and_document() -> None:
+    assert sticky_vms.row(ONE) == ["db", "node-1", "yes", "node-2"]
+    assert sticky_vms.row(ONE, wide=True, namespace=True) == [
+        "shop", "db", "node-1", "yes", "node-2", "r",
+    ]  # fmt: skip
+    assert sticky_vms.documents([ONE])["items"][0]["runsOn"] == "node-2"
+
+
+def told(state: NodeState | None = None, args: StickyArgs = ARGS, **changes: Any) -> str:
+    return "\n".join(sticky_vms.shown(replace(ONE, **changes), state, args))
+
+
+def test_shown() -> None:
+    assert told(NodeState("node-1")) == (
+        "runs on node-2\ncomes back to node-1\nr\nnode-1: takes pods"
+    )
+    assert "node-1: cordoned" in told(NodeState("node-1", "cordoned"))
+    assert "comes, if that can be, back" in told(args=StickyArgs(affinity="preferred"))
+    assert "no node is recorded" in told(node="")
+    assert "it says holdfast.dev/sticky: false" in told(sticks=False)
+    assert "does not say" in told(sticks=False, args=StickyArgs(select="annotated"))
+    assert "does not run" in told(runs_on="")
+
+
+def test_a_record_is_for_this_vm_alone() -> None:
+    assert sticky_vms.record(vm(), "node-3", ARGS) == {
+        "metadata": {"uid": "vm-1", "annotations": {NODE: "node-3", UID: "vm-1"}}
+    }
+    assert sticky_vms.record(vm(), None, StickyArgs(node_annotation="a/b")) == {
+        "metadata": {"uid": "vm-1", "annotations": {"a/b": None, UID: "vm-1"}}
+    }

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from webhook.work_queue import WorkQueue
+
+A, B = ("default", "a"), ("default", "b")
+
+
+def test_keys_come_up_in_the_order_of_their_times() -> None:
+    queue = WorkQueue()
+    queue.put(A, 2.0)
+    queue.put(B, 1.0)
+
+    assert queue.next_at() == 1.0
+    assert [queue.take(2.0), queue.take(2.0), queue.take(2.0)] == [B, A, None]
+    assert queue.under_way == 2
+
+
+def test_key_whose_time_has_not_come_stays() -> None:
+    queue = WorkQueue()
+    queue.put(A, 2.0)
+
+    assert queue.take(1.9) is None
+    assert len(queue) == 1
+
+
+def test_earlier_time_counts() -> None:
+    queue = WorkQueue()
+    queue.put(A, 5.0)
+    queue.put(A, 1.0)
+    queue.put(A, 3.0)
+
+    assert queue.take(1.0) == A
+    queue.finish(A)
+    assert queue.take(9.0) is None
+
+
+def test_key_that_is_put_while_it_is_under_way_comes_up_once_more_afterwards() -> None:
+    queue = WorkQueue()
+    queue.put(A)
+    assert queue.take(0.0) == A
+    queue.put(A)
+    queue.put(A)
+    assert queue.take(0.0) is None
+    assert queue.next_at() == float("inf")
+
+    queue.finish(A)
+    assert queue.take(0.0) == A
+    queue.finish(A)
+    assert queue.take(0.0) is None
+    assert queue.under_way == 0
