@@ -1,88 +1,166 @@
-"""The servers that are compared. `python -m bench.servers NAME CERTIFICATE KEY READY_FILE`."""
+"""The admission servers that are compared, each as a process of its own."""
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
-from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
+import psutil
 
-from bench.app import BareBridge, make_bridge, make_flask
-from webhook import gunicorn_conf
-from webhook.settings import KEEPALIVE, ServerSettings
+from bench.peers import build
+from certs import authority
+from controlplane.ports import free_ports
 
+OURS, GO, KOPF, FLASK = "Holdfast", "controller-runtime", "kopf", "Flask on gthread"
+GTHREAD_THREADS = 4
+"""As many as the connections that are measured."""
+START_SECONDS, STOP_SECONDS = 60.0, 20.0
 
-@dataclass(frozen=True)
-class Files:
-    """What a server is started with, and the file in which it tells its address."""
-
-    certfile: Path
-    keyfile: Path
-    ready_file: Path
+_ROOT = Path(__file__).resolve().parent.parent
 
 
-class Stock(BaseApplication):  # type: ignore[misc]
-    """gunicorn as it comes, one worker, keep-alive as long as Holdfast's."""
-
-    def __init__(self, make_app: Callable[[], object], files: Files, **settings: Any) -> None:
-        self._make_app = make_app
-        self._files = files
-        self._settings = settings
-        super().__init__()
-
-    def load_config(self) -> None:
-        """Set what all stock servers have in common, and this one's own."""
-        common = {
-            "bind": "127.0.0.1:0",
-            "certfile": str(self._files.certfile),
-            "keyfile": str(self._files.keyfile),
-            "keepalive": int(KEEPALIVE),
-            "control_socket_disable": True,
-            "loglevel": "warning",
-            "when_ready": self._tell_address,
-        }
-        for name, value in {**common, **self._settings}.items():
-            self.cfg.set(name, value)
-
-    def load(self) -> object:
-        """Make the application, in the worker."""
-        return self._make_app()
-
-    def _tell_address(self, arbiter: Arbiter) -> None:
-        host, port = arbiter.LISTENERS[0].getsockname()
-        self._files.ready_file.write_text(f"{host}:{port}", encoding="utf-8")
+class BenchError(Exception):
+    """Something that is measured did not do what it should."""
 
 
-def _holdfast(make_app: Callable[[], Any]) -> Callable[[Files], None]:
-    def run(files: Files) -> None:
-        gunicorn_conf.run(
-            make_app,
-            ServerSettings(
-                host="127.0.0.1",
-                port=0,
-                certfile=files.certfile,
-                keyfile=files.keyfile,
-                ready_file=files.ready_file,
-            ),
-        )
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What the servers show, and by which CA it is trusted."""
 
-    return run
+    folder: Path
+    ca: bytes
 
+    @property
+    def cert(self) -> str:
+        """The certificate's path."""
+        return str(self.folder / "tls.crt")
 
-def _stock(make_app: Callable[[], object], **settings: Any) -> Callable[[Files], None]:
-    return lambda files: Stock(make_app, files, **settings).run()
+    @property
+    def key(self) -> str:
+        """The key's path."""
+        return str(self.folder / "tls.key")
 
 
-SERVERS: dict[str, Callable[[Files], None]] = {
-    "Holdfast, Flask": _holdfast(make_bridge),
-    "stock asgi, bridge, Flask": _stock(make_bridge, worker_class="asgi"),
-    "stock gthread 8, Flask": _stock(make_flask, worker_class="gthread", threads=8),
-    "Holdfast, bare ASGI": _holdfast(BareBridge),
-}
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that runs."""
 
-if __name__ == "__main__":
-    SERVERS[sys.argv[1]](Files(*map(Path, sys.argv[2:5])))
+    name: str
+    port: int
+    process: psutil.Process
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """All its processes."""
+        return [self.process, *self.process.children(recursive=True)]
+
+    def cpu_seconds(self) -> float:
+        """Tell the CPU that it has used so far."""
+        return cpu_seconds(self.processes)
+
+    def pss_mb(self) -> float:
+        """Tell its memory in MiB, what its processes share counted once."""
+        return sum(process.memory_full_info().pss for process in self.processes) / 2**20
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    """Add up the CPU of some processes, in seconds."""
+    times = [process.cpu_times() for process in processes]
+    return sum(one.user + one.system for one in times)
+
+
+def certificate(folder: Path) -> Certificate:
+    """Write a certificate for 127.0.0.1 and its key."""
+    now = datetime.now(UTC)
+    ca = authority.new_ca("bench", now=now)
+    pair = authority.issue(ca, common_name="bench", now=now, ip_addresses=["127.0.0.1"])
+    (folder / "tls.crt").write_bytes(pair.certificate)
+    (folder / "tls.key").write_bytes(pair.key)
+    return Certificate(folder, ca.certificate)
+
+
+def commands(shown: Certificate, port: int, kubeconfig: Path) -> dict[str, Sequence[str]]:
+    """Say how each server is started on a port."""
+    python = str(build.interpreter(lambda _: None))
+    gunicorn = [python, "-m", "gunicorn", "--chdir", str(build.PYTHON), "--log-level=warning"]
+    gunicorn += ["--worker-class=gthread", f"--threads={GTHREAD_THREADS}", "--keep-alive=95"]
+    gunicorn += [f"--bind=127.0.0.1:{port}", f"--certfile={shown.cert}", f"--keyfile={shown.key}"]
+    kopf = [python, "-m", "kopf", "run", "--quiet", "--standalone", "--all-namespaces"]
+    return {
+        OURS: holdfast(shown, port, kubeconfig),
+        GO: [
+            str(build.binary(build.CONTROLLER_RUNTIME)),
+            f"-port={port}",
+            f"-cert={shown.cert}",
+            f"-key={shown.key}",
+        ],
+        KOPF: [*kopf, str(build.PYTHON / "kopf_webhook.py")],
+        FLASK: [*gunicorn, "--no-control-socket", "flask_webhook:app"],
+    }
+
+
+def holdfast(
+    shown: Certificate, port: int, kubeconfig: Path, config: Path | None = None
+) -> list[str]:
+    """Say how Holdfast's own server is started."""
+    command = [sys.executable, "-m", "webhook", "serve", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--cert", shown.cert, "--key", shown.key]
+    command += ["--kubeconfig", str(kubeconfig), "--log-level", "warning"]
+    return [*command, *([] if config is None else ["--config", str(config)])]
+
+
+@contextmanager
+def running(
+    names: Sequence[str], shown: Certificate, kubeconfig: Path, *, core: int | None = None
+) -> Iterator[list[Server]]:
+    """Run several servers for as long as the context lasts, all on one core if so asked."""
+    with ExitStack() as stack:
+        servers = []
+        for name in names:
+            port = free_ports(1)[0]
+            pinned = [] if core is None else ["taskset", "-c", str(core)]
+            command = [*pinned, *commands(shown, port, kubeconfig)[name]]
+            environment = {
+                "KUBECONFIG": str(kubeconfig),
+                "PEER_PORT": str(port),
+                "PEER_CERT": shown.cert,
+                "PEER_KEY": shown.key,
+            }
+            servers.append(stack.enter_context(serving(name, port, command, environment)))
+        yield servers
+
+
+@contextmanager
+def serving(
+    name: str, port: int, command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run a server, and wait until it listens. Raises BenchError when it does not."""
+    given = {**os.environ, **(environment or {})}
+    process = subprocess.Popen(command, cwd=_ROOT, env=given, stdin=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + START_SECONDS
+        while not _listens(port):
+            if process.poll() is not None or time.monotonic() > end:
+                raise BenchError(f"{name} did not start; see its message above")
+            time.sleep(0.05)
+        yield Server(name, port, psutil.Process(process.pid))
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,77 @@
+"""The API server's own word on when it received and answered a request: its audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+
+class _Object(msgspec.Struct, frozen=True):
+    namespace: str = ""
+    name: str = ""
+    resource: str = ""
+    subresource: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    code: int = 0
+
+
+class Event(msgspec.Struct, rename="camel"):
+    """A request that was answered; times are the API server's."""
+
+    verb: str
+    user_agent: str = ""
+    stage: str = ""
+    object_ref: _Object = _Object()
+    response_status: _Status = _Status()
+    request_received_timestamp: datetime | None = None
+    stage_timestamp: datetime | None = None
+
+    @property
+    def received(self) -> float:
+        """When it came in, in seconds since 1970."""
+        assert self.request_received_timestamp is not None  # noqa: S101 - every event has it
+        return self.request_received_timestamp.timestamp()
+
+    @property
+    def answered(self) -> float:
+        """When it was answered, in seconds since 1970."""
+        assert self.stage_timestamp is not None  # noqa: S101 - every event has it
+        return self.stage_timestamp.timestamp()
+
+
+_EVENT = msgspec.json.Decoder(Event)
+
+
+def releases(log: Path, namespace: str) -> list[Event]:
+    """Give the patches of a namespace's pods that succeeded."""
+    return [
+        event
+        for event in _events(log, namespace)
+        if event.verb == "patch"
+        and event.object_ref.resource == "pods"
+        and event.response_status.code == 200
+    ]
+
+
+def bindings(log: Path, namespace: str) -> list[Event]:
+    """Give the bindings of a namespace's pods to nodes."""
+    return [
+        event
+        for event in _events(log, namespace)
+        if event.object_ref.subresource == "binding" and event.response_status.code == 201
+    ]
+
+
+def _events(log: Path, namespace: str) -> Iterator[Event]:
+    wanted = f'"namespace":"{namespace}"'.encode()
+    with log.open("rb") as lines:
+        for line in lines:
+            if wanted in line and line.endswith(b"\n"):  # the last may still grow
+                event = _EVENT.decode(line)
+                if event.stage == "ResponseComplete" and event.object_ref.namespace == namespace:
+                    yield event

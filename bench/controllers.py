@@ -1,0 +1,86 @@
+"""Holdfast's controller as a process of its own, and what it says of itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from bench.servers import STOP_SECONDS, BenchError, cpu_seconds
+from controlplane.ports import free_ports
+
+START_SECONDS = 120.0
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A controller that runs."""
+
+    process: psutil.Process
+    port: int
+
+    def cpu_seconds(self) -> float:
+        """Tell the CPU that it has used so far."""
+        return cpu_seconds([self.process])
+
+    def rss_mb(self) -> float:
+        """Tell its memory in MiB."""
+        return float(self.process.memory_info().rss) / 2**20
+
+    def peak_rss_mb(self) -> float:
+        """Tell the most memory that it has ever had, in MiB."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text("ascii")
+        line = next(one for one in status.splitlines() if one.startswith("VmHWM:"))
+        return int(line.split()[1]) / 2**10
+
+    def is_synced(self) -> bool:
+        """Tell whether it knows all held pods."""
+        try:
+            self._ask("/readyz")
+        except OSError:
+            return False
+        return True
+
+    def metric(self, name: str) -> float:
+        """Read one of its metrics; all series of that name added up."""
+        lines = self._ask("/metrics").splitlines()
+        found = [line for line in lines if line.partition(" ")[0].partition("{")[0] == name]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
+    def _ask(self, path: str) -> str:
+        url = f"http://127.0.0.1:{self.port}{path}"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return str(answer.read(), "utf-8")
+
+
+@contextmanager
+def controlling(kubeconfig: Path) -> Iterator[Controller]:
+    """Run a controller, and wait until it knows all held pods. Raises BenchError."""
+    port = free_ports(1)[0]
+    command = [sys.executable, "-m", "webhook", "controller", "--kubeconfig", str(kubeconfig)]
+    command += ["--health-host", "127.0.0.1", "--health-port", str(port)]
+    command += ["--log-level", "warning"]
+    process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL)
+    try:
+        controller = Controller(psutil.Process(process.pid), port)
+        end = time.monotonic() + START_SECONDS
+        while not controller.is_synced():
+            if process.poll() is not None or time.monotonic() > end:
+                raise BenchError("the controller did not start; see its message above")
+            time.sleep(0.02)
+        yield controller
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

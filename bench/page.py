@@ -1,0 +1,125 @@
+"""The performance page: its figures, plots and reckoning, made of bench/results.json alone."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench import results
+from bench.peers import build
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "performance.md"
+PLOTS = PAGE.with_name("performance")
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+PODS, NODES = 150_000, 5_000
+"""What Kubernetes documents as the limits of one cluster."""
+
+_CAPTIONS = {
+    "cpu-cpu_us": "CPU of a review, server by server",
+    "cpu-p99_ms": "p99 of a review",
+    "throughput-per_second": "reviews a second on one core",
+    "creation": "time of a pod's creation",
+    "lateness": "lateness of releases",
+    "burst-per_second": "releases a second in a burst",
+}
+
+Known = Mapping[str, Any]
+
+
+def write(known: Known) -> None:
+    """Draw the plots, and write the page's measured part."""
+    python = str(build.interpreter(lambda _: None))
+    script = str(Path(__file__).with_name("plots.py"))
+    subprocess.run([python, script, str(results.RESULTS), str(PLOTS)], check=True)
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{measured(known)}\n{END}{after}", "utf-8")
+
+
+def measured(known: Known) -> str:
+    """Write the measured part."""
+    lines = [*_machine(known), *_bars(known), *_servers(known), *_plots(), *_reckoning(known)]
+    return "\n".join(lines) + "\n"
+
+
+def _machine(known: Known) -> Iterator[str]:
+    told = known.get("machine", {})
+    facts = ", ".join(f"{name} {value}" for name, value in told.items())
+    yield f"Measured on: {facts or 'nothing yet'}."
+    yield ""
+
+
+def _bars(known: Known) -> Iterator[str]:
+    yield "| what | measured | 95 % interval | bar | met |"
+    yield "| --- | --- | --- | --- | --- |"
+    for bar in results.BARS:
+        value, ends = known.get(bar.key), known.get("intervals", {}).get(bar.key)
+        between = f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else ""
+        shown = "not yet" if value is None else f"{value:.3g}{bar.unit}"
+        met = "" if value is None else "yes" if bar.met(value, ends) else "**no**"
+        yield f"| {bar.what} | {shown} | {between} | {bar.shown()} | {met} |"
+    yield ""
+
+
+def _servers(known: Known) -> Iterator[str]:
+    medians = _details(known, "cpu").get("medians", {})
+    if not medians:
+        return
+    yield "| server | CPU of a review | p50 | p99 | reviews/s |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name, one in medians.items():
+        yield (
+            f"| {name} | {one['cpu_us']:.0f} µs | {one['p50_ms']:.2f} ms | {one['p99_ms']:.2f} ms "
+            f"| {one['per_second']:.0f} |"
+        )
+    yield ""
+
+
+def _plots() -> Iterator[str]:
+    for name, caption in _CAPTIONS.items():
+        if (PLOTS / f"{name}.svg").exists():
+            yield f"![{caption}](performance/{name}.svg)"
+            yield ""
+
+
+def _reckoning(known: Known) -> Iterator[str]:
+    """Reckon for a cluster at Kubernetes' limits: what would be full first, and at what rate."""
+    cpu = _details(known, "cpu").get("medians", {}).get("Holdfast", {}).get("cpu_us")
+    burst = _details(known, "burst").get("medians", {}).get("holdfast")
+    times = _details(known, "latency").get("medians_ms", {}).get("16 clients", {})
+    few, many = _memory(known)
+    if not (cpu and burst and times and many):
+        return
+    reviewed = 1e6 / (2 * cpu)
+    created = 16 / times["none"] * 1e3
+    rates = {
+        "the API server, creating pods without any webhook on this machine": created,
+        "one replica of the admission server on one core, at two reviews a pod": reviewed,
+        "the controller's releases in a burst": burst,
+    }
+    yield f"### At Kubernetes' limits: {PODS:,} pods, {NODES:,} nodes"
+    yield ""
+    for what, rate in sorted(rates.items(), key=lambda one: one[1]):
+        yield f"- {what}: {rate:,.0f} a second, so {PODS / rate / 60:.1f} min for all pods."
+    first = min(rates, key=lambda one: rates[one])
+    memory = few + (many - few) * PODS / 100_000
+    yield f"- The controller's memory with all of them held: about {memory:.0f} MiB."
+    yield ""
+    yield (
+        f"What is full first is {first}. Nodes cost Holdfast nothing: it reads none. Beyond one "
+        "cluster nothing is shared, since each cluster has its own server and controller: a "
+        "thousand clusters have a thousand times these rates."
+    )
+
+
+def _memory(known: Known) -> tuple[float, float]:
+    """Give the controller's memory in MiB with none held, and with 100,000."""
+    details = _details(known, "scale")
+    return details.get("empty_rss_mb", 0.0), known.get("scale_rss_mb", 0.0)
+
+
+def _details(known: Known, row: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = known.get(results.DETAILS, {}).get(row, {})
+    return found

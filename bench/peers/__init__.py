@@ -1,0 +1,1 @@
+"""The usual ways to do what Holdfast does, and how they are built."""

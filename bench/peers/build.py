@@ -1,0 +1,79 @@
+"""Building the peers: the Go ones into the user's cache, the Python ones into a venv there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from controlplane import cache, ensure
+from controlplane.modules import ModuleSet
+from controlplane.progress import Report, Step
+
+HERE = Path(__file__).resolve().parent
+PYTHON = HERE / "python"
+"""The peers in Python; what they need is not of the product, so it is in a venv of its own."""
+
+CONTROLLER_RUNTIME, CLIENT_GO, SCHEDULER = "controller-runtime", "client-go", "delay-scheduler"
+_FOLDERS: Mapping[str, str] = MappingProxyType(
+    {
+        CONTROLLER_RUNTIME: "controller_runtime",
+        CLIENT_GO: "client_go",
+        SCHEDULER: "delay_scheduler",
+    }
+)
+_LANDMARKS: Mapping[str, str] = MappingProxyType(
+    {
+        CONTROLLER_RUNTIME: "sigs.k8s.io/controller-runtime",
+        CLIENT_GO: "k8s.io/client-go",
+        SCHEDULER: "k8s.io/kubernetes",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnModule(ModuleSet):
+    """A Go program of the bench's own: its source decides about the cache as well."""
+
+    def key(self) -> str:
+        """Tell the cache folder's name."""
+        source = [path.read_bytes() for path in sorted(self.folder.glob("*.go"))]
+        return f"{ModuleSet.key(self)}-{cache.digest(source)}"
+
+
+def binary(name: str) -> Path:
+    """Give a Go peer's binary, building it where it is missing. Raises ControlPlaneError."""
+    modules = OwnModule(
+        name=f"peer-{name}",
+        folder=HERE / _FOLDERS[name],
+        packages={name: f"bench/{name}"},
+        landmark=_LANDMARKS[name],
+        tags=("selinux", "notest") if name == SCHEDULER else (),
+        ldflags=("-s", "-w"),
+    )
+    return ensure(modules=modules) / name
+
+
+def interpreter(report: Report) -> Path:
+    """Give the Python of the bench's own venv, made where it is missing."""
+    wanted = HERE.parent / "requirements.txt"
+    folder = cache.root() / f"bench-python-{cache.digest([wanted.read_bytes()])}"
+    made = folder / "bin" / "python"
+    with cache.locked(folder.with_suffix(".lock")):
+        if not (folder / "ready").exists():
+            report(Step("installing the Python peers, and what draws the plots"))
+            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+            pip: list[str | Path] = [
+                made,
+                "-m",
+                "pip",
+                "--quiet",
+                "--disable-pip-version-check",
+                "install",
+            ]
+            subprocess.run([*pip, "--require-hashes", "-r", wanted], check=True)
+            (folder / "ready").touch()
+    return made

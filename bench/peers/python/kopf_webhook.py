@@ -1,0 +1,45 @@
+"""The same webhook on kopf. `kopf run`; the environment says where it listens and with what."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import kopf  # type: ignore[import-not-found]
+
+ANNOTATION, GATE = "delay", "holdfast.dev/delay"
+
+
+@kopf.on.startup()  # type: ignore[untyped-decorator]
+async def configure(settings: Any, **_: Any) -> None:
+    """Serve where the bench says; it registers the webhook itself."""
+    settings.admission.server = kopf.WebhookServer(
+        addr="127.0.0.1",
+        port=int(os.environ["PEER_PORT"]),
+        certfile=os.environ["PEER_CERT"],
+        pkeyfile=os.environ["PEER_KEY"],
+    )
+    settings.admission.managed = None
+
+
+@kopf.on.mutate("pods", id="mutate")  # type: ignore[untyped-decorator]
+async def mutate(
+    annotations: Mapping[str, str], spec: Mapping[str, Any], patch: Any, **_: Any
+) -> None:
+    """Add the gate. Async, so that kopf hands nothing to a thread."""
+    if _seconds(annotations) > 0:
+        patch.spec["schedulingGates"] = [*spec.get("schedulingGates", ()), {"name": GATE}]
+
+
+@kopf.on.validate("pods", id="validate")  # type: ignore[untyped-decorator]
+async def validate(annotations: Mapping[str, str], **_: Any) -> None:
+    """Refuse what is no number."""
+    _seconds(annotations)
+
+
+def _seconds(annotations: Mapping[str, str]) -> int:
+    try:
+        return int(annotations.get(ANNOTATION, "0"))
+    except ValueError as exc:
+        raise kopf.AdmissionError(f"annotation {ANNOTATION}: {exc}") from None

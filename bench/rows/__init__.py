@@ -1,0 +1,1 @@
+"""What is measured: each module measures one thing and gives its figures."""

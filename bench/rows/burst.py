@@ -1,0 +1,89 @@
+"""A burst, all pods due in the same second: how many are released in a second."""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from bench import audit, stats
+from bench.controllers import controlling
+from bench.peers import build
+from bench.results import Outcome
+from bench.size import Size
+from bench.world import PATIENCE, World, held_pod, world
+from webhook import holds
+
+OURS, PEER = "holdfast", "client-go"
+FAR = {holds.DELAY_KEYS[0]: "24h"}
+LIST_SECONDS = 5.0
+"""What the peer has to list its pods before it begins."""
+QUIET_SECONDS = 2.0
+"""After a start or a deletion, for the cluster to come to rest."""
+
+
+def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+    """Compare the rates, in turns."""
+    rounds: dict[str, list[dict[str, float]]] = {OURS: [], PEER: []}
+    with world(audit=True) as there:
+        for turn in range(size.rounds):
+            sides = [(OURS, _ours), (PEER, _peer)]
+            for name, release in sides if turn % 2 else reversed(sides):
+                step(f"round {turn + 1} of {size.rounds}: {name}")
+                rounds[name].append(_turn(there, f"{name}-{turn}", size, release))
+    rates = {name: [one["per_second"] for one in found] for name, found in rounds.items()}
+    pair = rates[OURS], rates[PEER]
+    key = "burst_rate_vs_client_go"
+    details: dict[str, Any] = {"rounds": rounds}
+    details["medians"] = {name: statistics.median(rates[name]) for name in rates}
+    interval = stats.interval(stats.median_ratio, *pair)
+    return Outcome({key: stats.median_ratio(*pair)}, {key: interval}, details)
+
+
+def _turn(
+    there: World, name: str, size: Size, release: Callable[[World, str, int], float]
+) -> dict[str, float]:
+    """Release a namespace of pods; the API server's own times give the rate."""
+    there.namespace(name)
+    cpu_us = release(there, name, size.burst)
+    found = audit.releases(there.plane.audit_log, name)
+    there.clear(name)
+    time.sleep(QUIET_SECONDS)
+    span = max(one.answered for one in found) - min(one.received for one in found)
+    return {"per_second": len(found) / span, "cpu_us": cpu_us, "released": len(found)}
+
+
+def _ours(there: World, name: str, number: int) -> float:
+    """Have the controller release pods at their time; its CPU a release, in microseconds."""
+    with controlling(there.kubeconfig) as controller:
+        time.sleep(QUIET_SECONDS)
+        due = math.ceil(time.time() + there.lead(name, number))
+        at = datetime.fromtimestamp(due, UTC).isoformat()
+        there.create(name, [held_pod({holds.NOT_BEFORE: at})], number - 16)
+        there.until(lambda: controller.metric("holdfast_held_pods") == number)
+        time.sleep(max(0.0, due - 0.5 - time.time()))
+        before = controller.cpu_seconds()
+        there.until(lambda: controller.metric("holdfast_held_pods") == 0, step=0.5)
+        return (controller.cpu_seconds() - before) / number * 1e6
+
+
+def _peer(there: World, name: str, number: int) -> float:
+    """Have the program take the gates off; its CPU a release, in microseconds."""
+    there.create(name, [held_pod(FAR)], number - 16)
+    time.sleep(QUIET_SECONDS)
+    at = f"-at={int((time.time() + LIST_SECONDS) * 1e3)}"
+    command = [str(build.binary(build.CLIENT_GO)), f"-kubeconfig={there.kubeconfig}", at]
+    before = _children_cpu()
+    subprocess.run([*command, f"-namespace={name}"], check=True, timeout=PATIENCE)
+    return (_children_cpu() - before) / number * 1e6
+
+
+def _children_cpu() -> float:
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

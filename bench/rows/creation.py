@@ -1,0 +1,175 @@
+"""What a pod's creation costs through the real API server, way beside way."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import yaml
+
+from bench import reviews, stats
+from bench.peers import build
+from bench.results import Outcome
+from bench.same import text
+from bench.servers import GO, OURS, BenchError, Server, running
+from bench.size import Size
+from bench.world import Object, World, small_pod, world
+from webhook import wiring
+from webhook.registration import Registration, by_url
+
+CLIENTS = 16
+SETTLE_SECONDS = 0.3
+"""After the pods of one way are deleted, before the next is measured."""
+DELAY = {reviews.ANNOTATION: "3600"}
+
+NONE, BOTH, PEER, ALONE, CEL, UNCONCERNED = (
+    "none",
+    "holdfast",
+    "controller-runtime",
+    "holdfast-mutating",
+    "cel",
+    "unconcerned",
+)
+WAYS = (NONE, BOTH, PEER, ALONE, CEL, UNCONCERNED)
+"""Each in a namespace of its own, so that all are there at the same time."""
+
+Times = Mapping[str, list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """The cluster with all ways set up in it."""
+
+    there: World
+    holdfast: Server
+
+    def create(self, way: str, number: int, clients: int) -> float:
+        """Create pods one way, and give the mean time of one in milliseconds."""
+        pod = small_pod({} if way == UNCONCERNED else DELAY)
+        took = self.there.create(way, [pod], number, clients).mean_ms
+        self.there.clear(way)
+        time.sleep(SETTLE_SECONDS)
+        return took
+
+    def calls(self) -> float:
+        """Count the reviews that Holdfast has been asked for."""
+        return _calls(self.holdfast)
+
+
+def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+    """Compare what each way adds to a creation, at 16 clients and at one."""
+    with (
+        world() as there,
+        running([OURS, GO], there.certificate, there.kubeconfig) as (ours, peer),
+    ):
+        ways = _Ways(there, ours)
+        _set_up(there, ours, peer)
+        many = _rounds(ways, size, step, size.creations, CLIENTS)
+        one = _rounds(ways, size, step, max(4, size.creations // 4), 1)
+        before = ways.calls()
+        ways.create(UNCONCERNED, size.creations, CLIENTS)
+        calls = ways.calls() - before
+    figures = {"unconcerned_calls": calls, **_added(many)}
+    single = {f"one_client_{key}": value for key, value in _added(one).items()}
+    intervals = {
+        key: stats.interval(stats.ratio_of_medians, *pair) for key, pair in _pairs(many).items()
+    }
+    intervals["unconcerned_added_ratio"] = stats.interval(
+        stats.median_ratio, many[UNCONCERNED], many[NONE]
+    )
+    details: dict[str, Any] = {"rounds": {"16 clients": many, "1 client": one}, **single}
+    details["medians_ms"] = {
+        "16 clients": {way: statistics.median(many[way]) for way in WAYS},
+        "1 client": {way: statistics.median(one[way]) for way in WAYS},
+    }
+    return Outcome(figures, intervals, details)
+
+
+def _rounds(
+    ways: _Ways, size: Size, step: Callable[[str], None], number: int, clients: int
+) -> Times:
+    """Measure all ways in each round, in another order each time."""
+    took: dict[str, list[float]] = {way: [] for way in WAYS}
+    chance = random.Random(clients)  # noqa: S311 - an order, no secret
+    for turn in range(size.creation_rounds + 1):  # the first round warms everything up
+        for way in chance.sample(WAYS, len(WAYS)):
+            step(f"{clients} clients, round {turn} of {size.creation_rounds}: {way}")
+            one = ways.create(way, number, clients)
+            if turn:
+                took[way].append(one)
+    return took
+
+
+def _pairs(times: Times) -> dict[str, tuple[list[float], list[float]]]:
+    """Pair the times that were added, round by round."""
+    added = {
+        way: [one - none for one, none in zip(times[way], times[NONE], strict=True)] for way in WAYS
+    }
+    return {
+        "added_latency_vs_controller_runtime": (added[BOTH], added[PEER]),
+        "added_latency_vs_cel": (added[BOTH], added[CEL]),
+        "added_latency_mutating_only_vs_cel": (added[ALONE], added[CEL]),
+    }
+
+
+def _added(times: Times) -> dict[str, float]:
+    found = {key: stats.ratio_of_medians(*pair) for key, pair in _pairs(times).items()}
+    found["unconcerned_added_ratio"] = stats.median_ratio(times[UNCONCERNED], times[NONE])
+    return found
+
+
+# --- setting up --------------------------------------------------------------------------------
+
+
+def _set_up(there: World, ours: Server, peer: Server) -> None:
+    """Register every way for its namespace, and wait until each does what it should."""
+    for way in WAYS:
+        there.namespace(way)
+    for way, server in ((BOTH, ours), (PEER, peer), (ALONE, ours), (UNCONCERNED, ours)):
+        for path, configuration in _configurations(there, way, server).items():
+            there.post(path.rpartition("/")[0], configuration)
+    policy = (build.HERE / "mutating_policy.yaml").read_text().replace("NAMESPACE", CEL)
+    for one in yaml.safe_load_all(policy):
+        kind = "mutatingadmissionpolicybindings" if "Binding" in one["kind"] else ""
+        kind = kind or "mutatingadmissionpolicies"
+        there.post(f"/apis/admissionregistration.k8s.io/v1/{kind}", one)
+    for way in WAYS:
+        there.until(partial(_works, there, way))
+
+
+def _configurations(there: World, way: str, server: Server) -> Mapping[str, Object]:
+    """Register a server for one namespace, all with Holdfast's own conditions."""
+    pipeline = wiring.pipeline(None, wiring.unobserved)
+    address = by_url(f"127.0.0.1:{server.port}", there.certificate.ca)
+    made = Registration(f"bench-{way}", address).configurations(pipeline)
+    for configuration in made.values():
+        for webhook in configuration["webhooks"]:
+            webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": way}}
+    return {path: one for path, one in made.items() if way != ALONE or "mutating" in path}
+
+
+def _works(there: World, way: str) -> bool:
+    """Tell whether a pod is held, or left alone, as the way has it."""
+    path = f"/api/v1/namespaces/{way}/pods"
+    body = msgspec.json.encode(small_pod({} if way == UNCONCERNED else DELAY))
+    made = msgspec.json.decode(there.cluster.request("POST", path, body=body))
+    there.clear(way)
+    gates = made["spec"].get("schedulingGates", [])
+    held = [] if way in {NONE, UNCONCERNED} else [{"name": reviews.GATE}]
+    if gates and gates != held:
+        raise BenchError(f"{way}: the pod got {gates}")
+    return bool(gates == held)
+
+
+def _calls(server: Server) -> float:
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in text(server, "/metrics").splitlines()
+        if line.startswith("holdfast_reviews_total")
+    )

@@ -1,0 +1,61 @@
+"""How late pods are released that fall due at random, by the API server's own times."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from bench import audit, stats
+from bench.controllers import controlling
+from bench.results import Outcome
+from bench.size import Size
+from bench.world import Object, World, held_pod, world
+from webhook import holds
+
+CLIENTS = 16
+
+
+def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+    """Measure from the due time to the API server's answer, in milliseconds."""
+    rounds = []
+    with world(audit=True) as there, controlling(there.kubeconfig):
+        for turn in range(size.due_rounds):
+            step(f"round {turn + 1} of {size.due_rounds}")
+            rounds.append(_round(there, f"due-{turn}", size))
+    p50 = [stats.percentile(one, 0.50) for one in rounds]
+    p99 = [stats.percentile(one, 0.99) for one in rounds]
+    figures = {"lateness_ms_p50": statistics.median(p50), "lateness_ms_p99": statistics.median(p99)}
+    early = min(min(one) for one in rounds)
+    return Outcome(figures, details={"p50": p50, "p99": p99, "min": early, "rounds": rounds})
+
+
+def _round(there: World, name: str, size: Size) -> list[float]:
+    """Release pods that are due at random moments; how late each was, in milliseconds."""
+    there.namespace(name)
+    chance = random.Random(name)  # noqa: S311 - spreads load
+    first = time.time() + there.lead(name, size.due)
+    pods = [_due_at(first + chance.uniform(0, size.due_seconds)) for _ in range(size.due)]
+    there.create(name, pods, size.due - CLIENTS, CLIENTS)  # and one that warms each client up
+    due = {one["metadata"]["name"]: _due(one) for one in _pods(there, name)}
+    log = there.plane.audit_log
+    time.sleep(max(0.0, first + size.due_seconds - time.time()))
+    there.until(lambda: len(audit.releases(log, name)) == size.due, step=1.0)
+    found = audit.releases(log, name)
+    there.clear(name)
+    return [(one.answered - due[one.object_ref.name]) * 1e3 for one in found]
+
+
+def _due_at(seconds: float) -> Object:
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return held_pod({holds.NOT_BEFORE: text})
+
+
+def _due(pod: Object) -> float:
+    return datetime.fromisoformat(pod["metadata"]["annotations"][holds.NOT_BEFORE]).timestamp()
+
+
+def _pods(there: World, namespace: str) -> list[Object]:
+    return list(there.get(f"/api/v1/namespaces/{namespace}/pods")["items"])

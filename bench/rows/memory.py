@@ -1,0 +1,31 @@
+"""The admission server's memory: all its processes, shared pages counted once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from bench import load, reviews
+from bench.results import Outcome
+from bench.servers import OURS, running
+from bench.size import Size
+from bench.world import world
+
+SETTLE_SECONDS = 2.0
+PARTS = 10
+"""Looks at the memory on the way, to see whether it grows or has only found its size."""
+
+
+def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+    """Measure memory at rest, and its growth over many reviews."""
+    with world() as there, running([OURS], there.certificate, there.kubeconfig) as (server,):
+        request = [reviews.request(reviews.review())]
+        load.run(load.Job(server.port, request, 1))
+        time.sleep(SETTLE_SECONDS)
+        seen = [server.pss_mb()]
+        for part in range(PARTS):
+            step(f"{part * size.growth_reviews // PARTS:,} of {size.growth_reviews:,} reviews")
+            load.run(load.Job(server.port, request, size.growth_reviews // PARTS))
+            seen.append(server.pss_mb())
+    figures = {"webhook_rss_mb": seen[0], "webhook_rss_growth_mb": seen[-1] - seen[0]}
+    return Outcome(figures, details={"mb": seen})

@@ -1,0 +1,133 @@
+"""What placement rules and sticky VMs add to a review, beside one that is only delayed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench import reviews
+from bench.results import Outcome
+from bench.rows.server import compare, ratios
+from bench.same import text
+from bench.servers import BenchError, Server, holdfast, serving
+from bench.size import Size
+from bench.world import Object, World, world
+from controlplane.ports import free_ports
+from webhook import vms
+
+DELAY, RULES, STICKY = "delay", "20 rules", "sticky"
+NUMBER = 20
+NAMESPACE, NODE = "default", "node-1"
+
+
+def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+    """Compare the CPU of the three reviews, each asked of a server of its own."""
+    with world() as there, ExitStack() as stack:
+        rules = there.certificate.folder / "rules.yaml"
+        rules.write_text(yaml.safe_dump(_configuration()))
+        bodies = {DELAY: reviews.review(), RULES: _placed(), STICKY: _sticky(there)}
+        configs: Mapping[str, Path | None] = {DELAY: None, RULES: rules, STICKY: None}
+        servers = []
+        for name, config in configs.items():
+            port = free_ports(1)[0]
+            command = holdfast(there.certificate, port, there.kubeconfig, config)
+            servers.append(stack.enter_context(serving(name, port, command)))
+        for server in servers:
+            _check(server, bodies[server.name])
+        rounds = compare(servers, size, step, bodies=bodies)
+    costs = {name: [one["cpu_us"] for one in found] for name, found in rounds.items()}
+    pairs = {
+        "rules_cost_ratio": (costs[RULES], costs[DELAY]),
+        "sticky_cpu_ratio": (costs[STICKY], costs[DELAY]),
+    }
+    return ratios(pairs, rounds)
+
+
+def _check(server: Server, body: bytes) -> None:
+    """Make sure that a review does what its name says. Raises BenchError."""
+    response = json.loads(text(server, "/mutate", body))["response"]
+    if not response["allowed"] or "patch" not in response:
+        raise BenchError(f"{server.name}: the review changes nothing: {response}")
+
+
+def _configuration() -> Object:
+    """Write twenty rules, of which the last places the pod."""
+    rules = [
+        {
+            "name": f"rule-{number}",
+            "when": {"annotation": "type", "equals": f"kind-{number}"},
+            "require": [{"key": "example.com/role", "operator": "In", "values": [f"r{number}"]}],
+        }
+        for number in range(NUMBER)
+    ]
+    plugins = {"enabled": [{"name": "delay"}, {"name": "placement"}]}
+    profile = {
+        "schedulerName": "*",
+        "plugins": plugins,
+        "pluginConfig": [{"name": "placement", "args": {"rules": rules}}],
+    }
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "HoldfastConfiguration",
+        "profiles": [profile],
+    }
+
+
+def _placed() -> bytes:
+    annotations = {reviews.ANNOTATION: "15", "type": f"kind-{NUMBER - 1}"}
+    return reviews.review(reviews.pod(annotations))
+
+
+def _sticky(there: World) -> bytes:
+    """Make a VM with a recorded node, its VMI, and the review of the VMI's pod."""
+    for kind in (vms.VM, vms.VMI):
+        there.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _definition(kind))
+    vm = _create(there, vms.vm_path(NAMESPACE, "bench"), vms.VM, {vms.STICKY_NODE: NODE}, [])
+    owner = _owner(vms.VM, vm)
+    vmi = _create(there, vms.vmi_path(NAMESPACE, "bench"), vms.VMI, {}, [owner])
+    pod = reviews.pod({})
+    pod["metadata"]["ownerReferences"] = [_owner(vms.VMI, vmi)]
+    return reviews.review(pod, userInfo={"username": vms.CONTROLLER_ACCOUNT})
+
+
+def _create(
+    there: World, path: str, kind: str, annotations: Mapping[str, str], owners: list[Object]
+) -> Object:
+    collection = path.rpartition("/")[0]
+    there.until(lambda: there.has(collection))
+    metadata = {"name": "bench", "annotations": dict(annotations), "ownerReferences": owners}
+    made = {"apiVersion": f"{vms.GROUP}/v1", "kind": kind, "metadata": metadata, "spec": {}}
+    return there.post(collection, made)
+
+
+def _owner(kind: str, made: Object) -> Object:
+    return {
+        "apiVersion": f"{vms.GROUP}/v1",
+        "kind": kind,
+        "name": made["metadata"]["name"],
+        "uid": made["metadata"]["uid"],
+        "controller": True,
+    }
+
+
+def _definition(kind: str) -> Object:
+    """Define a kind of KubeVirt's as far as it is read: any content is taken."""
+    plural = f"{kind.lower()}s"
+    schema: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{vms.GROUP}"},
+        "spec": {
+            "group": vms.GROUP,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural},
+            "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }

@@ -1,0 +1,80 @@
+"""Very many held pods: what the controller needs for them, and how the cost of a release grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from bench.controllers import Controller, controlling
+from bench.results import Outcome
+from bench.size import Size
+from bench.world import World, held_pod, world
+from webhook import holds
+
+HELD, DUE = "held", "due"
+FAR = {holds.DELAY_KEYS[0]: "150h"}
+PART = 5_000
+"""Pods created in one go, between two looks at how far it is."""
+SETTLE_SECONDS = 5.0
+
+
+def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+    """Measure with few held pods, then with many."""
+    few, many = size.held
+    with world() as there:
+        there.namespace(HELD)
+        with controlling(there.kubeconfig) as controller:
+            empty = controller.rss_mb()
+        _fill(there, few, step)
+        step("releases among few")
+        with controlling(there.kubeconfig) as controller:
+            among_few = _release_cpu(there, f"{DUE}-few", controller, size.released)
+        _fill(there, many, step)
+        step("start, rest and releases among many")
+        began = time.monotonic()
+        with controlling(there.kubeconfig) as controller:
+            start = time.monotonic() - began
+            time.sleep(SETTLE_SECONDS)
+            before, looked = controller.cpu_seconds(), time.monotonic()
+            time.sleep(size.idle_seconds)
+            idle = (controller.cpu_seconds() - before) / (time.monotonic() - looked) * 100
+            steady = controller.rss_mb()
+            among_many = _release_cpu(there, f"{DUE}-many", controller, size.released)
+            peak = controller.peak_rss_mb()
+    figures = {
+        "scale_rss_mb": peak,
+        "scale_cold_start_s": start,
+        "scale_idle_cpu_percent": idle,
+        "scale_cpu_growth": among_many / among_few,
+    }
+    details = {
+        "empty_rss_mb": empty,
+        "steady_rss_mb": steady,
+        "release_cpu_us": {str(few): among_few, str(many): among_many},
+    }
+    return Outcome(figures, details=details)
+
+
+def _fill(there: World, wanted: int, step: Callable[[str], None]) -> None:
+    """Create held pods until there are so many."""
+    while (there_are := there.count(HELD)) < wanted:
+        step(f"{there_are:,} of {wanted:,} held pods")
+        number = min(PART, wanted - there_are)
+        there.create(HELD, [held_pod(FAR)], max(0, number - 16), connections=min(16, number))
+
+
+def _release_cpu(there: World, name: str, controller: Controller, number: int) -> float:
+    """Give the controller's CPU of a release in microseconds, all that it does for it included."""
+    there.namespace(name)
+    held = there.count(HELD)
+    due = time.time() + there.lead(name, number)
+    at = datetime.fromtimestamp(due, UTC).isoformat(timespec="milliseconds")
+    there.create(name, [held_pod({holds.NOT_BEFORE: at})], number - 16)
+    there.until(lambda: controller.metric("holdfast_held_pods") == held + number)
+    time.sleep(max(0.0, due - 1.0 - time.time()))
+    before = controller.cpu_seconds()
+    there.until(lambda: controller.metric("holdfast_held_pods") == held, step=0.5)
+    used = controller.cpu_seconds() - before
+    there.clear(name)
+    return used / number * 1e6

@@ -1,0 +1,98 @@
+"""What a review costs: CPU, latency and throughput, server beside server."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from bench import load, reviews, same, stats
+from bench.results import Outcome
+from bench.servers import FLASK, GO, KOPF, OURS, Server, running
+from bench.size import Size
+from bench.world import world
+
+WARM_UP = 500
+"""Requests before the first round, which are not counted."""
+SERVER_CORE, LOAD_CORE = 0, 1
+
+Rounds = dict[str, list[dict[str, float]]]
+
+
+def cpu(size: Size, step: Callable[[str], None]) -> Outcome:
+    """Compare CPU and latency of a review; four connections, nothing pinned."""
+    with (
+        world() as there,
+        running([OURS, GO, KOPF, FLASK], there.certificate, there.kubeconfig) as servers,
+    ):
+        same.check(servers)
+        rounds = compare(servers, size, step)
+    costs = {name: [one["cpu_us"] for one in found] for name, found in rounds.items()}
+    p99 = {name: [one["p99_ms"] for one in found] for name, found in rounds.items()}
+    pairs = {
+        "cpu_per_review_vs_controller_runtime": (costs[OURS], costs[GO]),
+        "cpu_per_review_vs_kopf": (costs[OURS], costs[KOPF]),
+        "p99_vs_controller_runtime": (p99[OURS], p99[GO]),
+    }
+    return ratios(pairs, rounds)
+
+
+def throughput(size: Size, step: Callable[[str], None]) -> Outcome:
+    """Compare reviews per second; each server on one core, the load on the other."""
+    with (
+        world() as there,
+        running(
+            [OURS, GO, KOPF, FLASK], there.certificate, there.kubeconfig, core=SERVER_CORE
+        ) as servers,
+    ):
+        rounds = compare(servers, size, step, core=LOAD_CORE if (os.cpu_count() or 1) > 1 else None)
+    speed = {name: [one["per_second"] for one in found] for name, found in rounds.items()}
+    return ratios({"throughput_vs_controller_runtime": (speed[OURS], speed[GO])}, rounds)
+
+
+def compare(
+    servers: Sequence[Server],
+    size: Size,
+    step: Callable[[str], None],
+    *,
+    bodies: dict[str, bytes] | None = None,
+    core: int | None = None,
+) -> Rounds:
+    """Measure the servers in turn, another one first in each round."""
+    asked = {one.name: [reviews.request((bodies or {}).get(one.name, _BODY))] for one in servers}
+    measured: Rounds = {one.name: [] for one in servers}
+    for one in servers:
+        load.run(load.Job(one.port, asked[one.name], min(WARM_UP, size.reviews)), core=core)
+    for turn in range(size.rounds):
+        first = turn % len(servers)
+        for one in [*servers[first:], *servers[:first]]:
+            step(f"round {turn + 1} of {size.rounds}: {one.name}")
+            before = one.cpu_seconds()
+            figures = load.run(load.Job(one.port, asked[one.name], size.reviews), core=core)
+            used = (one.cpu_seconds() - before) / figures.number * 1e6
+            found: dict[str, Any] = msgspec.to_builtins(figures)
+            measured[one.name].append({"cpu_us": used, **found})
+    return measured
+
+
+def ratios(pairs: dict[str, tuple[list[float], list[float]]], rounds: Rounds) -> Outcome:
+    """Make figures of pairs of rounds, with the medians of all that was measured."""
+    return Outcome(
+        {key: stats.median_ratio(*pair) for key, pair in pairs.items()},
+        {key: stats.interval(stats.median_ratio, *pair) for key, pair in pairs.items()},
+        {"medians": medians(rounds), "rounds": rounds},
+    )
+
+
+def medians(rounds: Rounds) -> dict[str, dict[str, float]]:
+    """Take the median of each figure of each server."""
+    return {
+        name: {key: statistics.median(one[key] for one in found) for key in found[0]}
+        for name, found in rounds.items()
+    }
+
+
+_BODY = reviews.review()

@@ -1,0 +1,73 @@
+"""The check that what is compared does the same: every server answers with the same gate."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from bench import reviews
+from bench.servers import OURS, BenchError, Server
+from tests.fakes import apply_patch
+from webhook import holds
+
+OWN_ANNOTATIONS = (holds.HELD, holds.PROFILE)
+"""What Holdfast writes beside the gate; no peer does."""
+
+
+def check(servers: Sequence[Server]) -> None:
+    """Ask all servers about the same pod. Raises BenchError where one makes another pod of it."""
+    made = {server.name: _made(server) for server in servers}
+    ours = made[OURS]
+    if ours["spec"]["schedulingGates"] != [{"name": reviews.GATE}]:
+        raise BenchError(f"{OURS} does not hold the pod: {ours['spec']}")
+    for name, pod in made.items():
+        if _plain(pod) != _plain(ours):
+            raise BenchError(f"{name} makes another pod than {OURS}: {pod}")
+        _validates(next(server for server in servers if server.name == name), pod)
+
+
+def _made(server: Server) -> dict[str, Any]:
+    pod = reviews.pod()
+    response = _asked(server, "/mutate", reviews.review(pod))
+    if not response["allowed"]:
+        raise BenchError(f"{server.name} refuses the pod: {response}")
+    return dict(apply_patch(pod, json.loads(base64.b64decode(response["patch"]))))
+
+
+def _validates(server: Server, made: dict[str, Any]) -> None:
+    response = _asked(server, "/validate", reviews.review(made))
+    if not response["allowed"]:
+        raise BenchError(f"{server.name} refuses what it made: {response}")
+
+
+def text(server: Server, path: str, body: bytes | None = None) -> str:
+    """Ask a server, and give the answer's body."""
+    context = ssl._create_unverified_context()  # noqa: S323 - the bench's own certificate
+    url = f"https://127.0.0.1:{server.port}{path}"
+    asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, context=context, timeout=10) as answer:
+        return str(answer.read(), "utf-8")
+
+
+def _asked(server: Server, path: str, body: bytes) -> dict[str, Any]:
+    return dict(json.loads(text(server, path, body))["response"])
+
+
+def _plain(pod: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what only Holdfast writes, and what a typed client adds without meaning."""
+    plain: dict[str, Any] = json.loads(json.dumps(pod))
+    for key in OWN_ANNOTATIONS:
+        plain["metadata"]["annotations"].pop(key, None)
+    kept: dict[str, Any] = _without_empty(plain)
+    return kept
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        inner = {key: _without_empty(one) for key, one in value.items()}
+        return {key: one for key, one in inner.items() if one not in ({}, None, [])}
+    return [_without_empty(one) for one in value] if isinstance(value, list) else value

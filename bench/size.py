@@ -1,0 +1,68 @@
+"""How much is measured: the full run, and a short one that only shows that everything works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How often, how many."""
+
+    rounds: int
+    """Interleaved rounds of everything that is compared."""
+    reviews: int
+    """Reviews a server is asked in a round."""
+    creations: int
+    """Pods that 16 clients create in a round, each way; one client creates a quarter of them."""
+    creation_rounds: int
+    """Rounds of creations: differences of times need more of them than ratios."""
+    due: int
+    """Pods that fall due at random over `due_seconds`, in each of `due_rounds`."""
+    due_seconds: float
+    due_rounds: int
+    scheduled: int
+    """Pods that the delay scheduler plugin holds back, once."""
+    burst: int
+    """Pods that are due in the same second."""
+    held: tuple[int, int]
+    """Few and many held pods, between which the cost of a release is compared."""
+    released: int
+    """Pods whose release is measured among those."""
+    idle_seconds: float
+    """How long the controller is watched at rest."""
+    growth_reviews: int
+    """Reviews after which the admission server's memory is looked at again."""
+
+
+FULL = Size(
+    rounds=7,
+    reviews=5_000,
+    creations=640,
+    creation_rounds=15,
+    due=1_000,
+    due_seconds=60.0,
+    due_rounds=5,
+    scheduled=20,
+    burst=5_000,
+    held=(1_000, 100_000),
+    released=1_000,
+    idle_seconds=20.0,
+    growth_reviews=1_000_000,
+)
+
+SHORT = Size(
+    rounds=1,
+    reviews=200,
+    creations=32,
+    creation_rounds=2,
+    due=40,  # more than twice the 16 clients, each of which asks once to warm up
+    due_seconds=3.0,
+    due_rounds=1,
+    scheduled=2,
+    burst=100,
+    held=(50, 200),
+    released=50,
+    idle_seconds=1.0,
+    growth_reviews=500,
+)

@@ -1,0 +1,169 @@
+"""A real control plane to measure on, and what the rows do there."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import yaml
+
+from bench import load, reviews
+from bench.servers import BenchError, Certificate, certificate
+from controlplane import ControlPlane
+from webhook import holds
+from webhook.cluster import Cluster
+from webhook.errors import ClusterError
+
+PATIENCE = 120.0
+"""Seconds until something that has to happen counts as not happening."""
+NOBODY = "nobody"
+"""A scheduler that there is not: what is measured is ours, not the scheduler's."""
+
+LEAD_SECONDS = 5.0
+"""What pods that fall due together are created ahead of their time, beside twice what it takes."""
+PROBE = 100
+"""Pods by which the speed of creation is found."""
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A cluster, and the files that are needed to speak with it."""
+
+    plane: ControlPlane
+    cluster: Cluster
+    certificate: Certificate
+    """What the admission servers show."""
+    client_cert: Path
+    client_key: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The admin's kubeconfig."""
+        return self.plane.kubeconfig
+
+    @property
+    def port(self) -> int:
+        """The API server's port."""
+        return int(self.plane.server.rpartition(":")[2])
+
+    def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Object:
+        """Read one object, or a list."""
+        return dict(msgspec.json.decode(self.cluster.request("GET", path, query=query)))
+
+    def post(self, path: str, content: Object) -> Object:
+        """Create an object."""
+        body = msgspec.json.encode(content)
+        return dict(msgspec.json.decode(self.cluster.request("POST", path, body=body)))
+
+    def namespace(self, name: str) -> str:
+        """Make a namespace, and wait until pods can be created in it."""
+        self.post("/api/v1/namespaces", {"metadata": {"name": name}})
+        self.until(lambda: self.has(f"/api/v1/namespaces/{name}/serviceaccounts/default"))
+        return name
+
+    def until(self, look: Any, seconds: float = PATIENCE, step: float = 0.05) -> None:
+        """Look again and again until what is seen is true. Raises BenchError."""
+        end = time.monotonic() + seconds
+        while not look():
+            if time.monotonic() > end:
+                raise BenchError(f"what is measured did not happen within {seconds:.0f} s")
+            time.sleep(step)
+
+    def create(
+        self, namespace: str, pods: Iterable[Object], number: int, connections: int = 16
+    ) -> load.Figures:
+        """Create so many pods, of these in turn, and tell how long each took."""
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        bodies = [msgspec.json.encode(one) for one in pods]
+        job = load.Job(
+            port=self.port,
+            requests=[reviews.request(body, path, query="") for body in bodies],
+            number=number,
+            connections=connections,
+            status=201,
+            certificate=str(self.client_cert),
+            key=str(self.client_key),
+        )
+        return load.run(job)
+
+    def lead(self, namespace: str, number: int) -> float:
+        """Tell how many seconds ahead of their time to begin with creating so many held pods."""
+        tried = self.create(namespace, [held_pod({holds.DELAY_KEYS[0]: "24h"})], PROBE)
+        self.clear(namespace)
+        return LEAD_SECONDS + 2 * number / tried.per_second
+
+    def clear(self, namespace: str) -> None:
+        """Delete all pods of a namespace, and wait until they are gone."""
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        self.until(lambda: self._deleted(path), step=0.1)
+
+    def count(self, namespace: str) -> int:
+        """Count the pods of a namespace."""
+        page = self.get(f"/api/v1/namespaces/{namespace}/pods", {"limit": 1})
+        return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
+
+    def _deleted(self, path: str) -> bool:
+        try:
+            self.cluster.request("DELETE", path, query={"gracePeriodSeconds": 0}, timeout=PATIENCE)
+        except ClusterError:
+            return False  # a long deletion may be cut short; it is asked for again
+        return not self.get(path, {"limit": 1})["items"]
+
+    def has(self, path: str) -> bool:
+        """Tell whether something can be read there."""
+        try:
+            self.get(path)
+        except ClusterError:
+            return False
+        return True
+
+
+@contextmanager
+def world(*, audit: bool = False) -> Iterator[World]:
+    """Run a control plane for as long as the context lasts."""
+    with (
+        TemporaryDirectory(prefix="holdfast-bench-") as name,
+        ControlPlane(nodes=1, audit=audit) as plane,
+    ):
+        folder = Path(name)
+        user = yaml.safe_load(plane.kubeconfig.read_text())["users"][0]["user"]
+        cert, key = folder / "client.crt", folder / "client.key"
+        cert.write_bytes(base64.b64decode(user["client-certificate-data"]))
+        key.touch(mode=0o600)
+        key.write_bytes(base64.b64decode(user["client-key-data"]))
+        cluster = Cluster.connect(plane.kubeconfig)
+        try:
+            yield World(plane, cluster, certificate(folder), cert, key)
+        finally:
+            cluster.close()
+
+
+def held_pod(annotations: Mapping[str, str]) -> Object:
+    """Make a pod that is held already, as the webhook would have left it."""
+    gates = [{"name": reviews.GATE}]
+    made = small_pod(annotations)
+    made["spec"]["schedulingGates"] = gates
+    return made
+
+
+def small_pod(annotations: Mapping[str, str]) -> Object:
+    """Make the manifest of a pod that nobody schedules."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "bench-", "annotations": dict(annotations)},
+        "spec": {
+            "schedulerName": NOBODY,
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "main", "image": "busybox", "args": ["sleep", "1"]}],
+        },
+    }
