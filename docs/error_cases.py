@@ -10,22 +10,36 @@ import errno
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import click
+import msgspec
 
 from controlplane.compiler import build_failure, require_room
 from controlplane.errors import ControlPlaneError, disk_full, from_os_error
 from controlplane.ports import port_taken
 from controlplane.settings import Settings
-from tests.unit.builders import UID, make_pipeline, make_pod, read_review
-from webhook import app, config, guard, holds, plugins
+from tests.fakes import FakeLookup
+from tests.unit.builders import UID, body, make_pipeline, make_pod, read_review
+from tests.unit.vm_builders import VM_UID, make_launcher, make_vm, make_vmi
+from webhook import app, cli, config, guard, holds, plugins, preview, vms
 from webhook.cluster import Cluster
-from webhook.errors import HoldfastError
+from webhook.commands import explain, release, sticky
+from webhook.commands import preview as preview_command
+from webhook.commands.controller import controller
+from webhook.commands.serve import serve
+from webhook.errors import ApiStatusError, HoldfastError, UnreachableError
+from webhook.framework import Handle
 from webhook.gunicorn_conf import listen
+from webhook.leader import own_namespace
 from webhook.metrics import ServerMetrics
-from webhook.tls import server_context
+from webhook.objects import Pod
+from webhook.profiles import Verdict
+from webhook.tls import new_context, server_context
 
 NOW_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
 HEAD = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n"
@@ -69,6 +83,26 @@ def _template(kind: str, group: str, delay: str, **spec: Any) -> str:
     )
     verdict = make_pipeline().validate(review, now_ms=NOW_MS)
     return verdict.message or verdict.warnings[0]
+
+
+def _vm(annotations: Mapping[str, str]) -> str:
+    kind = {"group": "kubevirt.io", "version": "v1", "kind": vms.VM}
+    review = read_review(make_vm(annotations), kind=kind)
+    return make_pipeline().validate(review, now_ms=NOW_MS).message
+
+
+def _launched(
+    annotations: Mapping[str, str], *, vm_uid: str = VM_UID, point: str = "mutate"
+) -> str:
+    objects = {
+        vms.vmi_path("default", "vm"): make_vmi(),
+        vms.vm_path("default", "vm"): make_vm(annotations, uid=vm_uid),
+    }
+    handle = Handle()
+    handle.connect(lookup=FakeLookup(objects))
+    review = read_review(make_launcher(), userInfo={"username": vms.CONTROLLER_ACCOUNT})
+    verdict: Verdict = getattr(make_pipeline(handle=handle), point)(review, now_ms=NOW_MS)
+    return verdict.message
 
 
 def _delay(value: str) -> Callable[[], str]:
@@ -142,6 +176,34 @@ REFUSALS: Sequence[Case] = (
     ),
 )
 
+STICKY: Sequence[Case] = (
+    Case(
+        lambda: _vm({vms.STICKY: "yes"}),
+        "The annotation of a VM knows two values.",
+    ),
+    Case(
+        lambda: _vm({vms.STICKY_NODE: "Node 1"}),
+        "The record on a VM cannot be a node's name.",
+    ),
+    Case(
+        lambda: _launched({vms.STICKY_NODE: "Node 1"}),
+        "The same, found when KubeVirt creates the VM's pod: the VM was written while Holdfast "
+        "was down. The pod is refused rather than let go anywhere.",
+    ),
+    Case(
+        lambda: _launched({}, vm_uid="another"),
+        "The VM, or its VMI, was deleted while KubeVirt was creating a pod for it.",
+        "none is needed: there is nothing to start any more, or KubeVirt tries again.",
+    ),
+    Case(
+        lambda: _launched({vms.STICKY_NODE: "node-1"}, point="validate"),
+        "Another mutating webhook changed a launcher pod behind Holdfast, or the VM's record "
+        "changed at that very moment.",
+        "where it does not go away by itself, let that webhook leave finalizers and node affinity "
+        "alone.",
+    ),
+)
+
 WARNINGS: Sequence[Case] = (
     Case(
         lambda: _mutated({"delay": "soon"}, _IGNORE),
@@ -196,6 +258,12 @@ GUARD: Sequence[Case] = (
         "find out who uses that account.",
     ),
     Case(
+        lambda: _policy(guard.CONTROLLER_VMS, 1),
+        "The controller's account was used to change something else of a VM. There is such a line "
+        "for each field that it may not change.",
+        "find out who uses that account.",
+    ),
+    Case(
         lambda: _policy(guard.CONTROLLER_WEBHOOKS, 1),
         "The controller's account was used to register another webhook.",
         "find out who uses that account.",
@@ -205,10 +273,15 @@ GUARD: Sequence[Case] = (
 # --- answers of the admission server that are no reviews ---------------------------------------
 
 
-def _answered(body: bytes, content_type: str) -> str:
+def _answered(content: bytes, content_type: str) -> str:
     client = app.create_app(make_pipeline(), ServerMetrics()).test_client()
-    answer = client.post("/mutate", data=body, content_type=content_type)
+    answer = client.post("/mutate", data=content, content_type=content_type)
     return f"HTTP {answer.status_code}: {answer.text.strip()}"
+
+
+def _deployment() -> bytes:
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    return body({"metadata": {}, "spec": {"template": {}}}, kind=kind)
 
 
 ANSWERS: Sequence[Case] = (
@@ -221,6 +294,11 @@ ANSWERS: Sequence[Case] = (
         lambda: _answered(b"{}", "application/json"),
         "The body is not what an API server sends.",
         "register the webhook with `admissionReviewVersions: [v1]`.",
+    ),
+    Case(
+        lambda: _answered(_deployment(), "application/json"),
+        "`/mutate` is registered for workloads; it is for pods alone.",
+        "register as `holdfast dev` and the controller do.",
     ),
 )
 
@@ -296,10 +374,30 @@ def _taken_port() -> str:
         return _raised(lambda: listen("127.0.0.1", port)).replace(str(port), "8443")
 
 
+def _started(command: click.Command, *arguments: str) -> Callable[[], str]:
+    return lambda: _raised(lambda: command.main(list(arguments), standalone_mode=False))
+
+
 START: Sequence[Case] = (
     Case(
         lambda: _raised(lambda: Cluster.connect(Path("nowhere"))),
         "No kubeconfig was found, or it cannot be used.",
+    ),
+    Case(
+        lambda: _raised(own_namespace),
+        "A controller that stands for election runs outside of a pod.",
+    ),
+    Case(
+        _started(controller, "--certificates", "self"),
+        "Certificates and webhook configurations have one writer.",
+    ),
+    Case(
+        _started(serve, "--cert", "tls.crt", "--key", "tls.key", "--client-ca", "ca.crt"),
+        "With a clients' CA, only clients with a certificate are served on the main port.",
+    ),
+    Case(
+        lambda: _raised(lambda: new_context(Path("ca.crt"))),
+        "The file given to `--client-ca` is missing, or has no certificate.",
     ),
     Case(
         _taken_port,
@@ -311,6 +409,90 @@ START: Sequence[Case] = (
         "The certificate or its key is missing, not PEM, encrypted, or they do not belong "
         "together. The server does not start: it never serves plaintext.",
     ),
+)
+
+# --- commands for people -----------------------------------------------------------------------
+
+
+class _Alike:
+    """An API that answers everything alike (`webhook.cluster.Api`)."""
+
+    def __init__(self, answer: object = None, *, status: int = 200) -> None:
+        self._answer, self._status = answer, status
+
+    def request(self, *_: object, **__: object) -> bytes:
+        if self._status >= 400:
+            raise ApiStatusError(f"HTTP {self._status}", status=self._status)
+        return msgspec.json.encode(self._answer)
+
+    def lines(self, *_: object, **__: object) -> Iterator[bytes]:
+        yield from ()
+
+
+def _forbidden() -> str:
+    text = 'HTTP 403: pods is forbidden: User "jane" cannot list resource "pods" in API group ""'
+    return cli.told(ApiStatusError(text, status=403))
+
+
+def _not_yaml() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "web.yaml")
+        path.write_text("a: [")
+        return _raised(lambda: preview_command._documents(str(path))).replace(f"{folder}/", "")
+
+
+def _preview(document: Mapping[str, Any]) -> str:
+    seen = preview.preview(document, make_pipeline(), namespace="shop", now_ms=NOW_MS)
+    return seen.refusals[0]
+
+
+_MISSING = _Alike(status=404)
+_PODS = [Pod.of(make_pod({})), Pod.of(make_pod({}))]
+
+COMMANDS: Sequence[Case] = (
+    Case(_forbidden, "The cluster's RBAC does not let you do that."),
+    Case(
+        lambda: cli.told(ApiStatusError("HTTP 401: Unauthorized", status=401)),
+        "The kubeconfig's token or certificate has expired, or is another cluster's.",
+    ),
+    Case(
+        lambda: cli.told(UnreachableError("https://127.0.0.1:6443 does not answer: refused")),
+        "Nothing answers at the kubeconfig's address.",
+    ),
+    Case(lambda: _raised(lambda: explain._pod(_MISSING, "shop", "web-0")), "No pod has that name."),
+    Case(
+        lambda: _raised(lambda: release._named(_MISSING, "shop", "web-0")), "No pod has that name."
+    ),
+    Case(
+        lambda: _raised(lambda: release._named(_Alike(make_pod({})), "shop", "web-0")),
+        "The pod carries no gate of Holdfast's.",
+    ),
+    Case(
+        lambda: _raised(
+            lambda: release._require_right(_Alike({"status": {"allowed": False}}), "shop")
+        ),
+        "Only who may `release` holds releases pods, also where no guard is installed.",
+    ),
+    Case(
+        lambda: _raised(lambda: release._confirm(_PODS, can_ask=False)),
+        "Several pods are selected, and standard input is no terminal.",
+    ),
+    Case(
+        lambda: _raised(lambda: preview_command._documents("web.yaml")),
+        "A file given to `preview` is missing or not readable.",
+    ),
+    Case(_not_yaml, "A file given to `preview` is not YAML."),
+    Case(
+        lambda: _preview(make_pod({"delay": 15})),  # type: ignore[dict-item]
+        "In a file given to `preview`, a field has another type than Kubernetes asks for: often a "
+        "number without quotes.",
+    ),
+    Case(
+        lambda: _raised(lambda: sticky._all(_MISSING, "shop", "virtualmachines", Pod, {})),
+        "There are no VirtualMachines in the cluster.",
+    ),
+    Case(lambda: _raised(lambda: sticky._machine(_MISSING, "shop", "db")), "No VM has that name."),
+    Case(lambda: _raised(lambda: sticky._existing(_MISSING, "node-9")), "No node has that name."),
 )
 
 # --- the control plane of tests and demo -------------------------------------------------------
@@ -378,11 +560,13 @@ PROBLEMS: Sequence[Case] = (
 CASES: Mapping[str, Sequence[Case]] = MappingProxyType(
     {
         "Refusals at admission": REFUSALS,
+        "Refusals of VMs and their pods": STICKY,
         "Warnings at admission": WARNINGS,
         "Refusals by the guard": GUARD,
         "Answers to what is no review": ANSWERS,
         "Configuration": CONFIGURATION,
         "Start of a command": START,
+        "Commands for people": COMMANDS,
         "Notes of Events": PROBLEMS,
         "The control plane of tests and demo": CONTROL_PLANE,
     }

@@ -6,16 +6,15 @@ holds the checked-in text to what is made here.
 
 from __future__ import annotations
 
-import ast
 import inspect
+import json
 import logging
 import re
-import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, Union
 
 import click
 import msgspec
@@ -24,28 +23,12 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from docs import error_cases
 from tests.unit.delay_values import DELAYS, INSTANTS, Refusal, Row
-from webhook import cli, config, plugins, values
+from webhook import cli, config, plugins, schema, values
 from webhook.metrics import ControllerMetrics, ServerMetrics
 
 COMMAND = "python -m docs.generate"
 ROOT = Path(__file__).resolve().parent
 HELP_WIDTH = 80
-
-FIELD_MEANINGS: Mapping[str, str] = {
-    "Configuration.apiVersion": "The version of this format.",
-    "Configuration.kind": "What the file is.",
-    "Configuration.profiles": "The profiles. A `schedulerName` may stand in one of them only.",
-    "ProfileConfig.schedulerName": "The pods that the profile serves, by their "
-    "`spec.schedulerName`; `*` serves all that no other profile names.",
-    "ProfileConfig.plugins": "Which plugins run beside, or instead of, the default ones.",
-    "ProfileConfig.pluginConfig": "The arguments of the plugins, each named at most once.",
-    "PluginSet.enabled": "Plugins that run behind the default ones, in this order.",
-    "PluginSet.disabled": "Default plugins that do not run; `*` names them all.",
-    "PluginName.name": "The plugin's name.",
-    "PluginConfig.name": "The plugin's name.",
-    "PluginConfig.args": "Its arguments: see the plugin's own table.",
-}
-"""What a field means where the code has no docstring under it."""
 
 
 # --- what users write --------------------------------------------------------------------------
@@ -82,42 +65,48 @@ def _values(rows: Iterable[Row], accepted: Callable[[int], str]) -> str:
 
 def fields() -> str:
     """Make the table of each part of the configuration file, from its types."""
-    kinds: list[type[Any]] = [config.Configuration, *_inner(config.Configuration)]
-    return "\n\n".join(f"### {kind.__name__}\n\n{_fields(kind)}" for kind in dict.fromkeys(kinds))
+    kinds = schema.with_parts([config.Configuration])
+    return "\n\n".join(f"### {kind.__name__}\n\n{_fields(kind)}" for kind in kinds)
 
 
 def arguments() -> str:
-    """Make the table of each built-in plugin's arguments, from their types."""
-    return "\n\n".join(
-        f"### {plugin.name}\n\n{_fields(plugin.args_type)}" for plugin in plugins.BUILT_IN
-    )
+    """Make the tables of each built-in plugin's arguments and of what is within them."""
+    parts = []
+    for plugin in plugins.BUILT_IN:
+        parts.append(f"### {plugin.name}\n\n{_fields(plugin.args_type)}")
+        inner = schema.with_parts([plugin.args_type])[1:]
+        parts += [f"#### {kind.__name__}\n\n{_described(kind)}" for kind in inner]
+    return "\n\n".join(parts)
 
 
-def _fields(kind: type[Any]) -> str:
-    described = _docstrings(kind)
+def schema_file() -> str:
+    """Make the JSON Schema of a file that names built-in plugins alone."""
+    return json.dumps(schema.schema(plugins.registry(())), indent=2) + "\n"
+
+
+def _described(kind: schema.Struct) -> str:
+    return f"{inspect.getdoc(kind)}\n\n{_fields(kind)}"
+
+
+def _fields(kind: schema.Struct) -> str:
+    described = schema.field_docs(kind)
     rows = []
     for each in msgspec.structs.fields(kind):
-        name = f"{kind.__name__}.{each.encode_name}"
-        meaning = described.get(each.name) or FIELD_MEANINGS.get(name)
+        meaning = described.get(each.name)
         if meaning is None:
-            raise LookupError(f"{name} has no meaning: write a docstring under it in {kind}")
+            raise LookupError(f"{each.name} has no meaning: write a docstring under it in {kind}")
         rows.append((f"`{each.encode_name}`", _type(each.type), _default(each), meaning))
     return _table(("field", "type", "default", "meaning"), rows)
-
-
-def _inner(kind: type[Any]) -> Iterator[type[Any]]:
-    """Give the parts of a part, each once, in the order of the file."""
-    for each in msgspec.structs.fields(kind):
-        for part in (each.type, *typing.get_args(each.type)):
-            if isinstance(part, type) and issubclass(part, msgspec.Struct):
-                yield part
-                yield from _inner(part)
 
 
 def _type(kind: Any) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
-        return " or ".join(f"`{value}`" for value in inner)
+        return " or ".join(f"`{value}`" if value else "empty" for value in inner)
+    if origin is Annotated:
+        return _type(inner[0])
+    if origin in {Union, UnionType}:
+        return " or ".join(_type(one) for one in inner if one is not type(None))
     if origin in {list, tuple}:
         return f"list of {_type(inner[0])}"
     if origin is dict:
@@ -132,23 +121,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     if value is msgspec.NODEFAULT:
         value = field.default_factory()
     text = msgspec.json.encode(value).decode()
-    return {'""': "empty", "[]": "empty", "{}": "empty"}.get(text, f"`{text}`")
-
-
-def _docstrings(kind: type[Any]) -> dict[str, str]:
-    """Read the docstrings under a class's fields."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(tree, ast.ClassDef)  # noqa: S101 - the source of a class
-    found = {}
-    for line, below in zip(tree.body, tree.body[1:], strict=False):
-        if (
-            isinstance(line, ast.AnnAssign)
-            and isinstance(line.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-        ):
-            found[line.target.id] = " ".join(str(below.value.value).split())
-    return found
+    return {'""': "empty", "[]": "empty", "{}": "empty", "null": "none"}.get(text, f"`{text}`")
 
 
 # --- the command -------------------------------------------------------------------------------
@@ -156,12 +129,17 @@ def _docstrings(kind: type[Any]) -> dict[str, str]:
 
 def commands() -> str:
     """Make the help of `holdfast` and of each of its commands."""
-    root = _context(cli.cli, "holdfast", None)
-    parts = [_help("holdfast", root)]
-    for name in sorted(cli.cli.commands):
-        command = cli.cli.commands[name]
-        parts.append(_help(f"holdfast {name}", _context(command, name, root)))
-    return "\n\n".join(parts)
+    return "\n\n".join(_helps("holdfast", _context(cli.cli, "holdfast", None)))
+
+
+def _helps(title: str, context: click.Context) -> Iterator[str]:
+    """Give the help of a command, then those of the commands in it."""
+    yield _help(title, context)
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            assert command is not None  # noqa: S101 - it is listed
+            yield from _helps(f"{title} {name}", _context(command, name, context))
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
@@ -244,6 +222,12 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
 )
 
 
+FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
+    {"reference/configuration.schema.json": schema_file}
+)
+"""Files that are made as a whole."""
+
+
 def rendered(page: str) -> str:
     """Give a page's text with its generated parts as they have to be."""
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -270,12 +254,12 @@ def _cell(text: str) -> str:
 def main() -> None:
     """Write the generated parts of all pages."""
     logging.disable()  # some messages are produced by what a server would log
-    for page in PAGES:
-        text = rendered(page)
-        path = ROOT / page
-        if text != path.read_text(encoding="utf-8"):
+    made = {page: rendered(page) for page in PAGES} | {file: FILES[file]() for file in FILES}
+    for name, text in made.items():
+        path = ROOT / name
+        if not path.exists() or text != path.read_text(encoding="utf-8"):
             path.write_text(text, encoding="utf-8")
-            click.echo(f"docs/{page}: written")
+            click.echo(f"docs/{name}: written")
 
 
 if __name__ == "__main__":
