@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test test-unit check bench format requirements clean
+.PHONY: help setup run up test test-unit test-versions test-node test-storm check bench bench-short format requirements clean
 SHELL := /bin/sh
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
@@ -26,11 +26,23 @@ test: setup ## all tests, those on the real control plane too
 test-unit: setup ## the pure tests alone, in seconds
 	@$(PY) -m pytest tests/unit -q
 
+test-versions: setup ## the tests on the real control plane again, on each older Kubernetes
+	@scripts/test-versions
+
+test-node: setup ## install the manifests on a real node, and harm them (Linux, root)
+	@scripts/test-node
+
+test-storm: setup ## 200 VMs started and stopped for five minutes while Holdfast is killed
+	@STORM_VMS=200 STORM_SECONDS=300 $(PY) -m pytest tests/e2e/test_sticky_storm.py -q -s -n 0
+
 check: setup ## format, lint, types and the walls between the rooms
 	@scripts/check
 
-bench: setup ## measure the admission server beside the usual ways to serve one
+bench: setup ## measure Holdfast beside its peers, in about 40 minutes
 	@$(PY) -m bench
+
+bench-short: setup ## only show that every row of the bench still works
+	@$(PY) -m bench --short
 
 format: setup ## let ruff format the code
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
