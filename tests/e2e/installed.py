@@ -23,7 +23,6 @@ import yaml
 
 from controlplane import versions
 from controlplane.components import API_SERVER
-from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from demo.command import Command
 from tests.e2e.accounts import MANIFESTS, NAMESPACE, controller_kubeconfig
@@ -178,17 +177,9 @@ class Installation:
         text = self.kubectl("get", "secret", name, "--ignore-not-found", "-o", "json")
         return dict(json.loads(text).get("data") or {}) if text else {}
 
-    def holds_pods(self, name: str) -> bool:
-        """Tell whether a pod that asks is held: False, while it is not, or is refused."""
-        try:
-            (made,) = self.world.apply(pod(name, {"delay": "3600"}), dry_run=True)
-        except ControlPlaneError:
-            return False
-        return bool(made["spec"].get("schedulingGates"))
-
     def ready(self) -> None:
         """Wait until the webhooks are registered, and called."""
-        self.world.eventually(lambda: self.holds_pods("asks"), 90.0)
+        self.world.eventually(self.world.holds_pods, 90.0)
 
 
 def port(command: Command) -> int:

@@ -187,7 +187,7 @@ def test_cert_manager_gives_the_bundle_and_nobody_is_called_before(
     installed.replica()
     installed.controller(certificates="cert-manager")
     installed.world.eventually(lambda: len(installed.webhooks()) == 4)
-    assert not installed.holds_pods("asks")
+    assert not installed.world.holds_pods()
     installed.world.apply(pod("asks", {"delay": "3600"}), dry_run=True)  # and is not refused
 
     bundle = base64.b64encode(ca.certificate).decode()

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.launcher import ControlPlane
+from tests.e2e.world import World
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 NAMESPACE = "holdfast-system"
 TAGS = ("0.1.0", "0.1.0-next")
 """The version that the manifests name, and one to upgrade to."""
 _PATIENCE = "180s"
-_REGISTERED = "jsonpath={.webhooks[0].name}=pods.holdfast.dev"
+_FIRST = {"mutating": "pods.holdfast.dev", "validating": "validate.pods.holdfast.dev"}
+"""The first webhook of each configuration."""
 
 Object = dict[str, Any]
 
@@ -42,14 +44,21 @@ class Installation:
         return self.plane.kubectl("apply", "-k", str(folder))
 
     def ready(self) -> None:
-        """Wait until both Deployments are as they are to be, and the webhooks are registered."""
+        """Wait until both Deployments are as they are to be, and the webhooks are called.
+
+        Between the registration and the first call that arrives lie kube-proxy's turn and the API
+        server's own look at the registration.
+        """
         for name in ("holdfast-webhook", "holdfast-controller"):
             self.rolled_out(name)
-        self.plane.kubectl(
-            *("wait", f"--for={_REGISTERED}", "mutatingwebhookconfiguration/holdfast"),
-            *(f"--timeout={_PATIENCE}",),
-            timeout=200,
-        )
+        for kind, name in _FIRST.items():
+            self.plane.kubectl(
+                *("wait", f"--for=jsonpath={{.webhooks[0].name}}={name}"),
+                *(f"{kind}webhookconfiguration/holdfast", f"--timeout={_PATIENCE}"),
+                timeout=200,
+            )
+        world = World(self.plane, "default")
+        world.eventually(world.holds_pods)
 
     def rolled_out(self, name: str) -> None:
         """Wait until a Deployment has its replicas, all of the newest template."""
