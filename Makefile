@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test test-unit test-versions test-node test-storm check bench bench-short format requirements clean
+.PHONY: help setup run up test test-unit test-versions test-node test-storm fuzz check bench bench-short format requirements clean
 SHELL := /bin/sh
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
@@ -34,6 +34,9 @@ test-node: setup ## install the manifests on a real node, and harm them (Linux, 
 
 test-storm: setup ## 200 VMs started and stopped for five minutes while Holdfast is killed
 	@STORM_VMS=200 STORM_SECONDS=300 $(PY) -m pytest tests/e2e/test_sticky_storm.py -q -s -n 0
+
+fuzz: setup ## fuzz reviews, files and values with coverage for FUZZ_SECONDS (an hour)
+	@scripts/fuzz
 
 check: setup ## format, lint, types and the walls between the rooms
 	@scripts/check

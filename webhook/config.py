@@ -276,4 +276,5 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _one_line(exc: Exception) -> str:
-    return " ".join(str(exc).split())
+    told = " ".join(str(exc).split())
+    return told if told.isprintable() else ascii(told)[1:-1]  # it may quote the file

@@ -38,8 +38,6 @@ _UNIT_MS = (("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 _NS_PER_MS = 1_000_000
 _INT64_MAX = 2**63 - 1
 _INT64_DIGITS = 19
-_FRACTION_DIGITS = 15  # finer than a nanosecond of an hour; what lies beyond rounds up
-_FRACTION_SCALE: int = 10**_FRACTION_DIGITS
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - offsets are applied by hand, beyond datetime's range
 _MILLISECOND = timedelta(milliseconds=1)
@@ -124,11 +122,9 @@ def _from_duration(text: str, sign: str, parts: str) -> int:
 
 
 def _fraction_ns(digits: str, unit_ns: int) -> int:
-    """Turn the digits behind a point into nanoseconds of the unit, rounded up."""
-    kept, beyond = digits[:_FRACTION_DIGITS], digits[_FRACTION_DIGITS:]
-    numerator = int(kept.ljust(_FRACTION_DIGITS, "0"))
-    numerator += bool(beyond.strip("0"))  # never down
-    return -(-numerator * unit_ns // _FRACTION_SCALE)
+    """Turn the digits behind a point into nanoseconds of the unit, rounded up, never down."""
+    scale: int = 10 ** len(digits)
+    return -(-int(digits or "0") * unit_ns // scale)
 
 
 def parse_instant(text: str) -> int:

@@ -91,6 +91,7 @@ DELAYS: tuple[Row, ...] = (
     Row("1.5h", H + 30 * M, "a fraction"),
     Row("1.h", H, "a point without a fraction"),
     Row(".5h", 30 * M, "a fraction alone"),
+    Row("1.5" + "8" * 66 + "h", 5_720 * S, "a fraction without an end, rounded once"),
     Row("250ms", 250, "milliseconds"),
     Row("1m1ms", M + 1, "minutes and milliseconds"),
     Row("1s500ms", 1_500, "as Holdfast writes it"),

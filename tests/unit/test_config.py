@@ -96,6 +96,7 @@ def test_error(text: str, expected: str) -> None:
         pytest.param(b"a: !!bool x", id="a tag that does not fit: bool"),
         pytest.param(b"a: !!int ''", id="a tag that does not fit: int"),
         pytest.param(b"a: !!python/object/apply:os.system [x]", id="a tag of Python"),
+        pytest.param("{\ufeffa: 1}]".encode(), id="a byte order mark in the middle"),
         pytest.param(b"a: 1\n---\nb: 2", id="two documents"),
     ],
 )

@@ -12,18 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.kubeconfigs import RIGHT, check, complaint
 from tests.unit.mistakes import with_mistakes
-from webhook.cluster import Cluster
-from webhook.errors import StartError
 
-RIGHT: dict[str, Any] = {
-    "apiVersion": "v1",
-    "kind": "Config",
-    "current-context": "here",
-    "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "n"}}],
-    "clusters": [{"name": "c", "cluster": {"server": "https://192.0.2.1:6443"}}],
-    "users": [{"name": "u", "user": {"token": "abc"}}],
-}
 EVIL = "\u202e\x1b[2J\r\nerror: forged\x00"
 JUNK: list[Any] = [
     *(None, True, 0, -1, 1.5, "", "x", EVIL, "/nowhere", "AAAA", "https://[::1", "x" * 5_000),
@@ -45,23 +36,6 @@ def _quiet() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kubeconfig") / "config"
-
-
-def complaint(file: Path, content: bytes) -> str:
-    """Give what a person is told about a file; nothing where it is good."""
-    file.write_bytes(content)
-    try:
-        Cluster.connect(file).close()
-    except StartError as exc:
-        return str(exc)
-    return ""
-
-
-def check(said: str, file: Path) -> None:
-    assert said.startswith(f"no usable kubeconfig {file} (")
-    assert said.endswith("or run in a pod with a ServiceAccount")
-    assert said.isprintable()
-    assert len(said) < 1_500
 
 
 def test_a_good_one(file: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.delay_values import DELAYS, INSTANTS, MAX_INT64, Refusal, Row
+from tests.unit.oracle import DIGITS, Refused, oracle_delay
 from webhook import values
 from webhook.errors import ValueRefusedError
 
@@ -128,64 +129,7 @@ def test_label_value_and_namespace(text: str, value: bool, namespace: bool) -> N
     assert (value, namespace) == (values.is_label_value(text), values.is_namespace(text))
 
 
-# --- an oracle of its own: Go's grammar, a character at a time, in exact fractions -------------
-
-NS = {"h": 3_600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6}
-DIGITS = "0123456789"
-
-
-class Refused(Exception):  # noqa: N818 - an outcome, not an error
-    pass
-
-
-def oracle_delay(text: str) -> tuple[Fraction, Fraction]:
-    """Read a delay: the exact nanoseconds, and those with each part rounded up on its own."""
-    sign, rest = (text[0], text[1:]) if text[:1] in {"+", "-"} else ("", text)
-    try:
-        exact = rounded = Fraction(oracle_int(rest)) * 10**9
-        if exact > MAX_INT64 * 10**9:
-            raise Refused
-    except ValueError:
-        exact, rounded = oracle_duration(rest)
-        if exact > MAX_INT64:
-            raise Refused from None
-    if sign == "-" and exact:
-        raise Refused
-    return exact, rounded
-
-
-def oracle_int(text: str) -> int:
-    if not text:
-        raise ValueError
-    number = 0
-    for char in text:
-        number = number * 10 + DIGITS.index(char)  # ValueError for anything else
-    return number
-
-
-def oracle_duration(text: str) -> tuple[Fraction, Fraction]:
-    exact, rounded = Fraction(0), Fraction(0)
-    state, number, scale, digits, unit = "number", 0, 1, 0, ""
-    for char in [*text, "end"]:
-        if state == "unit" and (char in DIGITS or char in {".", "end"}):
-            if unit not in NS:
-                raise Refused
-            part = Fraction(number * NS[unit], scale)
-            exact, rounded = exact + part, rounded - (-part.numerator // part.denominator)
-            state, number, scale, digits, unit = "number", 0, 1, 0, ""
-            if char == "end":
-                return exact, rounded
-        if char in DIGITS:
-            number, digits = number * 10 + DIGITS.index(char), digits + 1
-            scale *= 10 if state == "fraction" else 1
-        elif char == "." and state == "number":
-            state = "fraction"
-        elif char != "end" and digits:
-            state, unit = "unit", unit + char
-        else:
-            raise Refused
-    raise AssertionError("a text ends")
-
+# --- against the oracle ------------------------------------------------------------------------
 
 numbers = st.text(DIGITS, max_size=22)
 parts = st.builds(

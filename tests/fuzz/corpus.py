@@ -1,0 +1,35 @@
+"""The corpus of each target: one file, of an input a line, as the JSON of its bytes in Latin-1."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "corpus"
+
+
+def read(target: str) -> list[bytes]:
+    """Give the inputs of a target; none where there is no file yet."""
+    file = FOLDER / f"{target}.jsonl"
+    lines = file.read_text("ascii").splitlines() if file.exists() else []
+    return [json.loads(line).encode("latin-1") for line in lines]
+
+
+def write(target: str, folder: Path) -> int:
+    """Write a folder's files as the corpus of a target, the shortest first, and count them."""
+    inputs = sorted(
+        (file.read_bytes() for file in folder.iterdir()), key=lambda one: (len(one), one)
+    )
+    lines = [json.dumps(one.decode("latin-1")) + "\n" for one in inputs]
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{target}.jsonl").write_text("".join(lines), "ascii")
+    return len(inputs)
+
+
+def unpack(inputs: Iterable[bytes], folder: Path) -> None:
+    """Write each input into a file of its own, named by what is in it, as libFuzzer does."""
+    for content in inputs:
+        name = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+        (folder / name).write_bytes(content)

@@ -1,0 +1,33 @@
+"""One fuzzer's process: `python -m tests.fuzz.drive TARGET`, and then libFuzzer's own arguments."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import atheris  # type: ignore[import-untyped] # in no pinned set but its own; see scripts/fuzz
+
+JSON = {"reviews", "configuration", "kubeconfig"}
+"""Targets whose input is JSON at first; bytes alone are tried as well, and YAML found by them."""
+INSTRUMENTED = ["webhook", "yaml", "kubernetes.config"]
+
+
+def main() -> None:
+    name = sys.argv[1]
+    atheris.enabled_hooks.add("str")
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        targets = importlib.import_module("tests.fuzz.targets")
+    mutations = importlib.import_module("tests.fuzz.mutations")
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        return bytes(mutations.mutate_json(data, most, seed, atheris.Mutate))
+
+    # a merge starts itself again, by a shell, under this name
+    again = f"{sys.executable} -m tests.fuzz.drive {name}"
+    options = {"custom_mutator": mutate} if name in JSON else {}
+    atheris.Setup([again, *sys.argv[2:]], targets.TARGETS[name], **options)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Mutations of JSON that keep it JSON: most bytes of a review are punctuation, and break it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.unit.delay_values import DELAYS, INSTANTS
+from tests.unit.hostile import EVIL
+from tests.unit.mistakes import places
+from webhook import holds, vms
+
+Mutate = Callable[[bytes, int], bytes]
+"""The fuzzer's own mutation of some bytes, to at most so many."""
+
+BYTES_ALONE = 0.2
+"""The share of mutations that are of bytes, and may break the JSON."""
+WORDS: tuple[str, ...] = (
+    *(row.value for row in (*DELAYS, *INSTANTS) if len(row.value) < 100),
+    *("CREATE", "UPDATE", "Pod", "Deployment", "CronJob", "VirtualMachine", "apps", "batch"),
+    *("delay", *holds.DELAY_KEYS, holds.NOT_BEFORE, holds.JITTER, holds.HELD, holds.PROFILE),
+    *("holdfast.dev/delay", "holdfast.dev/sticky", "holdfast.dev/placed", "type", "space@1"),
+    *(vms.STICKY, vms.STICKY_NODE, vms.STICKY_NODE_UID, vms.MIGRATION_JOB, vms.VM, vms.VMI),
+    *(vms.CONTROLLER_ACCOUNT, vms.EPHEMERAL_PROVISIONING, "kubevirt.io/v1", vms.GROUP),
+    *("annotations", "labels", "ownerReferences", "finalizers", "schedulingGates", "nodeName"),
+    *("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "template"),
+    *("nodeSelectorTerms", "matchExpressions", "matchFields", "nodeSelector", "tolerations"),
+    *("In", "NotIn", "Exists", "Gt", "zone", "role", "edge", "other", "*", "../x", EVIL, ""),
+    *("profiles", "plugins", "enabled", "disabled", "pluginConfig", "name", "args", "rules"),
+    *("sticky", "placement", "when", "require", "prefer", "equals", "maxDelay", "onInvalid"),
+    *(
+        "clusters",
+        "users",
+        "contexts",
+        "current-context",
+        "certificate-authority-data",
+        "proxy-url",
+    ),
+    *(
+        "client-certificate-data",
+        "client-key-data",
+        "token",
+        "tokenFile",
+        "tls-server-name",
+        "exec",
+    ),
+)
+ODD: tuple[Any, ...] = (None, True, False, 0, -1, 1.5, 2**63, 2**64, [], {}, [None], {"": {}})
+
+
+def mutate_json(data: bytes, most: int, seed: int, mutate: Mutate) -> bytes:
+    """Change one to three places of a JSON document; bytes, where it is none or gets too long."""
+    chance = random.Random(seed)
+    if chance.random() < BYTES_ALONE:
+        return mutate(data, most)
+    try:
+        document = json.loads(data)
+        for _ in range(chance.randint(1, 3)):
+            _change(document, chance, mutate)
+        changed = json.dumps(document, separators=(",", ":")).encode()
+    except (ValueError, RecursionError):
+        return mutate(data, most)
+    return changed if len(changed) <= most else mutate(data, most)
+
+
+def _change(document: Any, chance: random.Random, mutate: Mutate) -> None:
+    found = list(places(document)) if isinstance(document, dict | list) else []
+    if not found:
+        return
+    container, key = chance.choice(found)
+    action = chance.random()
+    if action < 0.5:
+        container[key] = _other(container[key], chance, mutate)
+    elif action < 0.6:
+        del container[key]
+    elif action < 0.75:
+        source, name = chance.choice(found)
+        if name in source if isinstance(source, dict) else name < len(source):
+            container[key] = copy.deepcopy(source[name])
+    elif isinstance(container, dict):
+        container[chance.choice(WORDS)] = _new(chance)
+    else:
+        container.insert(key, _new(chance))
+
+
+def _other(value: Any, chance: random.Random, mutate: Mutate) -> Any:
+    if isinstance(value, str) and chance.random() < 0.5:
+        return mutate(value.encode(errors="replace"), 80).decode(errors="replace")
+    return _new(chance)
+
+
+def _new(chance: random.Random) -> Any:
+    return chance.choice(WORDS) if chance.random() < 0.8 else copy.deepcopy(chance.choice(ODD))

@@ -1,0 +1,80 @@
+"""What each fuzzer begins with, beside the corpus: the tables and builders of the other tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from tests.unit.builders import held, make_pod, make_review
+from tests.unit.config_cases import FILES, HEAD
+from tests.unit.delay_values import DELAYS, INSTANTS
+from tests.unit.hostile import CONFIGURATION
+from tests.unit.kubeconfigs import RIGHT
+from tests.unit.vm_builders import VM_UID, make_launcher
+from webhook import vms
+
+SHORT = 100
+"""Bytes of a value that is worth to begin with; the tables have some of megabytes."""
+
+
+def seeds(target: str) -> list[bytes]:
+    """Give the first inputs of a target."""
+    makers: dict[str, Callable[[], list[bytes]]] = {
+        "reviews": _reviews,
+        "configuration": _configurations,
+        "kubeconfig": _kubeconfigs,
+        "delays": lambda: _values(DELAYS),
+        "instants": lambda: _values(INSTANTS),
+        "hints": lambda: [b"delay=15s,not-before=2026-12-24T17:00:00Z,jitter=1h", b"x=1s"],
+    }
+    return makers[target]()
+
+
+def _values(rows: Any) -> list[bytes]:
+    return [row.value.encode() for row in rows if len(row.value) < SHORT]
+
+
+def _reviews() -> list[bytes]:
+    asking = {"delay": "15", "holdfast.dev/jitter": "5s", "type": "x"}
+    late = {"holdfast.dev/not-before": "2026-12-24T18:00:00Z"}
+    pod = make_pod(asking, labels={"type": "x"})
+    template = {"template": {"metadata": pod["metadata"], "spec": pod["spec"]}, "replicas": 2}
+
+    def workload(group: str, kind: str, spec: Any) -> Any:
+        return make_review(
+            {"metadata": {"name": "w"}, "spec": spec},
+            kind={"group": group, "version": "v1", "kind": kind},
+        )
+
+    launcher = make_review(make_launcher(), userInfo={"username": vms.CONTROLLER_ACCOUNT})
+    made = [
+        make_review(pod),
+        make_review(make_pod(late)),
+        make_review(held(asking), operation="UPDATE", old=held({"delay": "20"})),
+        workload("apps", "Deployment", template),
+        workload("batch", "CronJob", {"jobTemplate": {"spec": template}}),
+        workload("kubevirt.io", vms.VM, template),
+        launcher,
+        launcher | {"vm": {vms.STICKY_NODE: "node-1", vms.STICKY_NODE_UID: VM_UID}},
+    ]
+    return [json.dumps(one, separators=(",", ":")).encode() for one in made]
+
+
+def _configurations() -> list[bytes]:
+    texts = [CONFIGURATION, *(HEAD + one.values[0] for one in FILES)]
+    made = [text.encode() for text in texts if len(text) < 20 * SHORT]
+    return [*made, *(json.dumps(yaml.safe_load(text)).encode() for text in texts[:1])]
+
+
+def _kubeconfigs() -> list[bytes]:
+    user: dict[str, Any] = {"exec": {"apiVersion": "client.authentication.k8s.io/v1"}}
+    others: list[dict[str, Any]] = [
+        {},
+        {"users": [{"name": "u", "user": user | {"exec": user["exec"] | {"command": "x"}}}]},
+        {"users": [{"name": "u", "user": {"client-certificate-data": "AAAA"}}]},
+        {"clusters": [{"name": "c", "cluster": {"server": "x", "proxy-url": "http://[::1]:1"}}]},
+    ]
+    return [json.dumps(RIGHT | other).encode() for other in others]

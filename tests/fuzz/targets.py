@@ -1,0 +1,227 @@
+"""What is fuzzed: functions of some bytes, which fail where something does not hold of them.
+
+No hypothesis, no pytest and no fuzzer in here: `make fuzz` calls these millions of times, and
+`tests/unit/test_fuzz_corpus.py` once with each file that was kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kubernetes.config import kube_config
+
+from tests.unit import hostile, kubeconfigs
+from tests.unit.builders import CREATED_MS, UID, Measured
+from tests.unit.delay_values import MAX_INT64
+from tests.unit.oracle import Refused, oracle_delay
+from webhook import config, guard, holds, plugins, registration, values
+from webhook.errors import ConfigurationError, ValueRefusedError
+from webhook.pipeline import Pipeline
+
+Target = Callable[[bytes], None]
+
+FORBIDDEN = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork"}) | {
+    "socket.connect",
+    "socket.getaddrinfo",
+}
+"""Audit events that no input may cause: a kubeconfig can name programs to run."""
+MESSAGE_LIMIT, VALUE_MESSAGE_LIMIT = 2_000, 250
+LONGEST = MAX_INT64 // 10**6
+"""Milliseconds of the longest Go duration; whole seconds can be written that come to more."""
+EPOCH_DAY = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - a day is counted, no time
+_apart = False
+
+
+def reviews(content: bytes) -> None:
+    """Send a body to both endpoints: a valid answer or a clean 400, and patches that apply.
+
+    What stands in it under `vm`, beside the request, are the annotations of the one VM there is.
+    """
+    review = _read(content)
+    annotations = review.get("vm") if isinstance(review, dict) else None
+    texts = annotations if isinstance(annotations, dict) else {}
+    hostile.SERVER.annotate_vm({k: v for k, v in texts.items() if isinstance(v, str)})
+    for path in hostile.PATHS:
+        response = hostile.check(path, content)
+        if response is not None and _is_whole(review):
+            hostile.check_answer(response, review)
+
+
+def configuration(content: bytes) -> None:
+    """Start with a configuration file: all that is made of it, or one line that says what is wrong.
+
+    What is accepted once is accepted again, and makes policies and webhooks.
+    """
+    try:
+        pipeline = _pipeline(content)
+    except ConfigurationError as exc:
+        told = str(exc)
+        assert told.startswith("h.yaml: "), told
+        assert told.isprintable(), ascii(told)
+        assert len(told) <= MESSAGE_LIMIT, len(told)
+        return
+    assert registration.digest(pipeline) == registration.digest(_pipeline(content))
+    json.dumps(guard.policies(pipeline))
+
+
+def kubeconfig(content: bytes) -> None:
+    """Connect with a kubeconfig: a connection, or one line that says what is wrong."""
+    file = _folder() / "config"
+    with no_deeds():
+        told = kubeconfigs.complaint(file, content)
+    kube_config._cleanup_temp_files()  # type: ignore[no-untyped-call]
+    if told and "forbidden here" not in told:
+        kubeconfigs.check(told, file)
+
+
+def delays(content: bytes) -> None:
+    """Read a delay as the oracle does: rounded up, never down."""
+    text = content.decode(errors="replace")
+    try:
+        exact, rounded = oracle_delay(text)
+    except Refused:
+        _refused(values.parse_delay, text)
+        return
+    milliseconds = values.parse_delay(text)
+    assert milliseconds >= exact / 10**6, "rounded down"
+    assert milliseconds == -(-rounded.numerator // (rounded.denominator * 10**6))
+    if milliseconds <= LONGEST:
+        assert milliseconds == values.parse_delay(values.canonical_delay(milliseconds))
+
+
+def instants(content: bytes) -> None:
+    """Read a time as Python's own calendar does, where that has one so fine; never rounded down."""
+    text = content.decode(errors="replace")
+    try:
+        milliseconds = values.parse_instant(text)
+    except ValueRefusedError:
+        _refused(values.parse_instant, text)
+        return
+    assert text.isascii()
+    assert milliseconds == values.parse_instant(values.canonical_instant(milliseconds))
+    whole, _, rest = text.partition(".")
+    digits = "".join(_leading_digits(rest))
+    try:
+        moment = datetime.fromisoformat(whole + rest[len(digits) :])
+    except OverflowError:
+        return
+    exact = _seconds(moment) * 1_000 + Fraction(int(digits or "0") * 1_000, 10 ** len(digits))
+    assert milliseconds == -(-exact.numerator // exact.denominator)
+
+
+def hints(content: bytes) -> None:
+    """Read what holds a pod from its annotation, as the controller does; it is anybody's text."""
+    text = content.decode(errors="replace")
+    keys = ("delay", "x")
+    for texts in ({holds.HELD: text}, {holds.HELD: text, "delay": "soon"}, {"delay": text}):
+        due = holds.decide(texts, created_ms=CREATED_MS, uid=UID, delay_keys=keys)
+        assert due.at_ms >= CREATED_MS, "due before its creation"
+        assert due.problem.isprintable(), ascii(due.problem)
+    try:
+        ask = holds.read_hint(text)
+    except ValueRefusedError:
+        _refused(holds.read_hint, text)
+        return
+    canonical = holds.hint(ask)
+    if canonical and max(ask.delay_ms, ask.jitter_ms) <= LONGEST:
+        assert holds.hint(holds.read_hint(canonical)) == canonical
+
+
+TARGETS: dict[str, Target] = {
+    "reviews": reviews,
+    "configuration": configuration,
+    "kubeconfig": kubeconfig,
+    "delays": delays,
+    "instants": instants,
+    "hints": hints,
+}
+KNOWN = plugins.registry([])
+
+
+@contextmanager
+def no_deeds() -> Iterator[None]:
+    """Let nothing within start a program or open a connection: it fails with PermissionError."""
+    global _apart  # noqa: PLW0603 - an audit hook is for the whole process, and for ever
+    _watch()
+    _apart = True
+    logging.disable()  # the client logs what it cannot read, beside raising it
+    try:
+        yield
+    finally:
+        _apart = False
+        logging.disable(logging.NOTSET)
+
+
+@cache
+def _watch() -> None:
+    def hook(event: str, _arguments: tuple[object, ...]) -> None:
+        if _apart and event in FORBIDDEN:
+            raise PermissionError(f"{event} is forbidden here")
+
+    sys.addaudithook(hook)
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="holdfast-fuzz-"))
+
+
+def _read(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_whole(review: Any) -> bool:
+    """Tell whether a patch can apply: the API server leaves out neither of a pod's two halves."""
+    try:
+        return all(isinstance(review["request"]["object"][x], dict) for x in ("metadata", "spec"))
+    except (TypeError, KeyError):
+        return False
+
+
+def _pipeline(content: bytes) -> Pipeline:
+    return config.build_pipeline(
+        config.parse(content, "h.yaml"),
+        KNOWN,
+        source="h.yaml",
+        timer=lambda: 0.0,
+        observe=Measured(),
+    )
+
+
+def _refused(parse: Callable[[str], object], text: str) -> None:
+    """Check that a value is refused, and in which words."""
+    try:
+        parse(text)
+    except ValueRefusedError as exc:
+        told = str(exc)
+        assert told.isprintable(), ascii(told)
+        assert len(told) <= VALUE_MESSAGE_LIMIT, told
+    else:
+        raise AssertionError(f"{text!a} is accepted")
+
+
+def _leading_digits(text: str) -> Iterator[str]:
+    return itertools.takewhile("0123456789".__contains__, text)
+
+
+def _seconds(moment: datetime) -> Fraction:
+    offset = moment.utcoffset()
+    assert offset is not None, "a time without an offset is accepted"
+    days = moment.toordinal() - EPOCH_DAY
+    return Fraction(
+        days * 86_400 + moment.hour * 3_600 + moment.minute * 60 + moment.second
+    ) - Fraction(offset // timedelta(seconds=1))
