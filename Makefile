@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test test-unit test-versions test-node test-storm fuzz check bench bench-short format requirements clean
+.PHONY: help setup run up test test-unit test-versions test-node test-storm fuzz faults check bench bench-short format requirements clean
 SHELL := /bin/sh
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
@@ -37,6 +37,10 @@ test-storm: setup ## 200 VMs started and stopped for five minutes while Holdfast
 
 fuzz: setup ## fuzz reviews, files and values with coverage for FUZZ_SECONDS (an hour)
 	@scripts/fuzz
+
+faults: setup ## every fault of the list on a real Kubernetes under load, in about 100 minutes
+	@$(PY) -m controlplane build kubernetes kubevirt >/dev/null
+	@$(PY) -m tests.faults
 
 check: setup ## format, lint, types and the walls between the rooms
 	@scripts/check

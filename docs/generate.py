@@ -22,6 +22,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from docs import error_cases
+from tests.faults.broken import BREAKS
+from tests.faults.table import FAULTS
 from tests.unit.delay_values import DELAYS, INSTANTS, Refusal, Row
 from webhook import cli, config, plugins, schema, values
 from webhook.metrics import ControllerMetrics, ServerMetrics
@@ -209,6 +211,25 @@ def error(case: error_cases.Case) -> str:
     return f"- {text}<br>{case.cause}" + (f" **Cure:** {case.cure}" if case.cure else "")
 
 
+# --- faults ------------------------------------------------------------------------------------
+
+
+def faults() -> str:
+    """Make the table of the faults, from the rows that are run."""
+    rows = [(f"`{each.name}`", _first_line(each.act), each.means) for each in FAULTS]
+    return _table(("fault", "what is done", "what then"), rows)
+
+
+def breaks() -> str:
+    """Make the table of how each row was made to fail."""
+    rows = [(f"`{each.name}`", _first_line(BREAKS[each.broken])) for each in FAULTS]
+    return _table(("fault", "seen to fail when"), rows)
+
+
+def _first_line(described: Callable[..., object]) -> str:
+    return (inspect.getdoc(described) or "").partition("\n")[0]
+
+
 # --- pages -------------------------------------------------------------------------------------
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
@@ -218,6 +239,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
         "reference/cli.md": {"commands": commands},
         "reference/metrics.md": {"metrics": metrics},
         "reference/errors.md": {"errors": errors},
+        "explanation/failure-modes.md": {"faults": faults, "breaks": breaks},
     }
 )
 

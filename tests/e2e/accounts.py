@@ -20,12 +20,15 @@ def kubevirt_rights() -> Path:
     return found
 
 
-def controller_kubeconfig(plane: ControlPlane, path: Path) -> Path:
-    """Apply the shipped roles, and write a kubeconfig with the controller's token."""
+def controller_kubeconfig(plane: ControlPlane, path: Path, server: str = "") -> Path:
+    """Apply the shipped roles, and write a kubeconfig with the controller's token.
+
+    `server` is where the API server is reached, where that is not where it is.
+    """
     plane.kubectl("apply", "-k", str(MANIFESTS / "rbac"))
     token = plane.kubectl("create", "token", "holdfast-controller", "--namespace", NAMESPACE)
     ca = base64.b64encode(plane.ca.read_bytes()).decode()
-    cluster = {"server": plane.server, "certificate-authority-data": ca}
+    cluster = {"server": server or plane.server, "certificate-authority-data": ca}
     content = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -36,6 +36,8 @@ MOUNT_SECONDS = 0.3
 """How often the stand-in for the kubelet looks at the Secret."""
 REPAIR = 30.0
 """Seconds in which whatever was spoilt has to be right again."""
+DIALS = {API_SERVER: ["--enable-aggregator-routing=true"]}
+"""Without a kube-proxy the API server has to dial the Service's endpoints itself."""
 _LABELS = {"app.kubernetes.io/name": "holdfast"}
 
 
@@ -92,6 +94,11 @@ class Installation:
     controllers: list[Command] = field(default_factory=list)
     replicas: list[Command] = field(default_factory=list)
     ports: dict[int, int] = field(default_factory=dict)
+    module: str = "tests.e2e.wrong_clock"
+    """What the controllers run by, and `server_module` the admission servers."""
+    server_module: str = "webhook"
+    environment: dict[str, str] = field(default_factory=dict)
+    """Beside this process's, for all of them."""
 
     @property
     def plane(self) -> ControlPlane:
@@ -121,8 +128,8 @@ class Installation:
             *given,
             *arguments,
             log=log,
-            module="tests.e2e.wrong_clock",
-            environment={"SECONDS_AHEAD": str(ahead)},
+            module=self.module,
+            environment={**self.environment, "SECONDS_AHEAD": str(ahead)},
         )
         self.stack.enter_context(command)
         self.controllers.append(command)
@@ -143,12 +150,23 @@ class Installation:
         given += ["--port", "0", "--await-certificate"]
         given += ["--kubeconfig", str(self.plane.kubeconfig)]
         log = self.folder / f"replica-{number}.log"
-        command = self.stack.enter_context(Command("serve", *given, *arguments, log=log))
-        self.replicas.append(command)
-        self.ports[number] = port(command)
-        self.apply(endpoint(number, port(command)))
-        self._route()
+        command = Command(
+            "serve",
+            *given,
+            *arguments,
+            log=log,
+            module=self.server_module,
+            environment=self.environment,
+        )
+        self.replicas.append(self.stack.enter_context(command))
+        self.join(number, port(command))
         return command
+
+    def join(self, number: int, at: int, *, ready: bool = True) -> None:
+        """Make a port an endpoint of the Service, in the place of that replica's last one."""
+        self.ports[number] = at
+        self.apply(endpoint(number, at, ready=ready))
+        self._route()
 
     def retire(self, number: int) -> None:
         """Take a replica away: first from the Service, then the process."""
@@ -205,7 +223,7 @@ def endpoints(ports: Iterable[int]) -> Object:
     }
 
 
-def endpoint(number: int, at: int) -> Object:
+def endpoint(number: int, at: int, *, ready: bool = True) -> Object:
     """Make the slice of one replica; on one machine each has a port of its own."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
@@ -216,7 +234,7 @@ def endpoint(number: int, at: int) -> Object:
         },
         "addressType": "IPv4",
         "ports": [{"name": "webhook", "port": at, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
+        "endpoints": [{"addresses": [own_address()], "conditions": {"ready": ready}}],
     }
 
 
@@ -273,17 +291,21 @@ def empty_configurations() -> list[Object]:
 @contextmanager
 def installation(folder: Path) -> Iterator[Installation]:
     """Start a cluster and install everything in it, but no process of Holdfast's yet."""
-    arguments = {API_SERVER: ["--enable-aggregator-routing=true"]}  # no kube-proxy: it dials itself
-    with (
-        ControlPlane(nodes=2, audit=True, extra_args=arguments) as plane,
-        ExitStack() as stack,
-    ):
+    with ControlPlane(nodes=2, audit=True, extra_args=DIALS) as plane, ExitStack() as stack:
         kubeconfig = controller_kubeconfig(plane, folder / "controller.kubeconfig")
-        world = World.in_new_namespace(plane, f"users-{os.getpid()}")
-        made = Installation(world, kubeconfig, folder, stack)
-        plane.kubectl("apply", "-k", str(MANIFESTS / "guard"))
-        made.apply(service(), deployment(), *empty_configurations())
-        yield made
+        yield install(plane, kubeconfig, folder, stack)
+
+
+def install(plane: ControlPlane, kubeconfig: Path, folder: Path, stack: ExitStack) -> Installation:
+    """Install everything in a cluster that runs; the controllers will act by the kubeconfig.
+
+    `stack` ends what is started later.
+    """
+    world = World.in_new_namespace(plane, f"users-{os.getpid()}")
+    made = Installation(world, kubeconfig, folder, stack)
+    plane.kubectl("apply", "-k", str(MANIFESTS / "guard"))
+    made.apply(service(), deployment(), *empty_configurations())
+    return made
 
 
 def creations(world: World, seconds: float, *, rate: float = 20.0) -> list[str]:

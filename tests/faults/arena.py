@@ -1,0 +1,252 @@
+"""The cluster that all rows run in: the real control plane, KubeVirt, and Holdfast as installed.
+
+Two admission servers behind the real Service, two controllers that elect a leader and reach the
+API server through a proxy. What a kubelet would do is played: a replica that is not ready leaves
+the Service, and a component that ends is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import yaml
+
+from controlplane.components import API_SERVER, ETCD
+from controlplane.errors import ControlPlaneError
+from controlplane.kubevirt import VIRT_API
+from controlplane.kubevirt import install as install_kubevirt
+from controlplane.launcher import ControlPlane
+from demo.command import Command
+from tests.e2e import installed
+from tests.e2e.accounts import controller_kubeconfig, kubevirt_rights
+from tests.e2e.installed import Installation
+from tests.e2e.test_leader import holder
+from tests.faults.audit import Audit
+from tests.faults.broken import SLOW, VARIABLE
+from tests.faults.load import ROLE
+from tests.faults.machines import Machines
+from tests.faults.proxy import Proxy
+from tests.faults.relay import Relay
+
+BROKEN = "tests.faults.broken"
+REPLICAS = CONTROLLERS = 2
+PROBE_SECONDS, PROBE_FAILURES = 2.0, 2
+"""How often readiness is asked for, and how often in vain before a replica gets no more calls: as
+in the manifests."""
+CONFIGURATION = {
+    "apiVersion": "holdfast.dev/v1alpha1",
+    "kind": "HoldfastConfiguration",
+    "profiles": [
+        {
+            "schedulerName": "*",
+            "pluginConfig": [
+                {
+                    "name": "placement",
+                    "args": {
+                        "rules": [
+                            {
+                                "name": "space",
+                                "when": {"annotation": "type", "equals": "space"},
+                                "require": [{"key": ROLE, "operator": "In", "values": ["edge"]}],
+                            }
+                        ]
+                    },
+                }
+            ],
+        }
+    ],
+}
+
+
+@dataclass
+class Arena:
+    """Everything that a row may harm."""
+
+    plane: ControlPlane
+    installed: Installation
+    proxy: Proxy
+    audit: Audit
+    machines: Machines
+    resting: set[int] = field(default_factory=set)
+    """Replicas that a row has taken down, and that nobody is to look after."""
+
+    @property
+    def controllers(self) -> Sequence[Command]:
+        """The controllers, dead or alive."""
+        return self.installed.controllers[:CONTROLLERS]
+
+    @property
+    def replicas(self) -> Sequence[Command]:
+        """The admission servers, dead or alive."""
+        return self.installed.replicas[:REPLICAS]
+
+    def leader(self) -> Command:
+        """Find the controller that leads, by the Lease and by what it says of itself."""
+
+        def look() -> Command | None:
+            return next((one for one in self.controllers if leads(one)), None)
+
+        found = self.installed.world.eventually(look)
+        assert found is not None
+        return found
+
+    def lease_holder(self) -> str:
+        """Name the holder that the Lease names."""
+        return holder(self.installed.world)
+
+    def revive(self, number: int) -> None:
+        """Start a replica again that has ended, and let it be called."""
+        command = self.replicas[number]
+        command.start()
+        self.installed.join(number, installed.port(command))
+        self.resting.discard(number)
+
+    def shift_clocks(self, seconds: float) -> None:
+        """Set the wall clock of both controllers this much ahead."""
+        for number in range(CONTROLLERS):
+            (self.installed.folder / f"ahead-{number}").write_text(str(seconds))
+
+    def slow_reviews(self, seconds: float) -> None:
+        """Let each request of a replica take this much longer."""
+        Path(self.installed.environment[SLOW]).write_text(str(seconds))
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """Give Holdfast's processes, by a name that lasts."""
+        found = {}
+        for kind, commands in (("controller", self.controllers), ("replica", self.replicas)):
+            for number, command in enumerate(commands):
+                process = psutil.Process(command.pid)
+                found[f"{kind}-{number}"] = process
+                for child in process.children():
+                    found[f"{kind}-{number}-worker"] = child
+        return found
+
+
+def leads(command: Command) -> bool:
+    """Ask a controller whether it leads; one that does not answer does not."""
+    url = f"http://127.0.0.1:{installed.port(command)}/metrics"
+    try:
+        with urllib.request.urlopen(url, timeout=1) as answer:
+            return "\nholdfast_leader 1.0" in answer.read().decode()
+    except OSError:
+        return False
+
+
+@contextmanager
+def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
+    """Start everything; `broken` names what is broken on purpose (tests.faults.broken)."""
+    plane = ControlPlane(
+        nodes=3,
+        audit=True,
+        node_labels=lambda index: {ROLE: "edge"} if index == 3 else {},
+        node_capacity={"cpu": "32", "memory": "256Gi", "pods": "2000"},
+        extra_args={
+            API_SERVER: [*installed.DIALS[API_SERVER], "--audit-log-maxbackup=1"],
+            ETCD: ["--quota-backend-bytes=4294967296"],
+        },
+    )
+    with plane, ExitStack() as stack:
+        install_kubevirt(plane)
+        stack.enter_context(_virt_api(plane))
+        proxy = stack.enter_context(Proxy(plane))
+        kubeconfig = controller_kubeconfig(plane, folder / "controller.kubeconfig", proxy.url)
+        plane.kubectl("apply", "-f", str(kubevirt_rights()))
+        configuration = folder / "holdfast.yaml"
+        configuration.write_text(yaml.safe_dump(CONFIGURATION))
+        made = installed.install(plane, kubeconfig, folder, stack)
+        made.module = made.server_module = BROKEN
+        made.environment = {VARIABLE: broken, SLOW: str(folder / "slow")}
+        (folder / "slow").write_text("0")
+        for _ in range(REPLICAS):
+            made.replica("--config", str(configuration))
+        for _ in range(CONTROLLERS):
+            made.controller("--config", str(configuration))
+        made.ready()
+        audit = Audit(plane.audit_log)
+        stack.callback(audit.close)
+        machines = Machines(made.world, stack)
+        harmed = Arena(plane, made, proxy, audit, machines)
+        stack.enter_context(_kubelet(harmed))
+        machines.create()
+        yield harmed
+
+
+@contextmanager
+def _virt_api(plane: ControlPlane) -> Iterator[None]:
+    """Give virt-api's Service an endpoint: one that is a name is not dialled with the others."""
+    name, space = VIRT_API, ("--namespace", "kubevirt")
+    configuration = json.loads(
+        plane.kubectl("get", "validatingwebhookconfiguration", "virt-api-validator", "-o", "json")
+    )
+    at = int(configuration["webhooks"][0]["clientConfig"]["service"]["port"])
+    with Relay(("127.0.0.1", at)) as relay:
+        endpoint = installed.endpoint(0, relay.port)
+        endpoint["metadata"] = {"name": name, "labels": {"kubernetes.io/service-name": name}}
+        service = installed.service()
+        service["metadata"] = {"name": name}
+        service["spec"]["ports"] = [{"name": "webhook", "port": at}]
+        plane.kubectl(*space, "delete", "service", name)
+        plane.kubectl(*space, "apply", "-f", "-", stdin=yaml.safe_dump_all([service, endpoint]))
+        yield
+
+
+@contextmanager
+def _kubelet(arena: Arena) -> Iterator[None]:
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=_probe, args=(arena, number, stop)) for number in range(REPLICAS)
+    ]
+    threads.append(threading.Thread(target=_restart, args=(arena.plane, stop)))
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _probe(arena: Arena, number: int, stop: threading.Event) -> None:
+    failures, ready = 0, True
+    while not stop.wait(PROBE_SECONDS):
+        if number in arena.resting:
+            failures = 0
+            continue
+        at = arena.installed.ports[number]
+        failures = 0 if _answers(at) else failures + 1
+        wanted = failures < PROBE_FAILURES if ready else failures == 0
+        if wanted != ready:
+            with suppress(ControlPlaneError):
+                arena.installed.join(number, at, ready=wanted)
+                ready = wanted
+
+
+def _answers(at: int) -> bool:
+    context = ssl._create_unverified_context()
+    url = f"https://127.0.0.1:{at}/readyz"
+    try:
+        with urllib.request.urlopen(url, context=context, timeout=PROBE_SECONDS) as answer:
+            return int(answer.status) == 200
+    except OSError:
+        return False
+
+
+def _restart(plane: ControlPlane, stop: threading.Event) -> None:
+    """Start again what ends when the API server is away; the API server itself is the rows'."""
+    while not stop.wait(1.0):
+        for name in plane.names:
+            process = plane.process(name)
+            if name not in {API_SERVER, ETCD} and not process.running:
+                with suppress(ControlPlaneError):
+                    process.start()
+                time.sleep(1.0)

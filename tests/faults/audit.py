@@ -1,0 +1,83 @@
+"""What the API server's audit log says of pods: not Holdfast's own account of its releases."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.e2e.world import seconds
+
+Key = tuple[str, str]
+"""A pod's namespace and name."""
+_OK = 200
+
+
+class Write(NamedTuple):
+    """One write of a pod, as the API server took it in."""
+
+    at: float
+    """Seconds since 1970, by the API server's clock."""
+    status: int
+
+    @property
+    def may_have_worked(self) -> bool:
+        """Whether it may have been stored: an answer of 5xx tells nothing."""
+        return self.status < 300 or self.status >= 500
+
+    @property
+    def worked(self) -> bool:
+        """Whether it was stored, and the writer was told so."""
+        return self.status == _OK
+
+
+@dataclass
+class Audit:
+    """The log as far as it was read; `read` goes on where the last one ended."""
+
+    path: Path
+    releases: dict[Key, list[Write]] = field(default_factory=lambda: defaultdict(list))
+    """Each pod's patches by Holdfast, those that failed too."""
+    bindings: dict[Key, float] = field(default_factory=dict)
+    """When kube-scheduler bound each pod first."""
+    _file: io.BufferedReader | None = None
+    _rest: bytes = b""
+
+    def read(self) -> None:
+        """Take in what is new; the API server starts another file when one has 100 MB."""
+        while True:
+            if self._file is None:
+                self._file = self.path.open("rb")
+            *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+            for line in lines:
+                self._take(line)
+            if self.path.exists() and self.path.stat().st_ino == self._inode():
+                return
+            self.close()
+
+    def close(self) -> None:
+        """Close the file; a later `read` would begin anew."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rest = None, b""
+
+    def _inode(self) -> int:
+        assert self._file is not None
+        return Path(f"/proc/self/fd/{self._file.fileno()}").stat().st_ino
+
+    def _take(self, line: bytes) -> None:
+        patch, binding = b'"verb":"patch"' in line, b'"subresource":"binding"' in line
+        if b'"resource":"pods"' not in line or not (patch or binding):
+            return
+        event = json.loads(line)
+        about = event["objectRef"]
+        key = about["namespace"], about.get("name", "")
+        status = event.get("responseStatus", {}).get("code", 500)
+        write = Write(seconds(event["requestReceivedTimestamp"]), status)
+        if patch and event.get("userAgent") == "holdfast" and "subresource" not in about:
+            self.releases[key].append(write)
+        elif binding and status < 300:
+            self.bindings.setdefault(key, write.at)

@@ -1,0 +1,169 @@
+"""A steady load: twenty pod creations a second, and what became of each."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from controlplane.launcher import ControlPlane
+from tests.e2e.world import Object, created, gates, pod
+from webhook.cluster import Cluster
+from webhook.errors import ClusterError
+
+RATE = 20.0
+"""Creations a second."""
+GATE = "holdfast.dev/delay"
+ROLE = "kubernetes.io/role"
+"""The node label that placed pods require."""
+DELAY = (1.0, 12.0)
+"""Seconds for which delayed pods ask."""
+SHORT_DELAY = (1.0, 6.0)
+"""Likewise, in the short form."""
+_AT_ONCE = 48
+_SWEEP_SECONDS = 2.0
+_BEHIND = 5
+"""Creations that a crowded machine may catch up on; more are left out."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What one pod of the load asks for."""
+
+    name: str
+    delay: float
+    """Seconds; 0 asks for none."""
+    placed: bool
+
+    @property
+    def asks(self) -> bool:
+        """Whether Holdfast is asked about it at all."""
+        return bool(self.delay) or self.placed
+
+    def manifest(self) -> Object:
+        """Make the pod's manifest."""
+        annotations = {"delay": f"{self.delay:.3f}s"} if self.delay else {}
+        annotations |= {"type": "space"} if self.placed else {}
+        return pod(self.name, annotations, terminationGracePeriodSeconds=0)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A creation that failed."""
+
+    at: float
+    wish: Wish
+    said: str
+
+    @property
+    def by_webhook(self) -> bool:
+        """Whether an admission webhook is the reason, rather than the API server or its etcd."""
+        return "webhook" in self.said
+
+
+@dataclass
+class Load:
+    """The load in one namespace, and its account."""
+
+    plane: ControlPlane
+    namespace: str
+    source: random.Random
+    rate: float = RATE
+    delay: tuple[float, float] = DELAY
+    due: dict[str, float] = field(default_factory=dict)
+    """When each delayed pod is due: seconds since 1970, by what the API server stored."""
+    made: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    ungated: list[str] = field(default_factory=list)
+    """Pods that asked to be held, and were let through."""
+    misshapen: list[str] = field(default_factory=list)
+    """Pods that do not have exactly one gate of ours, or one term, where they asked for it."""
+    waits: list[float] = field(default_factory=list)
+    """Seconds that each creation took."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Create pods until the block ends; then all creations have been answered."""
+        stop = threading.Event()
+        with closing(Cluster.connect(self.plane.kubeconfig)) as cluster:
+            threads = [
+                threading.Thread(target=run, args=(cluster, stop))
+                for run in (self._drive, self._sweep)
+            ]
+            for thread in threads:
+                thread.start()
+            try:
+                yield
+            finally:
+                stop.set()
+                for thread in threads:
+                    thread.join()
+
+    def wish(self, number: int) -> Wish:
+        """Decide what the pod of that number asks for: half a delay, a fifth a place."""
+        delay = round(self.source.uniform(*self.delay), 3) if number % 2 else 0.0
+        return Wish(f"load-{number}", delay, placed=number % 5 == 0)
+
+    def create(self, cluster: Cluster, wish: Wish) -> None:
+        """Create one pod, and note how that went."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        began = time.time()
+        try:
+            answer = cluster.request("POST", path, body=msgspec.json.encode(wish.manifest()))
+        except ClusterError as exc:
+            with self.lock:
+                self.failures.append(Failure(began, wish, str(exc)))
+            return
+        seen = msgspec.json.decode(answer)
+        with self.lock:
+            self.waits.append(time.time() - began)
+            self.take(wish, seen)
+
+    def take(self, wish: Wish, seen: Object) -> None:
+        """Note a pod that the API server has stored."""
+        self.made += 1
+        ours = [gate for gate in gates(seen) if gate == GATE]
+        if wish.delay:
+            self.due[wish.name] = created(seen) + wish.delay
+            if not ours:
+                self.ungated.append(wish.name)
+        if len(ours) > 1 or terms(seen) != int(wish.placed):
+            self.misshapen.append(wish.name)
+
+    def _drive(self, cluster: Cluster, stop: threading.Event) -> None:
+        began, number = time.monotonic(), 0
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            while not stop.wait(max(0.0, began + number / self.rate - time.monotonic())):
+                behind = (time.monotonic() - began) * self.rate - number
+                if behind > _BEHIND:  # a stall is no reason for a flood
+                    began += behind / self.rate
+                pool.submit(self.create, cluster, self.wish(number))
+                number += 1
+
+    def _sweep(self, cluster: Cluster, stop: threading.Event) -> None:
+        """Delete pods that run: they have been bound, and the nodes must not fill up."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        query = {"fieldSelector": "status.phase=Running"}
+        while not stop.wait(_SWEEP_SECONDS):
+            with suppress(ClusterError):
+                cluster.request("DELETE", path, query=query)
+
+
+def terms(seen: Object) -> int:
+    """Count the requirements of the placing label in a pod's node affinity."""
+    affinity = seen["spec"].get("affinity", {}).get("nodeAffinity", {})
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    found = [
+        one
+        for term in required.get("nodeSelectorTerms", ())
+        for one in term.get("matchExpressions", ())
+        if one["key"] == ROLE
+    ]
+    return len(found)

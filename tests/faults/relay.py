@@ -1,0 +1,77 @@
+"""A relay for bytes: from an address that endpoints may have to a server on loopback."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from tests.e2e.installed import own_address
+
+_BYTES = 1 << 16
+
+
+class Relay:
+    """Passes connections on; a context manager. `delay` is how much later each answer comes."""
+
+    def __init__(self, target: tuple[str, int], *, delay: float = 0.0) -> None:
+        self._server = _Server((own_address(), 0), _Handler)
+        self._server.target, self._server.delay = target, delay
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def port(self) -> int:
+        """Where it listens, at this machine's own address."""
+        return int(self._server.server_address[1])
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+    target: tuple[str, int]
+    delay: float
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a connection that breaks is what this is for."""
+
+
+class _Handler(socketserver.BaseRequestHandler):
+    server: _Server
+
+    def handle(self) -> None:
+        with socket.create_connection(self.server.target, timeout=10) as behind:
+            behind.settimeout(None)
+            back = threading.Thread(
+                target=_pass, args=(behind, self.request, self.server.delay), daemon=True
+            )
+            back.start()
+            _pass(self.request, behind, 0.0)
+            back.join()
+
+
+def _pass(source: socket.socket, target: socket.socket, delay: float) -> None:
+    with suppress(OSError):
+        while data := source.recv(_BYTES):
+            time.sleep(delay)
+            target.sendall(data)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)

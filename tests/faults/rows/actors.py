@@ -1,0 +1,233 @@
+"""Others act on the same pods and configurations: webhooks, admins, quotas, GitOps tools."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from controlplane.errors import ControlPlaneError
+from tests.e2e import installed
+from tests.e2e.others import Object, other_webhook
+from tests.e2e.world import created, gates, pod
+from tests.faults.load import GATE
+from tests.faults.scene import BOUND, Fault, Scene
+
+FOREIGN = "example.com/other"
+MINE = "held-"
+"""How the pods are named that a row makes for itself."""
+
+
+def reinvoked(scene: Scene) -> None:
+    """Have other webhooks change pods before ours and after it, so that ours runs again."""
+
+    def label(name: str) -> list[Object]:
+        return [{"op": "add", "path": "/metadata/annotations/seen-by", "value": name}]
+
+    def first(seen: Object) -> list[Object]:
+        return label("first") if "annotations" in seen["metadata"] else []
+
+    def last(seen: Object) -> list[Object]:
+        return label("last") if "annotations" in seen["metadata"] else []
+
+    with (
+        other_webhook(scene.arena.plane, "aa-first", first),
+        other_webhook(scene.arena.plane, "zz-last", last),
+    ):
+        scene.go_on(30, 6)
+
+
+def foreign_gates(scene: Scene) -> None:
+    """Add gates of others before and after ours, and take them off before or after its release."""
+    count = 6 if scene.short else 40
+    held = [{"name": FOREIGN}]
+    names = [f"{MINE}{number}" for number in range(count)]
+    scene.world.create_pods(pod(name, {"delay": "6"}, schedulingGates=held) for name in names)
+    before, after = names[: count // 2], names[count // 2 :]
+    for name in before:
+        take_off(scene, name, FOREIGN)
+    seconds = scene.eventually(lambda: not waiting(scene, GATE))
+    scene.check("seconds until ours were gone", seconds, BOUND)
+    left = set(waiting(scene, FOREIGN))
+    scene.check("gates of others that went with ours", len(set(after) - left))
+    scene.check("gates of others that came back", len(set(before) & left))
+    for name in after:
+        take_off(scene, name, FOREIGN)
+
+
+def stripped(scene: Scene) -> None:
+    """Take our gate off by hand."""
+    names = [f"{MINE}{number}" for number in range(6 if scene.short else 40)]
+    scene.world.create_pods(pod(name, {"delay": "5"}) for name in names)
+    for name in names:
+        take_off(scene, name, GATE)
+    scene.go_on(8)
+    scene.check("gates that came back", len(waiting(scene, GATE)))
+    scene.arena.audit.read()
+    space = scene.world.namespace
+    writes = [one for name in names for one in scene.arena.audit.releases[space, name]]
+    scene.check("releases of what is not held", sum(one.worked for one in writes))
+
+
+def recreated(scene: Scene) -> None:
+    """Delete pods that wait, and make others of their names that wait for longer."""
+    names = [f"{MINE}{number}" for number in range(6 if scene.short else 40)]
+    scene.world.create_pods(pod(name, {"delay": "4"}) for name in names)
+    scene.go_on(2)
+    scene.world.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
+    made = scene.world.create_pods(pod(name, {"delay": "9"}) for name in names)
+    due = {one["metadata"]["name"]: created(one) + 9 for one in made}
+    seconds = scene.eventually(lambda: not waiting(scene, GATE), BOUND)
+    scene.check("seconds until they were released", seconds, BOUND)
+    scene.arena.audit.read()
+    space = scene.world.namespace
+    writes = {name: scene.arena.audit.releases[space, name] for name in names}
+    early = [
+        name for name, at in due.items() if any(one.at < at for one in writes[name] if one.worked)
+    ]
+    scene.check("released by their former time", len(early))
+
+
+def refused(scene: Scene) -> None:
+    """Have a validating webhook refuse every release."""
+
+    def decide(seen: Object) -> list[Object] | str:
+        delayed = "delay" in seen["metadata"].get("annotations", {})
+        open_still = gates(seen) or seen["spec"].get("nodeName") or not delayed
+        return [] if open_still else "closed for two minutes"
+
+    with other_webhook(scene.arena.plane, "closed", decide, operations=("UPDATE",)):
+        scene.go_on(120, 10)
+
+
+def namespaces(scene: Scene) -> None:
+    """Delete a namespace in which pods wait."""
+    plane, name = scene.arena.plane, f"{scene.world.namespace}-gone"
+    world = type(scene.world).in_new_namespace(plane, name)
+    world.create_pods(pod(f"{MINE}{number}", {"delay": "3600"}) for number in range(50))
+    plane.kubectl("delete", "namespace", name, "--wait=false")
+
+    def gone() -> bool:
+        return not plane.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name")
+
+    scene.check("seconds until it was gone", scene.eventually(gone, BOUND), BOUND)
+
+
+def quota(scene: Scene) -> None:
+    """Let a namespace reach its quota with pods that wait."""
+    plane, name = scene.arena.plane, f"{scene.world.namespace}-full"
+    world = type(scene.world).in_new_namespace(plane, name)
+    world.kubectl("create", "quota", "few", "--hard=pods=5")
+    world.eventually(lambda: world.get("quota", "few").get("status", {}).get("hard"))
+    world.create_pods(pod(f"{MINE}{number}", {"delay": "5"}) for number in range(5))
+    try:
+        world.create_pods([pod("one-more", {"delay": "5"})])
+        over = 1
+    except Exception as exc:  # noqa: BLE001 - whatever the client raises; what it says decides
+        over = int("exceeded quota" not in str(exc))
+    scene.check("pods over the quota", over)
+    held = [each for each in world.all("pods") if gates(each)]
+    scene.check("pods not held", 5 - len(held))
+    seconds = scene.eventually(lambda: not any(gates(each) for each in world.all("pods")))
+    scene.check("seconds until they were released", seconds, BOUND)
+    plane.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def gitops(scene: Scene) -> None:
+    """Apply the manifests' webhook configurations every five seconds, and spoil what they say."""
+    spoil = json.dumps([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}])
+    plane, before = scene.arena.plane, scene.arena.installed.webhooks()
+    manifest = "\n---\n".join(map(json.dumps, installed.empty_configurations()))
+    path = Path(scene.arena.installed.folder) / "gitops.yaml"
+    path.write_text(manifest)
+    end = time.monotonic() + scene.lasts(60, 10)
+    while time.monotonic() < end:
+        for kind in installed.KINDS:
+            plane.kubectl("patch", kind, "holdfast", "--type=json", "-p", spoil)
+        plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
+        scene.go_on(5)
+    right = scene.eventually(lambda: scene.arena.installed.webhooks() == before, installed.REPAIR)
+    scene.check("seconds until all was right again", right, installed.REPAIR)
+
+
+def waiting(scene: Scene, gate: str) -> list[str]:
+    """Name this row's own pods that carry a gate."""
+    pods = [each for each in scene.world.all("pods") if gate in gates(each)]
+    names = [str(each["metadata"]["name"]) for each in pods]
+    return [name for name in names if name.startswith(MINE)]
+
+
+def take_off(scene: Scene, name: str, gate: str) -> None:
+    """Take a gate off a pod by hand, whatever its place."""
+    while (found := gates(scene.world.get("pod", name))) and gate in found:
+        path = f"/spec/schedulingGates/{found.index(gate)}"
+        operations = [
+            {"op": "test", "path": path, "value": {"name": gate}},
+            {"op": "remove", "path": path},
+        ]
+        try:
+            scene.world.kubectl("patch", "pod", name, "--type=json", "-p", json.dumps(operations))
+        except ControlPlaneError:  # it has just moved
+            continue
+
+
+FAULTS = [
+    Fault(
+        "webhooks-reinvoke",
+        7,
+        reinvoked,
+        broken="adds-again",
+        means="Asked again, Holdfast adds nothing that is there: one gate, one term in the end.",
+    ),
+    Fault(
+        "gates-foreign",
+        7,
+        foreign_gates,
+        broken="writes-blindly",
+        means="Others' gates stay as they are; the pod runs when the last gate is off.",
+    ),
+    Fault(
+        "gate-stripped",
+        7,
+        stripped,
+        broken="writes-blindly",
+        means="A person who takes the gate off has decided: the pod is scheduled, and forgotten.",
+    ),
+    Fault(
+        "pods-recreated",
+        7,
+        recreated,
+        broken="early",
+        means="A release is meant for one UID: a new pod of the same name waits for its own time.",
+    ),
+    Fault(
+        "release-refused",
+        7,
+        refused,
+        broken="gives-up",
+        means="The refusal is told as an Event on the pod; the release is tried again until it "
+        "succeeds, and holds up no other.",
+    ),
+    Fault(
+        "namespace-deleted",
+        7,
+        namespaces,
+        broken="gives-up",
+        means="Held pods go with their namespace; nothing of Holdfast's keeps it.",
+    ),
+    Fault(
+        "quota-reached",
+        7,
+        quota,
+        broken="lets-through",
+        means="Held pods count, as all pods do; the release of one is no new pod.",
+    ),
+    Fault(
+        "gitops-loop",
+        7,
+        gitops,
+        broken="never-repairs",
+        means="Applying the manifests takes nothing away; what is changed by hand is put right "
+        "within 30 s.",
+    ),
+]

@@ -1,0 +1,146 @@
+"""The API server ends, is out of reach, slow, busy, silent, or has forgotten."""
+
+from __future__ import annotations
+
+import shutil
+
+from controlplane.components import API_SERVER, ETCD
+from tests.faults.scene import Fault, Scene
+
+
+def restarted(scene: Scene) -> None:
+    """Restart it three times: as an upgrade does, and as a crash does."""
+    server = scene.arena.plane.process(API_SERVER)
+    for how in (server.stop, server.kill, server.stop)[: 1 if scene.short else 3]:
+        how()
+        scene.go_on(2)
+        server.start()
+        server.wait_ready()
+        scene.go_on(5, 1)
+
+
+def unreachable(scene: Scene) -> None:
+    """Cut Holdfast off from it: connections are refused, then taken and not answered."""
+    scene.arena.proxy.turn(unreachable=True)
+    scene.go_on(60, 12)
+    if not scene.short:
+        scene.arena.proxy.turn(hanging=True)
+        scene.go_on(60)
+    scene.arena.proxy.turn()
+
+
+def slow(scene: Scene) -> None:
+    """Make each of Holdfast's requests take two seconds longer."""
+    scene.arena.proxy.turn(delay=2.0)
+    scene.go_on(60, 12)
+    scene.arena.proxy.turn()
+
+
+def busy(scene: Scene) -> None:
+    """Answer 429 for a while, then 503."""
+    for status in (429, 503):
+        scene.arena.proxy.turn(status=status)
+        scene.go_on(45, 6)
+    scene.arena.proxy.turn()
+
+
+def silent(scene: Scene) -> None:
+    """Let each watch that is open go silent for good, without closing it."""
+    muted = scene.arena.proxy.mute()
+    scene.check("watches that were not there to be silenced", int(not muted))
+    scene.figures["watches silenced"] = muted
+    scene.recovered = 0
+    scene.go_on(60, 5)
+
+
+def gone(scene: Scene) -> None:
+    """Tell every watch that its version has expired."""
+    scene.arena.proxy.turn(expired=True)
+    scene.arena.proxy.cut()
+    scene.go_on(60, 8)
+    scene.arena.proxy.turn()
+
+
+def forgotten(scene: Scene) -> None:
+    """Set etcd back to what it was some seconds ago, as a restored snapshot does."""
+    plane = scene.arena.plane
+    server, etcd = plane.process(API_SERVER), plane.process(ETCD)
+    data = plane.directory / "etcd"
+    snapshot = plane.directory / "snapshot"
+    server.stop()
+    etcd.stop()
+    shutil.copytree(data, snapshot)
+    for each in (etcd, server):
+        each.start()
+        each.wait_ready()
+    scene.go_on(20, 6)
+    server.stop()
+    etcd.stop()
+    shutil.rmtree(data)
+    snapshot.rename(data)
+    for each in (etcd, server):
+        each.start()
+        each.wait_ready()
+
+
+FAULTS = [
+    Fault(
+        "api-server-restarted",
+        4,
+        restarted,
+        broken="gives-up",
+        outage=True,
+        refuses=True,
+        means="Releases that fail are tried again, at most 30 s apart; everything is "
+        "listed anew when the API server is back.",
+    ),
+    Fault(
+        "api-server-unreachable",
+        4,
+        unreachable,
+        broken="gives-up",
+        means="The controller stops to lead after eight seconds and releases nothing meanwhile. "
+        "When it is back, it lists, and releases what is overdue at once.",
+    ),
+    Fault(
+        "api-server-slow",
+        4,
+        slow,
+        broken="early",
+        means="An answer that takes long says less about the API server's clock: releases are "
+        "late by about as much as the answers, never early.",
+    ),
+    Fault(
+        "api-server-busy",
+        4,
+        busy,
+        broken="gives-up",
+        means="What is answered 429 or 503 is tried again, not before Retry-After.",
+    ),
+    Fault(
+        "watches-silent",
+        4,
+        silent,
+        tested=True,
+        broken="trusts-silence",
+        means="A watch that says nothing for 35 s is ended, and everything is listed anew.",
+    ),
+    Fault(
+        "watches-expired",
+        4,
+        gone,
+        broken="dies-of-gone",
+        means="After 410 Gone everything is listed anew.",
+    ),
+    Fault(
+        "etcd-restored",
+        4,
+        forgotten,
+        broken="forgets-to-list",
+        outage=True,
+        refuses=True,
+        means="Truth is what the API server has: pods that were released after the snapshot are "
+        "held again, and released again; none early. What was created after it is lost, with or "
+        "without Holdfast.",
+    ),
+]

@@ -1,0 +1,47 @@
+"""The wall clock of the controllers' machine is wrong, and steps while pods wait."""
+
+from __future__ import annotations
+
+from tests.faults.scene import Fault, Scene
+
+HOUR, DAY = 3_600, 86_400
+
+
+def wrong(scene: Scene) -> None:
+    """Start controllers on clocks that are wrong by an hour, and by 400 days."""
+    for seconds in (400 * DAY, -HOUR) if scene.short else (HOUR, -HOUR, 400 * DAY, -400 * DAY):
+        scene.arena.shift_clocks(seconds)
+        for each in scene.arena.controllers:
+            each.stop()
+            each.start()
+        scene.go_on(20, 5)
+    scene.arena.shift_clocks(0)
+
+
+def stepping(scene: Scene) -> None:
+    """Step the clocks to and fro while pods wait."""
+    for _ in range(1 if scene.short else 5):
+        for seconds in (HOUR, -HOUR, 400 * DAY, -400 * DAY, 0):
+            scene.arena.shift_clocks(seconds)
+            scene.go_on(2)
+
+
+FAULTS = [
+    Fault(
+        "clock-wrong",
+        6,
+        wrong,
+        broken="wall-clock",
+        means="Nothing is decided by the machine's own wall clock: releases go by the API "
+        "server's, as its answers tell it.",
+    ),
+    Fault(
+        "clock-stepping",
+        6,
+        stepping,
+        tested=True,
+        broken="wall-clock",
+        means="A step is not even noticed: time is measured by a clock that neither steps nor "
+        "stops.",
+    ),
+]

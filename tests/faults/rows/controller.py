@@ -1,0 +1,147 @@
+"""The controller is killed, stopped, away for long, or one of several that want to lead."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from demo.command import Command
+from tests.e2e.accounts import NAMESPACE
+from tests.e2e.world import created, pod
+from tests.faults.arena import BROKEN
+from tests.faults.scene import BOUND, Fault, Scene
+from webhook.controller import WORKERS
+
+TAKEOVER = 20.0
+"""Seconds in which another leads after the leader has gone."""
+
+
+def killed(scene: Scene) -> None:
+    """Kill the leader at random, again and again."""
+    for _ in range(2 if scene.short else 10):
+        scene.go_on(scene.source.uniform(0.5, 3))
+        leader = scene.arena.leader()
+        leader.kill()
+        leader.start()
+    scene.check("seconds to a leader", scene.eventually(scene.arena.leader, TAKEOVER), TAKEOVER)
+
+
+def stopped(scene: Scene) -> None:
+    """Stop the leader for a minute; it wakes up with releases on its way."""
+    leader = scene.arena.leader()
+    os.kill(leader.pid, signal.SIGSTOP)
+    try:
+        others = [one for one in scene.arena.controllers if one is not leader]
+        began = time.monotonic()
+        scene.arena.leader()
+        scene.check("seconds to another leader", time.monotonic() - began, TAKEOVER)
+        scene.go_on(60 - TAKEOVER, 2)
+    finally:
+        os.kill(leader.pid, signal.SIGCONT)
+    scene.go_on(3)
+    scene.check("leaders beside the new one", int(scene.arena.leader() not in others))
+    once(scene)
+
+
+def several(scene: Scene) -> None:
+    """Run a controller that asks nobody, and let somebody write other holders into the Lease."""
+    installed = scene.arena.installed
+    rogue = Command(
+        *("controller", "--kubeconfig", str(installed.kubeconfig), "--health-port", "0"),
+        log=installed.folder / "rogue.log",
+        module=BROKEN,
+        environment=installed.environment,
+    )
+    with rogue:
+        for number in range(3 if scene.short else 10):
+            lease = {"spec": {"holderIdentity": f"usurper-{number}"}}
+            patch = ("patch", "lease", "holdfast-controller", "--type=merge", "-p")
+            scene.arena.plane.kubectl("--namespace", NAMESPACE, *patch, json.dumps(lease))
+            scene.go_on(3)
+    scene.check("seconds to a leader", scene.eventually(scene.arena.leader, 2 * TAKEOVER), TAKEOVER)
+    once(scene)
+
+
+def once(scene: Scene) -> None:
+    """Check that no pod was released twice."""
+    scene.go_on(2)
+    scene.arena.audit.read()
+    releases = scene.arena.audit.releases
+    twice = [key for key, writes in releases.items() if sum(one.worked for one in writes) > 1]
+    scene.check("released twice", len([key for key in twice if key[0] == scene.world.namespace]))
+
+
+def away(scene: Scene) -> None:
+    """Have both controllers down while a thousand pods fall due, then start them."""
+    for each in scene.arena.controllers:
+        each.kill()
+    count, seconds = (100, 12.0) if scene.short else (1_000, 600.0)
+    delays = {
+        f"batch-{number}": round(scene.source.uniform(1, seconds - 2), 3) for number in range(count)
+    }
+    made = scene.world.create_pods(
+        pod(name, {"delay": f"{delay:.3f}s"}) for name, delay in delays.items()
+    )
+    due = {one["metadata"]["name"]: created(one) for one in made}
+    due = {name: at + delays[name] for name, at in due.items()}
+    time.sleep(max(0.0, max(due.values()) - time.time()))
+    began = time.time()
+    for each in scene.arena.controllers:
+        each.start()
+    scene.recovered = began
+
+    def released() -> dict[str, float]:
+        scene.arena.audit.read()
+        releases = scene.arena.audit.releases
+        return {
+            name: writes[-1].at for name in due if (writes := releases[scene.world.namespace, name])
+        }
+
+    scene.eventually(lambda: len(released()) == count, BOUND)
+    at = released()
+    scene.check("of the batch not released in time", count - len(at))
+    last = max(at.values(), default=began) - began
+    scene.check("seconds to the last of the batch", last, BOUND)
+    in_time = {name: place for place, name in enumerate(sorted(at, key=lambda one: due[one]))}
+    moved = [
+        abs(place - in_time[name]) for place, name in enumerate(sorted(at, key=at.__getitem__))
+    ]
+    scene.check("places out of order", max(moved, default=0), 2 * WORKERS)
+
+
+FAULTS = [
+    Fault(
+        "controller-killed",
+        3,
+        killed,
+        broken="forgets-to-list",
+        means="The other controller takes the Lease within 20 s and releases what is overdue at "
+        "once; one that is started again lists all held pods and carries on.",
+    ),
+    Fault(
+        "controller-stopped",
+        3,
+        stopped,
+        broken="always-leads",
+        means="The other takes over within 20 s. The stopped one knows by the time alone that it "
+        "leads no more; what it had on its way fails its own tests.",
+    ),
+    Fault(
+        "controllers-several",
+        3,
+        several,
+        broken="always-leads",
+        means="Two that release at once do no harm: each patch tests the pod's version, so that "
+        "one of the two fails. A Lease that others have written is had again when it has ended.",
+    ),
+    Fault(
+        "controller-away",
+        3,
+        away,
+        broken="slow-hand",
+        means="Pods stay held. When a controller is back, all that fell due meanwhile are "
+        "released within a minute, in the order of their due times.",
+    ),
+]

@@ -1,0 +1,108 @@
+"""Very many held pods, and very many that are due in the same second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+
+import yaml
+
+from tests.e2e.accounts import MANIFESTS
+from tests.e2e.test_leader import metric
+from tests.e2e.world import pod
+from tests.faults.scene import BOUND, Fault, Scene
+from webhook.cluster import Cluster
+from webhook.errors import ClusterError
+
+RATE = 40.0
+"""Creations a second that a small machine can take beside the load; fewer are waited for."""
+LISTERS = 16
+"""Clients that list pods without end, to have the API server at its limit."""
+
+
+def many(scene: Scene) -> None:
+    """Hold 50,000 pods, and restart both controllers."""
+    count = 2_000 if scene.short else 50_000
+    scene.world.create_pods(pod(f"many-{number}", {"delay": "36000"}) for number in range(count))
+    for each in scene.arena.controllers:
+        each.kill()
+    began = time.monotonic()
+    for each in scene.arena.controllers:
+        each.start()
+    leader = scene.arena.leader()
+    scene.eventually(lambda: "watching:" in leader.tail(count=200))
+    scene.figures["seconds until all were known"] = round(time.monotonic() - began, 1)
+    scene.go_on(10)
+    grown = max(
+        process.memory_info().rss
+        for name, process in scene.arena.processes().items()
+        if name.startswith("controller")
+    )
+    scene.check("MB of a controller", grown / 2**20, memory_limit())
+    known = metric(leader, "holdfast_held_pods ")
+    scene.check("held pods that the leader does not know", max(0, count - known))
+    scene.figures["held"] = count
+
+
+def at_once(scene: Scene) -> None:
+    """Let 5,000 pods be due in the same second, while others keep the API server busy."""
+    count = 200 if scene.short else 5_000
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=10 + count / RATE)
+    asked = {"holdfast.dev/not-before": due.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    made = scene.world.create_pods(pod(f"crowd-{number}", asked) for number in range(count))
+    names = [str(one["metadata"]["name"]) for one in made]
+    space, audit, stop = scene.world.namespace, scene.arena.audit, threading.Event()
+
+    def released() -> list[float]:
+        audit.read()
+        writes = [audit.releases[space, name] for name in names]
+        return [each[-1].at for each in writes if each and each[-1].worked]
+
+    with ThreadPoolExecutor(LISTERS) as pool:
+        time.sleep(max(0.0, due.timestamp() - time.time() - 1))
+        for _ in range(LISTERS):
+            pool.submit(list_pods, scene, stop)
+        scene.eventually(lambda: len(released()) == count, 2 * BOUND)
+        stop.set()
+    at = released()
+    scene.check("early", sum(one < due.timestamp() for one in at))
+    scene.check("not released", count - len(at))
+    scene.check("seconds to the last", max(at, default=0) - due.timestamp(), BOUND)
+
+
+def list_pods(scene: Scene, stop: threading.Event) -> None:
+    """List all pods again and again."""
+    with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
+        while not stop.is_set():
+            with suppress(ClusterError):
+                cluster.request("GET", "/api/v1/pods", query={"limit": 500})
+
+
+def memory_limit() -> float:
+    """Read the memory, in MiB, that the manifests give to a controller."""
+    text = (MANIFESTS / "base" / "controller.yaml").read_text()
+    (found,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "Deployment"]
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    return float(container["resources"]["limits"]["memory"].removesuffix("Mi"))
+
+
+FAULTS = [
+    Fault(
+        "held-50000",
+        9,
+        many,
+        broken="forgets-to-list",
+        means="A controller that starts lists them page by page, and releases meanwhile what is "
+        "due.",
+    ),
+    Fault(
+        "due-5000-at-once",
+        9,
+        at_once,
+        broken="slow-hand",
+        means="Sixteen releases are under way at once; none waits longer than a minute.",
+    ),
+]

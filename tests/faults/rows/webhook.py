@@ -1,0 +1,198 @@
+"""The admission servers are killed, stopped, down, slow, or lack memory, disk or descriptors."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+import psutil
+
+from tests.faults.scene import Fault, Scene
+
+ENDING = 5.0
+"""Seconds in which errors end after one replica has gone."""
+NOTICED = 1.0
+"""Seconds until a kubelet sees that a container has ended, and starts it again."""
+_MARGIN = 12.0
+"""Seconds more where a whole process has to start on a crowded machine, or probes have to fail."""
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """Give a replica's processes: gunicorn's arbiter, and its worker."""
+    arbiter = psutil.Process(pid)
+    return [*arbiter.children(recursive=True), arbiter]
+
+
+def end(processes: Iterable[psutil.Process]) -> None:
+    """Kill them at once, as the end of a container does."""
+    for each in processes:
+        each.kill()
+
+
+def errors_end(scene: Scene, since: float) -> float:
+    """Tell how long after a moment creations failed still; 0 where none did."""
+    failures = [one.at - since for one in scene.load.failures if one.by_webhook]
+    return max([0.0, *(at for at in failures if at > 0)])
+
+
+def killed(scene: Scene) -> None:
+    """Kill one replica; as a kubelet does, take it out of the Service and start it again."""
+    for number in (0,) if scene.short else (0, 1, 0, 1):
+        scene.arena.resting.add(number)
+        since = time.time()
+        end(family(scene.arena.replicas[number].pid))
+        scene.go_on(NOTICED)
+        port = scene.arena.installed.ports[number]
+        scene.arena.installed.join(number, port, ready=False)
+        out = time.time() - since
+        scene.arena.replicas[number].kill()
+        scene.arena.revive(number)
+        scene.go_on(5, 3)
+        scene.figures["seconds until the Service knew"] = round(out, 1)
+        most = ENDING + out - NOTICED
+        scene.check("seconds until errors ended", errors_end(scene, since), most)
+
+
+def stopped(scene: Scene) -> None:
+    """Stop one replica for half a minute: its connections stay open, and nothing comes back."""
+    processes = family(scene.arena.replicas[0].pid)
+    since = time.time()
+    for each in processes:
+        each.send_signal(signal.SIGSTOP)
+    try:
+        scene.go_on(30, 18)
+    finally:
+        for each in processes:
+            each.send_signal(signal.SIGCONT)
+    scene.check("seconds until errors ended", errors_end(scene, since), ENDING + _MARGIN)
+
+
+def out_of_memory(scene: Scene) -> None:
+    """Kill the worker of each replica, as the kernel does where memory runs out."""
+    for number in (0, 1) if scene.short else (0, 1) * 5:
+        since = time.time()
+        end(family(scene.arena.replicas[number].pid)[:-1])
+        scene.go_on(6, 4)
+        scene.check("seconds until errors ended", errors_end(scene, since), ENDING + _MARGIN)
+
+
+def all_down(scene: Scene) -> None:
+    """Have both replicas down for a minute."""
+    scene.arena.resting |= {0, 1}
+    before = len(scene.load.failures)
+    for each in scene.arena.replicas:
+        end(family(each.pid))
+        each.kill()
+    scene.go_on(60, 6)
+    refused = [one for one in scene.load.failures[before:] if one.wish.asks]
+    scene.check("moments in which nobody was refused", int(not refused))
+    for number in range(2):
+        scene.arena.revive(number)
+    since = time.time()
+    scene.go_on(5)
+    scene.check("seconds until errors ended", errors_end(scene, since), ENDING)
+
+
+def slow(scene: Scene) -> None:
+    """Let each review take two seconds."""
+    scene.arena.slow_reviews(2.0)
+    try:
+        scene.go_on(60, 8)
+    finally:
+        scene.arena.slow_reviews(0.0)
+    scene.check("reviews that were not slow", int(max(scene.load.waits, default=0) < 2))
+
+
+def full_disk(scene: Scene) -> None:
+    """Let no process of Holdfast write to a file: what is logged fails."""
+    limit(scene, psutil.RLIMIT_FSIZE, lambda _: 1, controllers=True)
+    try:
+        scene.go_on(60, 8)
+    finally:
+        limit(scene, psutil.RLIMIT_FSIZE, lambda _: psutil.RLIM_INFINITY, controllers=True)
+
+
+def no_descriptors(scene: Scene) -> None:
+    """Let no replica open another file or connection."""
+    limit(scene, psutil.RLIMIT_NOFILE, lambda process: process.num_fds(), controllers=False)
+    try:
+        scene.go_on(60, 8)
+    finally:
+        limit(scene, psutil.RLIMIT_NOFILE, lambda _: 1024, controllers=False)
+    since = time.time()
+    scene.go_on(6)
+    scene.check("seconds until errors ended", errors_end(scene, since), ENDING)
+
+
+def limit(
+    scene: Scene, kind: int, most: Callable[[psutil.Process], int], *, controllers: bool
+) -> None:
+    """Set a limit of the system for Holdfast's processes."""
+    pids = [each.pid for each in scene.arena.replicas]
+    pids += [each.pid for each in scene.arena.controllers] if controllers else []
+    for pid in pids:
+        for process in family(pid):
+            process.rlimit(kind, (most(process), process.rlimit(kind)[1]))
+
+
+FAULTS = [
+    Fault(
+        "webhook-killed",
+        1,
+        killed,
+        broken="fails-open",
+        refuses=True,
+        means="Calls to the dead replica fail until the Service knows, and pods that ask are "
+        "refused for that long: none is let through unheld.",
+    ),
+    Fault(
+        "webhook-stopped",
+        1,
+        stopped,
+        broken="fails-open",
+        refuses=True,
+        means="Calls to the replica time out after 3 s, and are refused, until its readiness "
+        "probe has failed twice. Back again, it serves on.",
+    ),
+    Fault(
+        "webhook-out-of-memory",
+        1,
+        out_of_memory,
+        broken="fails-open",
+        refuses=True,
+        means="The kernel kills the worker; its parent keeps the port and starts another at once.",
+    ),
+    Fault(
+        "webhook-down",
+        1,
+        all_down,
+        tested=True,
+        broken="fails-open",
+        refuses=True,
+        means="Pods that ask for nothing are created; those that ask are refused, and their "
+        "controllers try again. Held pods are released on time all the same.",
+    ),
+    Fault(
+        "webhook-slow",
+        1,
+        slow,
+        broken="one-at-a-time",
+        means="Creations take as much longer; up to 3 s a call nothing fails.",
+    ),
+    Fault(
+        "disk-full",
+        1,
+        full_disk,
+        broken="dies-of-a-full-disk",
+        means="Log lines are lost. Nothing else is.",
+    ),
+    Fault(
+        "descriptors-exhausted",
+        1,
+        no_descriptors,
+        broken="dies-without-descriptors",
+        refuses=True,
+        means="Connections that are open serve on; new ones wait until one closes.",
+    ),
+]

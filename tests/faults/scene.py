@@ -1,0 +1,202 @@
+"""One row's run: the load, the harm, the cure, and the verdict."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tests.e2e.world import Object, World, gates
+from tests.faults.arena import Arena
+from tests.faults.load import DELAY, GATE, SHORT_DELAY, Load
+from webhook.cluster import Cluster
+from webhook.errors import ClusterError
+
+CALM = 3.0
+"""Seconds of load before the harm."""
+SOAK = 10
+"""The number in the list after which VMs are waited for even in the short form."""
+BOUND = 60.0
+"""Seconds after which a pod that is due, and well again, counts as stuck."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One figure, and how much of it there may be."""
+
+    found: float
+    most: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is no more than that."""
+        return self.found <= self.most
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A row of the list."""
+
+    name: str
+    group: int
+    """The number in the list."""
+    act: Callable[[Scene], None]
+    """Does the harm, and puts right what does not come right by itself."""
+    means: str
+    """What happens then, for the page that users read."""
+    broken: str
+    """By what of `tests.faults.broken` this row was seen to fail."""
+    refuses: bool = False
+    """Whether pods that ask for something may be refused meanwhile."""
+    outage: bool = False
+    """Whether the API server itself may fail meanwhile."""
+    tested: bool = False
+    """Whether it is part of `make test`, in its short form."""
+
+
+@dataclass
+class Scene:
+    """What a row acts on, and where it notes what it finds."""
+
+    arena: Arena
+    world: World
+    load: Load
+    source: random.Random
+    short: bool
+    checks: dict[str, Check] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    recovered: float = 0.0
+
+    def lasts(self, seconds: float, short: float) -> float:
+        """Give how long something lasts: in full, or in the short form."""
+        return short if self.short else seconds
+
+    def go_on(self, seconds: float, short: float | None = None) -> None:
+        """Let the load run on."""
+        time.sleep(seconds if short is None else self.lasts(seconds, short))
+
+    def check(self, name: str, found: float, most: float = 0) -> None:
+        """Note a figure that must be no more than `most`."""
+        self.checks[name] = Check(round(found, 3), most)
+
+    def eventually(self, look: Callable[[], object], seconds: float = BOUND) -> float:
+        """Wait until something is so, and tell how many seconds that took; never raises.
+
+        Where it does not become so, that is twice the time it had.
+        """
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            try:
+                if look():
+                    return time.monotonic() - began
+            except ClusterError:
+                pass
+            time.sleep(0.1)
+        return 2 * seconds
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a row."""
+
+    fault: Fault
+    checks: dict[str, Check]
+    figures: dict[str, float]
+    said: str = ""
+    """What stopped it, where it did not come to its end."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it came to its end, and every check holds."""
+        return not self.said and all(check.passed for check in self.checks.values())
+
+
+def run(fault: Fault, arena: Arena, *, seed: int, short: bool) -> Result:
+    """Run a row in a namespace of its own."""
+    source = random.Random(f"{seed} {fault.name}")
+    world = World.in_new_namespace(arena.plane, f"{fault.name}-{source.randrange(16**6):06x}")
+    load = Load(arena.plane, world.namespace, random.Random(source.random()))
+    load.delay = SHORT_DELAY if short else DELAY
+    scene = Scene(arena, world, load, source, short)
+    try:
+        with arena.machines.restarting(random.Random(source.random())), load.running():
+            time.sleep(CALM)
+            fault.act(scene)
+            scene.recovered = time.time()
+            time.sleep(CALM)
+        judge(fault, scene)
+        said = ""
+    except Exception as exc:  # noqa: BLE001 - a row that breaks has failed, and others go on
+        said = f"{type(exc).__name__}: {exc}"
+    finally:
+        arena.proxy.turn()
+    arena.plane.kubectl("delete", "namespace", world.namespace, "--wait=false", check=False)
+    return Result(fault, scene.checks, scene.figures, said)
+
+
+def judge(fault: Fault, scene: Scene) -> None:
+    """Wait for what is still due, and hold every row to the same."""
+    load, audit = scene.load, scene.arena.audit
+    with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
+        end = max([scene.recovered, *load.due.values()]) + BOUND
+        while (held := _held(cluster, load.namespace)) and time.time() < end:
+            time.sleep(0.5)
+    scene.figures["seconds until all were released"] = round(time.time() - scene.recovered, 1)
+    audit.read()
+    at = {name: audit.releases[load.namespace, name] for name in load.due}
+    tries = {name: [one.at for one in writes if one.may_have_worked] for name, writes in at.items()}
+    bound = {name: audit.bindings.get((load.namespace, name), float("inf")) for name in load.due}
+    early = {
+        name
+        for name, due in load.due.items()
+        if any(one < due for one in [*tries[name], bound[name]])
+    }
+    late = [
+        max(tries[name]) - max(due, scene.recovered)
+        for name, due in load.due.items()
+        if tries[name]
+    ]
+    failures = [one for one in load.failures if one.by_webhook]
+    others = [one for one in load.failures if not one.by_webhook]
+    scene.check("loads without a delayed pod", int(not load.due))
+    scene.check("early", len(early))
+    scene.check("stuck", len(held))
+    scene.check("seconds late, at most", max(late, default=0.0), BOUND)
+    scene.check("delayed pods let through", len(load.ungated))
+    scene.check("pods with other than one gate and one term", len(load.misshapen))
+    scene.check("creations refused that ask nothing", sum(not one.wish.asks for one in failures))
+    if not fault.refuses:
+        scene.check("creations refused that ask", sum(one.wish.asks for one in failures))
+    if not fault.outage:
+        scene.check("creations failed by the API server", len(others))
+    if not scene.short or fault.group == SOAK:
+        scene.figures["seconds until VMs ran"] = round(scene.arena.machines.settle(), 1)
+    scene.check("sticky VMs astray", len(scene.arena.machines.astray()))
+    scene.figures |= {
+        "pods": load.made,
+        "delayed": len(load.due),
+        "refused": len(failures),
+        "failed": len(others),
+        "restarts of VMs": scene.arena.machines.restarts,
+    }
+
+
+def _held(cluster: Cluster, namespace: str) -> list[str]:
+    """Name the pods of the load that carry our gate still."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    query = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
+    try:
+        items: list[Object] = msgspec.json.decode(cluster.request("GET", path, query=query))[
+            "items"
+        ]
+    except ClusterError:
+        return ["the API server does not answer"]
+    return [
+        str(one["metadata"]["name"])
+        for one in items
+        if one["metadata"]["name"].startswith("load-") and GATE in gates(one)
+    ]

@@ -1,0 +1,12 @@
+"""All rows, in the order of the list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.faults.rows import scale, soak
+from tests.faults.scene import Fault
+
+FAULTS: Sequence[Fault] = sorted(
+    [*soak.CHOICE, *scale.FAULTS, *soak.FAULTS], key=lambda fault: fault.group
+)

@@ -1,0 +1,34 @@
+"""The list of faults in its short form; `make faults` runs all of it, and longer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults import arena
+from tests.faults.scene import Fault, run
+from tests.faults.table import FAULTS
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+SEED = int(os.environ.get("FAULTS_SEED", "9"))
+SHORT = [pytest.param(fault, id=fault.name) for fault in FAULTS if fault.tested]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arena.Arena]:
+    """One cluster for all rows."""
+    with arena.arena(tmp_path_factory.mktemp("faults")) as running:
+        yield running
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("fault", SHORT)
+def test_fault(place: arena.Arena, fault: Fault) -> None:
+    print(f"seed {SEED}")
+    result = run(fault, place, seed=SEED, short=True)
+    wrong = {name: check for name, check in result.checks.items() if not check.passed}
+    assert (result.said, wrong) == ("", {})
+    assert result.figures["delayed"] > 0
