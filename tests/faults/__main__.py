@@ -56,6 +56,8 @@ def _rows(
             for name, check in result.checks.items():
                 if not check.passed:
                     console.print(f"    {name}: {check.found:g}, at most {check.most:g}")
+            for text in () if result.passed else result.failures:
+                console.print(f"    said: {text}", markup=False)
             results.append(result)
     return results
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -22,6 +23,13 @@ SOAK = 10
 """The number in the list after which VMs are waited for even in the short form."""
 BOUND = 60.0
 """Seconds after which a pod that is due, and well again, counts as stuck."""
+
+
+SAID, MOST_SAID = 300, 3
+"""How much is kept of what failed creations said: characters of each, and how many."""
+CROWDED = 0.02
+"""The share of creations that may fail in the short form where none should: the tests share their
+machine, and a call that waits for a processor for 3 s is given up."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,8 @@ class Result:
     figures: dict[str, float]
     said: str = ""
     """What stopped it, where it did not come to its end."""
+    failures: Sequence[str] = ()
+    """What creations failed with, the most frequent first."""
 
     @property
     def passed(self) -> bool:
@@ -135,7 +145,8 @@ def run(fault: Fault, arena: Arena, *, seed: int, short: bool) -> Result:
     finally:
         arena.proxy.turn()
     arena.plane.kubectl("delete", "namespace", world.namespace, "--wait=false", check=False)
-    return Result(fault, scene.checks, scene.figures, said)
+    said_of = Counter(one.said[:SAID] for one in load.failures).most_common(MOST_SAID)
+    return Result(fault, scene.checks, scene.figures, said, [text for text, _ in said_of])
 
 
 def judge(fault: Fault, scene: Scene) -> None:
@@ -169,10 +180,12 @@ def judge(fault: Fault, scene: Scene) -> None:
     scene.check("delayed pods let through", len(load.ungated))
     scene.check("pods with other than one gate and one term", len(load.misshapen))
     scene.check("creations refused that ask nothing", sum(not one.wish.asks for one in failures))
+    crowded = CROWDED * load.made if scene.short else 0
     if not fault.refuses:
-        scene.check("creations refused that ask", sum(one.wish.asks for one in failures))
+        asking = sum(one.wish.asks for one in failures)
+        scene.check("creations refused that ask", asking, crowded)
     if not fault.outage:
-        scene.check("creations failed by the API server", len(others))
+        scene.check("creations failed by the API server", len(others), crowded)
     if not scene.short or fault.group == SOAK:
         scene.figures["seconds until VMs ran"] = round(scene.arena.machines.settle(), 1)
     scene.check("sticky VMs astray", len(scene.arena.machines.astray()))
