@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test test-unit test-versions test-node test-storm fuzz faults check bench bench-short format requirements clean
+.PHONY: help setup run up test test-unit test-versions test-node test-storm fuzz audit faults check bench bench-short format requirements clean
 SHELL := /bin/sh
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
@@ -41,6 +41,9 @@ fuzz: setup ## fuzz reviews, files and values with coverage for FUZZ_SECONDS (an
 faults: setup ## every fault of the list on a real Kubernetes under load, in about 100 minutes
 	@$(PY) -m controlplane build kubernetes kubevirt >/dev/null
 	@$(PY) -m tests.faults
+
+audit: setup ## ask whether what is pinned is known to be vulnerable (network, or ADVISORIES=FOLDER)
+	@scripts/audit
 
 check: setup ## format, lint, types and the walls between the rooms
 	@scripts/check

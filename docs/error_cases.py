@@ -273,9 +273,10 @@ GUARD: Sequence[Case] = (
 # --- answers of the admission server that are no reviews ---------------------------------------
 
 
-def _answered(content: bytes, content_type: str) -> str:
+def _answered(content: bytes, content_type: str, coding: str = "identity") -> str:
     client = app.create_app(make_pipeline(), ServerMetrics()).test_client()
-    answer = client.post("/mutate", data=content, content_type=content_type)
+    headers = {"Content-Encoding": coding}
+    answer = client.post("/mutate", data=content, content_type=content_type, headers=headers)
     return f"HTTP {answer.status_code}: {answer.text.strip()}"
 
 
@@ -289,6 +290,11 @@ ANSWERS: Sequence[Case] = (
         lambda: _answered(b"{}", "text/plain"),
         "Something other than an API server asked.",
         "send `Content-Type: application/json`.",
+    ),
+    Case(
+        lambda: _answered(b"{}", "application/json", "gzip"),
+        "The body is packed, which no API server does. It is never unpacked.",
+        "send it as it is.",
     ),
     Case(
         lambda: _answered(b"{}", "application/json"),

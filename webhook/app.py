@@ -95,6 +95,7 @@ def create_app(
     app = _Endpoints(__name__, static_folder=None)
     known = registration.digest(pipeline)
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
+    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False  # OPTIONS is no method of ours
     app.url_map.merge_slashes = False  # else //mutate were redirected
 
     @app.post("/mutate")
@@ -129,6 +130,9 @@ def _admit(metrics: ServerMetrics, path: str, decide: Review) -> Response:
     if asked.content_type != _JSON != asked.mimetype:  # the one is had, the other parsed
         metrics.count(path, "bad")
         return _text(f"send an AdmissionReview as {_JSON}", 415)
+    if asked.environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
+        metrics.count(path, "bad")  # never inflated: a few bytes can stand for gigabytes
+        return _text("send an AdmissionReview without Content-Encoding", 415)
     try:
         review = _parsed(asked, path)
     except ReviewError as exc:

@@ -26,7 +26,12 @@ def controller_kubeconfig(plane: ControlPlane, path: Path, server: str = "") -> 
     `server` is where the API server is reached, where that is not where it is.
     """
     plane.kubectl("apply", "-k", str(MANIFESTS / "rbac"))
-    token = plane.kubectl("create", "token", "holdfast-controller", "--namespace", NAMESPACE)
+    return token_kubeconfig(plane, path, "holdfast-controller")
+
+
+def token_kubeconfig(plane: ControlPlane, path: Path, account: str) -> Path:
+    """Write a kubeconfig with the token of one of the shipped ServiceAccounts."""
+    token = plane.kubectl("create", "token", account, "--namespace", NAMESPACE)
     ca = base64.b64encode(plane.ca.read_bytes()).decode()
     cluster = {"server": server or plane.server, "certificate-authority-data": ca}
     content = {

@@ -4,44 +4,37 @@ under its own ServiceAccount. Pods are gated by hand, so that no webhook is need
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import pytest
 import yaml
 
 from controlplane import versions
-from controlplane.build import ensure
-from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
-from controlplane.modules import KUBEVIRT
 from demo.command import Command
 from tests.e2e import vms
+from tests.e2e.accounts import MANIFESTS, controller_kubeconfig
+from tests.e2e.actors import Actor, Operation, refusal
 from tests.e2e.world import Object, World, gates, pod
 from webhook import guard
 
 pytestmark = pytest.mark.xdist_group("guard")
 
-MANIFESTS = Path(__file__).parents[2] / "manifests"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 VMS = "virtualmachines.kubevirt.io"
 RECORD = "holdfast.dev/sticky-node"
 GATE, FOREIGN_GATE = "holdfast.dev/delay", "example.com/mine"
 CONTROLLER = "system:serviceaccount:holdfast-system:holdfast-controller"
 POLICIES = (guard.HOLD, guard.CONTROLLER_PODS, guard.CONTROLLER_VMS, guard.CONTROLLER_WEBHOOKS)
 
-Operation = dict[str, Any]
 Row = tuple[Sequence[Operation], str]
 """A JSON patch, and what is said of it."""
-
-P = ParamSpec("P")
 
 _numbers = itertools.count(1)
 
@@ -251,47 +244,6 @@ WEBHOOKS_REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
 
 
 @dataclass(frozen=True)
-class Actor:
-    """Somebody who uses kubectl in one namespace."""
-
-    world: World
-    kubeconfig: Path
-
-    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as this user."""
-        return self.world.plane.kubectl(
-            "--namespace", self.world.namespace, *arguments, stdin=stdin, kubeconfig=self.kubeconfig
-        )
-
-    def patch(
-        self,
-        name: str,
-        operations: Sequence[Operation],
-        *more: str,
-        kind: str = "pod",
-        dry_run: bool = True,
-    ) -> str:
-        """Patch a pod, or something else; a dry run passes all admission."""
-        dry = ["--dry-run=server"] if dry_run else []
-        patch = json.dumps(list(operations))
-        return self.kubectl("patch", kind, name, "--type=json", f"--patch={patch}", *dry, *more)
-
-    def create(self, *objects: Object, dry_run: bool = True) -> str:
-        """Create objects."""
-        dry = ["--dry-run=server"] if dry_run else []
-        return self.kubectl("create", "-f", "-", *dry, stdin=yaml.safe_dump_all(objects))
-
-
-def refusal(call: Callable[P, object], *arguments: P.args, **more: P.kwargs) -> str:
-    """Do what may be refused, and return what the user is told; nothing where it is not."""
-    try:
-        call(*arguments, **more)
-    except ControlPlaneError as exc:
-        return str(exc)
-    return ""
-
-
-@dataclass(frozen=True)
 class Guarded:
     """A cluster with roles, policies and the controller, as they ship."""
 
@@ -376,35 +328,6 @@ def machine(name: str) -> Object:
     return made
 
 
-def vm_definition() -> Object:
-    """Give KubeVirt's own definition of VMs."""
-    objects = json.loads((ensure(None, KUBEVIRT).parent / "objects.json").read_bytes())["items"]
-    (found,) = (each for each in objects if each["metadata"]["name"] == VMS)
-    return dict(found)
-
-
-def kubeconfig(plane: ControlPlane, token: str) -> str:
-    """Write a kubeconfig for a ServiceAccount's token."""
-    ca = base64.b64encode(plane.ca.read_bytes()).decode()
-    return yaml.safe_dump(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "controller",
-            "clusters": [
-                {
-                    "name": "plane",
-                    "cluster": {"server": plane.server, "certificate-authority-data": ca},
-                }
-            ],
-            "users": [{"name": "controller", "user": {"token": token}}],
-            "contexts": [
-                {"name": "controller", "context": {"cluster": "plane", "user": "controller"}}
-            ],
-        }
-    )
-
-
 def temptation() -> list[Object]:
     """Make rights for the controller that it never has, so that only policies stop it."""
     name = "far-too-much"
@@ -443,15 +366,10 @@ def temptation() -> list[Object]:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guard")
-    token_kubeconfig = folder / "controller.kubeconfig"
     with ControlPlane(nodes=1, audit=True) as plane:
-        plane.kubectl("apply", "-k", str(MANIFESTS / "rbac"))
-        plane.api.create(DEFINITIONS, vm_definition())
+        token_kubeconfig = controller_kubeconfig(plane, folder / "controller.kubeconfig")
+        plane.api.create(vms.DEFINITIONS, vms.definition(VMS))
         plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(temptation()))
-        token = plane.kubectl(
-            "create", "token", "holdfast-controller", "--namespace=holdfast-system"
-        )
-        token_kubeconfig.write_text(kubeconfig(plane, token.strip()))
         running = Guarded(plane, token_kubeconfig)
         running.apply_guard()
         world = running.world()

@@ -10,13 +10,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from controlplane.build import ensure
 from controlplane.errors import ControlPlaneError
+from controlplane.modules import KUBEVIRT
 from tests.e2e.world import Object, World
 
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 FEDORA = "kubevirt-smoke-fedora"
 NODES = ("node-1", "node-2", "node-3")
 MIGRATION_JOB = "kubevirt.io/migrationJobUID"
 _AVOIDED = "tests.holdfast.dev/avoided"
+
+
+def definition(name: str) -> Object:
+    """Give KubeVirt's own definition of one of its kinds, for a cluster without KubeVirt."""
+    objects = json.loads((ensure(None, KUBEVIRT).parent / "objects.json").read_bytes())["items"]
+    (found,) = (each for each in objects if each["metadata"]["name"] == name)
+    return dict(found)
 
 
 def vm(

@@ -182,6 +182,23 @@ def test_content_type(world: World, content_type: str, status: int) -> None:
         assert world.reviews("mutate", "bad") == 1
 
 
+@pytest.mark.parametrize("path", ["mutate", "validate"])
+@pytest.mark.parametrize(
+    ("coding", "status"),
+    [("identity", 200), ("gzip", 415), ("GZip", 415), ("br, gzip", 415), ("", 415)],
+)
+def test_content_encoding(world: World, path: str, coding: str, status: int) -> None:
+    """The body can be read as it is: only its header is what is refused."""
+    answer = world.client.post(
+        f"/{path}", data=body(), content_type=JSON, headers={"Content-Encoding": coding}
+    )
+
+    assert status == answer.status_code
+    if status == 415:
+        assert answer.text == "send an AdmissionReview without Content-Encoding\n"
+        assert world.reviews(path, "bad") == 1
+
+
 @pytest.mark.parametrize(("more", "status"), [(0, 200), (1, 413)], ids=["just fits", "too large"])
 def test_size(world: World, more: int, status: int) -> None:
     content = body()
@@ -195,6 +212,7 @@ def test_size(world: World, more: int, status: int) -> None:
     [
         ("GET", "/mutate", 405),
         ("PUT", "/validate", 405),
+        ("OPTIONS", "/mutate", 405),
         ("POST", "/healthz", 405),
         ("DELETE", "/metrics", 405),
         ("GET", "/", 404),

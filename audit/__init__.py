@@ -1,0 +1,1 @@
+"""Whether what is pinned is known to be vulnerable (`make audit`)."""

@@ -1,0 +1,360 @@
+"""Who can reach what: the rows of docs/explanation/security.md that need a whole installation.
+
+The manifests as they ship, a controller and an admission server under the tokens of their own
+ServiceAccounts, and a namespace whose pods an admin confines to one node.
+
+Each was seen to fail once, against a build or an installation that was broken for it: a label
+`namespace` on a metric; a ClusterRole of the webhook that lists VMs, or patches them; one of the
+controller that reads every Secret; the status page on all addresses, and without its look at the
+Host; a lookup that does not compare UIDs; a pin, and a rule, that replace the pod's own affinity.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from demo.command import Command
+from tests.e2e import vms
+from tests.e2e.accounts import NAMESPACE, kubevirt_rights, token_kubeconfig
+from tests.e2e.actors import Actor, refusal
+from tests.e2e.installed import Installation, installation, own_address, port
+from tests.e2e.test_status_page import free_port
+from tests.e2e.world import Object, World, gates, pod
+from tests.unit.builders import make_review
+
+pytestmark = pytest.mark.xdist_group("privilege")
+
+KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
+WEBHOOK = f"system:serviceaccount:{NAMESPACE}:holdfast-webhook"
+RECORD = "holdfast.dev/sticky-node"
+CONFINED_TO = "scheduler.alpha.kubernetes.io/node-selector"
+ZONE, ROLE = "topology.kubernetes.io/zone", "kubernetes.io/role"
+HERE, THERE = "node-1", "node-2"
+"""The nodes of zones `a` and `b`; the second is the edge as well."""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """An installation, and whose tokens were stolen."""
+
+    installed: Installation
+    serving: Command
+    controlling: Command
+    status_port: int
+    webhook_token: Path
+
+    def world(self, name: str, *, confined: bool = False) -> World:
+        """Make a namespace where jane may edit what is hers, VMs too."""
+        world = World.in_new_namespace(self.installed.plane, name)
+        if confined:
+            world.kubectl("annotate", "namespace", name, f"{CONFINED_TO}={ZONE}=a")
+        world.kubectl("create", "rolebinding", "jane", "--user=jane", "--clusterrole=edit")
+        rights = ("--verb=*", "--resource=virtualmachines.kubevirt.io")
+        world.kubectl("create", "role", "vms", *rights)
+        world.kubectl("create", "rolebinding", "vms", "--user=jane", "--role=vms")
+        return world
+
+    def jane(self, world: World) -> Actor:
+        return Actor(world, self.installed.plane.kubeconfig_for("jane"))
+
+    def controller(self, world: World) -> Actor:
+        """Act as who has stolen the controller's token."""
+        return Actor(world, self.installed.kubeconfig)
+
+    def webhook(self, world: World) -> Actor:
+        """Act as who has stolen the webhook's token."""
+        return Actor(world, self.webhook_token)
+
+    def ask(self, path: str, body: Any = None) -> tuple[int, str]:
+        """Ask the admission server as any pod on the network can: without any credentials."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        return fetch(f"https://127.0.0.1:{port(self.serving)}{path}", data, headers)
+
+
+def fetch(
+    url: str, data: bytes | None = None, headers: dict[str, str] | None = None
+) -> tuple[int, str]:
+    """Fetch a page, whatever its status."""
+    context = ssl._create_unverified_context()
+    request = urllib.request.Request(url, data, headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=20, context=context) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("privilege")
+    with installation(folder, "--enable-admission-plugins=PodNodeSelector") as made:
+        plane = made.plane
+        for kind in ("virtualmachines", "virtualmachineinstances"):
+            plane.api.create(vms.DEFINITIONS, vms.definition(f"{kind}.kubevirt.io"))
+        plane.kubectl("apply", "-f", str(kubevirt_rights()))
+        admin = ("--clusterrole=cluster-admin", f"--user={KUBEVIRT}")
+        plane.kubectl("create", "clusterrolebinding", "kubevirt", *admin)
+        plane.kubectl("label", "node", HERE, f"{ZONE}=a")
+        plane.kubectl("label", "node", THERE, f"{ZONE}=b", f"{ROLE}=edge")
+        token = token_kubeconfig(plane, folder / "webhook.kubeconfig", "holdfast-webhook")
+        made.world.eventually(lambda: not refusal(made.world.kubectl, "get", "vm,vmi"))
+        serving = made.replica("--kubeconfig", str(token))
+        status_port = free_port()
+        controlling = made.controller("--status-port", str(status_port))
+        made.ready()
+        yield Secured(made, serving, controlling, status_port, token)
+
+
+def sticky_vm(world: World, node: str) -> Object:
+    """Make a VM whose record names a node, and its VMI; return the launcher pod for it."""
+    vm = vms.vm("vm", {RECORD: node, "holdfast.dev/sticky": "true"}, run_strategy="Halted")
+    (made,) = world.apply(vm)
+    vmi = vms.vmi("vm")
+    vmi["metadata"]["ownerReferences"] = [owned_by(made)]
+    (instance,) = world.apply(vmi)
+    launcher = pod("virt-launcher-vm")
+    launcher["metadata"]["ownerReferences"] = [owned_by(instance)]
+    launcher["metadata"]["labels"] = {"kubevirt.io": "virt-launcher"}
+    return launcher
+
+
+def owned_by(owner: Object) -> Object:
+    metadata = owner["metadata"]
+    named = {"kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {"apiVersion": owner["apiVersion"], **named, "controller": True}
+
+
+def create_as_kubevirt(world: World, launcher: Object) -> Object:
+    arguments = ("create", "-o", "json", f"--as={KUBEVIRT}", "-f", "-")
+    return dict(json.loads(world.kubectl(*arguments, stdin=yaml.safe_dump(launcher))))
+
+
+def refused_by_scheduler(world: World, name: str) -> bool:
+    """Tell whether the scheduler has looked at a pod, and found no node for it."""
+    seen = world.get("pod", name)
+    assert "nodeName" not in seen["spec"], seen["spec"]["nodeName"]
+    conditions = seen["status"].get("conditions", ())
+    return any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
+
+
+def node_of(world: World, name: str) -> str:
+    return str(world.eventually(lambda: world.get("pod", name)["spec"].get("nodeName")))
+
+
+# --- any pod on the network --------------------------------------------------------------------
+
+
+def test_metrics_and_health_name_no_pod_and_no_namespace(secured: Secured) -> None:
+    world = secured.world("hushed")
+    world.apply(pod("hushed-released", {"delay": "1"}), pod("hushed-held", {"delay": "1h"}))
+    assert "soon" in world.refusal(pod("hushed-refused", {"delay": "soon"}))
+    world.eventually(lambda: not gates(world.get("pod", "hushed-released")))
+    controller = f"http://{secured.controlling.address}"
+    inside = [secured.ask(f"/{name}") for name in ("metrics", "healthz", "readyz", "conditions")]
+    inside += [fetch(f"{controller}/{name}") for name in ("metrics", "healthz", "readyz")]
+
+    assert [status for status, _ in inside] == [200] * 7
+    assert "holdfast_reviews_total" in inside[0][1]
+    assert "holdfast_release_lateness_seconds" in inside[4][1]
+    assert not [text for _, text in inside if "hushed" in text]
+    assert secured.ask("/")[0] == 404 == fetch(f"{controller}/")[0]
+
+
+def test_forged_review_tells_a_vms_node_only_to_who_knows_the_uid(secured: Secured) -> None:
+    world = secured.world("forged")
+    launcher = sticky_vm(world, THERE)
+
+    def ask(**owner: str) -> Any:
+        forged = {"metadata": dict(launcher["metadata"]), "spec": {"containers": []}}
+        forged["metadata"]["ownerReferences"] = [launcher["metadata"]["ownerReferences"][0] | owner]
+        user = {"username": KUBEVIRT}
+        status, text = secured.ask(
+            "/mutate", make_review(forged, namespace=world.namespace, userInfo=user)
+        )
+        assert status == 200
+        return json.loads(text)["response"]
+
+    guess = "00000000-0000-0000-0000-000000000000"
+    known, unknown = ask(uid=guess), ask(uid=guess, name="xx")
+    assert not known["allowed"]
+    message = known["status"]["message"].replace('"vm"', '"xx"')
+    assert message == unknown["status"]["message"], "it tells whether there is a VM"
+    assert THERE not in message
+    assert THERE in base64.b64decode(ask()["patch"]).decode(), "the UID is the key to it"
+
+
+def test_reviews_make_the_webhook_read_single_vms_and_write_nothing(secured: Secured) -> None:
+    world = secured.world("reviewed")
+    create_as_kubevirt(world, sticky_vm(world, HERE))
+    log = secured.installed.plane.audit_log.read_text().splitlines()
+    events = [json.loads(line) for line in log if f'"{WEBHOOK}"' in line]
+    seen = {(one["verb"], one["objectRef"]["resource"]) for one in events if "objectRef" in one}
+
+    assert {("get", "virtualmachines"), ("get", "virtualmachineinstances")} <= seen
+    assert {verb for verb, _ in seen} == {"get"}
+
+
+def test_status_page_is_for_people_at_that_machine_alone(secured: Secured) -> None:
+    world = secured.world("shown")
+    world.apply(pod("shown-held", {"delay": "1h"}))
+    here = f"http://localhost:{secured.status_port}/"
+    world.eventually(lambda: "shown-held" in fetch(here)[1])
+
+    with socket.socket() as probe:
+        assert probe.connect_ex((own_address(), secured.status_port)) != 0
+    status, text = fetch(here, headers={"Host": "rebound.example.com"})
+    assert status == 403
+    assert "shown-held" not in text
+
+
+# --- who creates pods and VMs in one namespace -------------------------------------------------
+
+
+def test_sticky_record_leads_to_no_node_that_is_closed_to_the_namespace(secured: Secured) -> None:
+    """PodNodeSelector confines the namespace; the record is ANDed with that, and opens nothing."""
+    world = secured.world("stuck", confined=True)
+    launcher = sticky_vm(world, HERE)
+    write = {"op": "add", "path": f"/metadata/annotations/{RECORD.replace('/', '~1')}"}
+    secured.jane(world).patch("vm", [{**write, "value": THERE}], kind="vm", dry_run=False)
+    stored = create_as_kubevirt(world, launcher)
+
+    assert stored["spec"]["nodeSelector"] == {ZONE: "a"}
+    assert THERE in json.dumps(stored["spec"]["affinity"])
+    world.eventually(lambda: refused_by_scheduler(world, "virt-launcher-vm"))
+
+    secured.jane(world).patch("vm", [{**write, "value": HERE}], kind="vm", dry_run=False)
+    second = {**launcher, "metadata": {**launcher["metadata"], "name": "virt-launcher-vm-2"}}
+    create_as_kubevirt(world, second)
+    assert node_of(world, "virt-launcher-vm-2") == HERE
+
+
+def test_placement_leads_to_no_node_that_is_closed_to_the_namespace(secured: Secured) -> None:
+    confined, free = secured.world("placed", confined=True), secured.world("placed-free")
+    for world in (confined, free):
+        secured.jane(world).create(pod("marked", {"type": "space"}), dry_run=False)
+    confined.eventually(lambda: refused_by_scheduler(confined, "marked"))
+    assert node_of(free, "marked") == THERE
+
+
+def test_what_placement_writes_the_creator_may_write_as_well(secured: Secured) -> None:
+    world = secured.world("written")
+    jane = secured.jane(world)
+    jane.create(pod("marked", {"type": "space"}), dry_run=False)
+    marked = world.get("pod", "marked")["spec"]
+    fields = ("affinity", "nodeSelector", "schedulerName", "tolerations")
+    by_hand = {key: marked[key] for key in fields if key in marked}
+    jane.create(pod("by-hand", None, **by_hand), dry_run=False)
+
+    assert "affinity" in by_hand
+    assert chosen(world.get("pod", "by-hand")["spec"]) == chosen(marked)
+    assert node_of(world, "by-hand") == THERE == node_of(world, "marked")
+
+
+def chosen(spec: Object) -> Object:
+    """Give what somebody chose of a pod: all but its node, and a volume of a random name."""
+    made = {key: value for key, value in spec.items() if key not in {"nodeName", "volumes"}}
+    containers = [{**one, "volumeMounts": []} for one in spec["containers"]]
+    return {**made, "containers": containers}
+
+
+# --- who has stolen a token --------------------------------------------------------------------
+
+NOBODYS: dict[str, tuple[str, ...]] = {
+    "secrets": ("get", "secrets"),
+    "all secrets": ("get", "secrets", "--all-namespaces"),
+    "a secret of others": ("get", "secret", "others"),
+    "another secret of Holdfast's namespace": ("get", "secret", "others", "-n", NAMESPACE),
+    "configuration": ("get", "configmaps", "--all-namespaces"),
+    "namespaces": ("get", "namespaces"),
+    "deletion": ("delete", "pod", "victim", "--dry-run=server"),
+    "eviction": ("drain", THERE, "--dry-run=server"),
+    "a program in a container": ("exec", "victim", "--", "true"),
+    "a pod": ("run", "mine", "--image=busybox", "--dry-run=server"),
+    "a Deployment": ("create", "deployment", "mine", "--image=busybox", "--dry-run=server"),
+    "a node": ("label", "node", THERE, "a=b", "--dry-run=server"),
+    "a token": ("create", "token", "default"),
+    "rights": ("create", "rolebinding", "x", "--clusterrole=admin", "--user=x"),
+    "another's name": ("get", "pods", "--as=jane"),
+    "another webhook": ("delete", "mutatingwebhookconfiguration", "holdfast", "--dry-run=server"),
+    "a policy": ("delete", "validatingadmissionpolicybinding", "holdfast-hold"),
+}
+"""What neither token is good for, in the words of kubectl."""
+NOT_THE_WEBHOOKS: dict[str, tuple[str, ...]] = {
+    "pods": ("get", "pods"),
+    "a pod by name": ("get", "pod", "victim"),
+    "all VMs": ("get", "vm"),
+    "all VMIs": ("get", "vmi", "--all-namespaces"),
+    "a VM's record": ("annotate", "vm", "vm", f"{RECORD}={THERE}", "--overwrite"),
+    "the CA": ("get", "secret", "holdfast-ca", "-n", NAMESPACE),
+    "the serving key": ("get", "secret", "holdfast-tls", "-n", NAMESPACE),
+    "a release": ("patch", "pod", "victim", "--patch={}"),
+    "the webhooks": ("get", "mutatingwebhookconfiguration", "holdfast"),
+}
+
+
+@pytest.fixture(scope="module")
+def robbed(secured: Secured) -> World:
+    """A namespace with a held pod, a VM and somebody's Secret in it."""
+    world = secured.world("robbed")
+    world.apply(pod("victim", {"delay": "1h"}))
+    sticky_vm(world, HERE)
+    world.kubectl("create", "secret", "generic", "others", "--from-literal=a=b")
+    return world
+
+
+@pytest.mark.parametrize(
+    "words", (NOBODYS | NOT_THE_WEBHOOKS).values(), ids=NOBODYS | NOT_THE_WEBHOOKS
+)
+def test_webhooks_token_is_good_for_nothing_but(
+    secured: Secured, robbed: World, words: tuple[str, ...]
+) -> None:
+    assert "orbidden" in refusal(secured.webhook(robbed).kubectl, *words)
+
+
+def test_webhooks_token_reads_a_vm_by_its_name(secured: Secured, robbed: World) -> None:
+    thief = secured.webhook(robbed)
+
+    assert thief.kubectl("get", "vm", "vm", "-o", "name").strip() == "virtualmachine.kubevirt.io/vm"
+    assert "virtualmachineinstance" in thief.kubectl("get", "vmi", "vm", "-o", "name")
+
+
+@pytest.mark.parametrize("words", NOBODYS.values(), ids=NOBODYS)
+def test_controllers_token_is_not_good_for(
+    secured: Secured, robbed: World, words: tuple[str, ...]
+) -> None:
+    assert "orbidden" in refusal(secured.controller(robbed).kubectl, *words)
+
+
+def test_controllers_token_at_most(secured: Secured, robbed: World) -> None:
+    """What the page owns up to: more than this it must not become unseen."""
+    thief = secured.controller(robbed)
+    hold = [{"op": "remove", "path": "/spec/schedulingGates/0"}]
+    image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}]
+    wide = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"}]
+    away = [
+        {"op": "add", "path": "/webhooks/0/clientConfig", "value": {"url": "https://x.example"}}
+    ]
+    configuration = ("mutatingwebhookconfiguration", "--dry-run=server", "-o", "name")
+
+    assert "victim" in thief.kubectl("get", "pods", "--all-namespaces")
+    thief.patch("victim", hold)
+    thief.kubectl("annotate", "vm", "vm", f"{RECORD}={THERE}", "--overwrite", "--dry-run=server")
+    assert thief.kubectl("get", "secret", "holdfast-ca", "-n", NAMESPACE, "-o", "name")
+    thief.patch("holdfast", wide, kind=configuration[0])
+    assert "spec.containers" in refusal(thief.patch, "victim", [*hold, *image])
+    assert "may only register webhooks of the Service" in refusal(
+        thief.patch, "holdfast", away, kind=configuration[0]
+    )

@@ -1,0 +1,259 @@
+"""`holdfast serve` as it ships, among clients that send what no API server would.
+
+Seen to fail: with the answer before given now and then; with a body of 7 MiB itself refused;
+with Content-Encoding not looked at; with log lines that quote names as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from certs.authority import KeyPair
+from demo.command import Command
+from tests.server.conftest import write_pair
+from tests.server.harness import Answer, everything_from
+from tests.server.harness import ask as ask_over
+from tests.unit.builders import make_pod, make_review
+from webhook.asgi import BODY_LIMIT
+from webhook.values import parse_delay
+
+CONFIGURATION = """
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles: [{plugins: {disabled: [{name: sticky}]}}]
+"""
+JSON = {"Content-Type": "application/json"}
+PATHS = ["/mutate", "/validate"]
+FORGED = 'x\r\n{"level": "error", "message": "forged"}\r\n\u202e\x1b[2J\x00\u2028../../etc/passwd'
+
+
+class Serving:
+    """A running `holdfast serve`, which needs no cluster, since nothing is looked up."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.port = int(command.address.rpartition(":")[2])
+        self.tls = ssl._create_unverified_context()
+
+    def client(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection("127.0.0.1", self.port, context=self.tls, timeout=60)
+
+    def ask(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+        client = self.client()
+        try:
+            return ask_over(client, method, path, body, **options)
+        finally:
+            client.close()
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory, issued: list[KeyPair]) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("serve")
+    pair = write_pair(folder, "it", issued[0])
+    configuration = folder / "holdfast.yaml"
+    configuration.write_text(CONFIGURATION)
+    files = ("--cert", str(pair.certfile), "--key", str(pair.keyfile))
+    options = ("--config", str(configuration), "--log-format", "json", "--log-level", "debug")
+    at = ("--host", "127.0.0.1", "--port", "0")
+    with Command("serve", *files, *options, *at, log=folder / "log") as command:
+        yield Serving(command)
+
+
+@pytest.fixture(autouse=True)
+def _unharmed(serving: Serving) -> Iterator[None]:
+    """After each test: no review has failed, and each line of the log is one of ours."""
+    yield
+    metrics = serving.ask("GET", "/metrics").body.decode()
+    assert "holdfast_reviews_total" in metrics
+    assert 'outcome="failed"' not in metrics
+    for line in serving.command.log.read_text().splitlines():
+        record = json.loads(line)
+        assert line.isprintable(), line
+        assert len(line) < 5_000
+        assert record["level"] in {"debug", "info", "warning"}, line
+        assert record["message"] != "forged"
+
+
+def review(delay: str, **request: Any) -> bytes:
+    return json.dumps(make_review(make_pod({"delay": delay}), **request)).encode()
+
+
+def padded(size: int) -> bytes:
+    """Make a review of so many bytes, which a long annotation of others makes it."""
+    pod = make_pod({"delay": "15", "other": ""})
+    empty = json.dumps(make_review(pod)).encode()
+    pod["metadata"]["annotations"]["other"] = "x" * (size - len(empty))
+    return json.dumps(make_review(pod)).encode()
+
+
+def in_chunks(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), 100_000):
+        yield body[start : start + 100_000]
+
+
+def hint(answer: bytes) -> tuple[str, str]:
+    """Give the UID of an answer, and what its patch says that the pod is held by."""
+    response = json.loads(answer)["response"]
+    operations = json.loads(base64.b64decode(response["patch"]))
+    (held,) = (one["value"] for one in operations if one["path"].endswith("/holdfast.dev~1held"))
+    return response["uid"], held
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "chunked"])
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [pytest.param(0, 200, id="7 MiB"), pytest.param(1, 413, id="one byte more")],
+)
+def test_largest_body(serving: Serving, path: str, chunked: bool, more: int, status: int) -> None:
+    body = padded(BODY_LIMIT + more)
+    assert len(body) == (7 << 20) + more
+    sent = in_chunks(body) if chunked else body
+    try:
+        answer = serving.ask("POST", path, sent, headers=JSON, encode_chunked=chunked)
+    except OSError:
+        assert status == 413, "closed in the middle of a body that is small enough"
+        return  # a reset overtook the answer to what is too large
+    assert answer.status == status
+
+
+METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "MADE-UP"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", METHODS)
+def test_other_methods_are_refused(serving: Serving, path: str, method: str) -> None:
+    answer = serving.ask(method, path, review("15"), headers=JSON)
+
+    assert answer.status in {400, 405, 501}
+    assert b"AdmissionReview" not in answer.body
+
+
+PACKED = gzip.compress(review("15"))
+BOMB = gzip.compress(b" " * (64 << 20))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        pytest.param("gzip", PACKED, id="gzip"),
+        pytest.param("gzip", BOMB, id="a bomb"),
+        pytest.param("gzip", b"x", id="no gzip"),
+        pytest.param("deflate, gzip", PACKED, id="two"),
+        pytest.param("zstd", b"", id="nothing"),
+    ],
+)
+def test_packed_bodies_are_refused_unread(
+    serving: Serving, path: str, coding: str, body: bytes
+) -> None:
+    answer = serving.ask("POST", path, body, headers=JSON | {"Content-Encoding": coding})
+
+    assert answer.status == 415
+    assert answer.body == b"send an AdmissionReview without Content-Encoding\n"
+
+
+def test_packed_body_that_is_not_said_to_be_is_no_review(serving: Serving) -> None:
+    answer = serving.ask("POST", "/mutate", PACKED, headers=JSON)
+
+    assert answer.status == 400
+    assert answer.body.isascii()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({"delay": FORGED}, id="control and right-to-left characters"),
+        pytest.param({"delay": "../../etc/passwd"}, id="a path"),
+        pytest.param({f"k{n}": "v" for n in range(10_000)} | {"delay": "soon"}, id="10,000"),
+        pytest.param({"delay": "9" * 2**20}, id="1 MiB"),
+        pytest.param({"delay": "\u202e" * 2**18}, id="1 MiB of escapes"),
+    ],
+)
+def test_strange_annotations_are_answered_shortly(
+    serving: Serving, path: str, annotations: dict[str, str]
+) -> None:
+    pod = make_pod(annotations, name=FORGED, namespace="../../kube-system")
+    request = {"namespace": "../../kube-system", "name": FORGED, "uid": FORGED}
+    body = json.dumps(make_review(pod, **request)).encode()
+    answer = serving.ask("POST", path, body, headers=JSON)
+    response = answer.json()["response"]
+
+    assert (answer.status, response["allowed"], response["uid"]) == (200, False, FORGED)
+    assert response["status"]["message"].isprintable()
+    assert len(answer.body) < 4_000
+
+
+def test_no_answer_has_anything_of_another_request(serving: Serving) -> None:
+    """Many clients at once, each on connections that it keeps, with good and bad requests mixed."""
+
+    def converse(number: int) -> list[str]:
+        wrong: list[str] = []
+        client = serving.client()
+        try:
+            for turn in range(40):
+                mine = f"mine-{number}-{turn}-end"
+                seconds = 1_000 + number * 1_000 + turn
+                body = review(str(seconds), uid=mine, name=mine)
+                kind = turn % 5
+                if kind == 1:
+                    answer = ask_over(client, "POST", "/mutate", body[:-2] + b"]", headers=JSON)
+                    good = answer.status == 400
+                elif kind == 2:
+                    refused = review(mine, uid=mine)
+                    answer = ask_over(client, "POST", "/validate", refused, headers=JSON)
+                    good = mine in answer.json()["response"]["status"]["message"]
+                else:
+                    sent = in_chunks(body) if kind == 3 else body
+                    answer = ask_over(
+                        client, "POST", "/mutate", sent, headers=JSON, encode_chunked=kind == 3
+                    )
+                    uid, held = hint(answer.body)
+                    good = uid == mine and _milliseconds(held) == seconds * 1_000
+                others = answer.body.replace(mine.encode(), b"")
+                if not good or b"mine-" in others:
+                    wrong.append(f"{mine}: {answer.status} {answer.body!r}")
+        finally:
+            client.close()
+        return wrong
+
+    with ThreadPoolExecutor(12) as pool:
+        assert [one for wrong in pool.map(converse, range(12)) for one in wrong] == []
+
+
+def _milliseconds(held: str) -> int:
+    key, _, delay = held.partition("=")
+    assert key == "delay"
+    return parse_delay(delay)
+
+
+def test_requests_sent_ahead_are_answered_in_turn(serving: Serving) -> None:
+    def request(number: int) -> bytes:
+        body = review(str(100 + number), uid=f"ahead-{number}")
+        close = b"Connection: close\r\n" if number == 4 else b""
+        head = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        return head + close + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    client = serving.client()
+    client.connect()
+    assert client.sock is not None
+    with client.sock as connection:
+        connection.sendall(b"".join(map(request, range(5))))
+        answers = everything_from(connection).split(b"HTTP/1.1 200 OK\r\n")[1:]
+
+    assert len(answers) == 5
+    assert [hint(answer.partition(b"\r\n\r\n")[2])[0] for answer in answers] == [
+        f"ahead-{number}" for number in range(5)
+    ]
