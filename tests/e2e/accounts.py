@@ -21,16 +21,16 @@ def kubevirt_rights() -> Path:
 
 
 def controller_kubeconfig(plane: ControlPlane, path: Path, server: str = "") -> Path:
-    """Apply the shipped roles, and write a kubeconfig with the controller's token.
+    """Apply the shipped roles, and write a kubeconfig with the controller's token."""
+    plane.kubectl("apply", "-k", str(MANIFESTS / "rbac"))
+    return token_kubeconfig(plane, path, "holdfast-controller", server)
+
+
+def token_kubeconfig(plane: ControlPlane, path: Path, account: str, server: str = "") -> Path:
+    """Write a kubeconfig with the token of one of the shipped ServiceAccounts.
 
     `server` is where the API server is reached, where that is not where it is.
     """
-    plane.kubectl("apply", "-k", str(MANIFESTS / "rbac"))
-    return token_kubeconfig(plane, path, "holdfast-controller")
-
-
-def token_kubeconfig(plane: ControlPlane, path: Path, account: str) -> Path:
-    """Write a kubeconfig with the token of one of the shipped ServiceAccounts."""
     token = plane.kubectl("create", "token", account, "--namespace", NAMESPACE)
     ca = base64.b64encode(plane.ca.read_bytes()).decode()
     cluster = {"server": server or plane.server, "certificate-authority-data": ca}

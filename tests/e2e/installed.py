@@ -289,23 +289,13 @@ def empty_configurations() -> list[Object]:
 
 
 @contextmanager
-<<<<<<< HEAD
-def installation(folder: Path) -> Iterator[Installation]:
-    """Start a cluster and install everything in it, but no process of Holdfast's yet."""
-    with ControlPlane(nodes=2, audit=True, extra_args=DIALS) as plane, ExitStack() as stack:
-=======
 def installation(folder: Path, *api_server: str) -> Iterator[Installation]:
     """Start a cluster and install everything in it, but no process of Holdfast's yet.
 
     The API server may be given further arguments.
     """
-    # no kube-proxy: it dials itself
-    arguments = {API_SERVER: ["--enable-aggregator-routing=true", *api_server]}
-    with (
-        ControlPlane(nodes=2, audit=True, extra_args=arguments) as plane,
-        ExitStack() as stack,
-    ):
->>>>>>> 1c9c468 (Who can reach what: a table, each row with its tests; packed bodies refused; an audit of pins)
+    arguments = {API_SERVER: [*DIALS[API_SERVER], *api_server]}
+    with ControlPlane(nodes=2, audit=True, extra_args=arguments) as plane, ExitStack() as stack:
         kubeconfig = controller_kubeconfig(plane, folder / "controller.kubeconfig")
         yield install(plane, kubeconfig, folder, stack)
 
