@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test test-unit test-versions test-node test-storm fuzz audit faults check bench bench-short format requirements clean
+.PHONY: help setup run up test test-unit test-versions test-node test-storm fuzz audit faults check bench bench-short format requirements clean docs
 SHELL := /bin/sh
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
@@ -45,8 +45,11 @@ faults: setup ## every fault of the list on a real Kubernetes under load, in abo
 audit: setup ## ask whether what is pinned is known to be vulnerable (network, or ADVISORIES=FOLDER)
 	@scripts/audit
 
-check: setup ## format, lint, types and the walls between the rooms
+check: setup ## format, lint, types, the walls between the rooms, and the docs
 	@scripts/check
+
+docs: setup ## make the site of the docs, with every link checked: build/site/index.html
+	@scripts/docs
 
 bench: setup ## measure Holdfast beside its peers, in about 40 minutes
 	@$(PY) -m bench
