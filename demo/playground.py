@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -27,10 +28,10 @@ def run(build: Path, nodes: int) -> None:
 In another terminal:
 
   export KUBECONFIG={cluster.kubeconfig}
-  export PATH={cluster.bin}:$PATH
+  export PATH={Path(sys.executable).parent}:{cluster.bin}:$PATH
   kubectl apply -f {EXAMPLE}
   kubectl scale deployment busybox --replicas=1
-  kubectl get pods --watch
+  holdfast list --watch
 
 Ctrl-C ends it and removes everything.""")
         try:

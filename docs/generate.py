@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from docs import error_cases
+from docs import rights as manifests
 from tests.faults.broken import BREAKS
 from tests.faults.table import FAULTS
 from tests.unit.delay_values import DELAYS, INSTANTS, Refusal, Row
@@ -230,6 +231,15 @@ def _first_line(described: Callable[..., object]) -> str:
     return (inspect.getdoc(described) or "").partition("\n")[0]
 
 
+# --- rights ------------------------------------------------------------------------------------
+
+
+def rights() -> str:
+    """Make the table of each role that the manifests have."""
+    head = ("API group", "resources", "verbs", "what for")
+    return "\n\n".join(f"### {title}\n\n{_table(head, rows)}" for title, rows in manifests.roles())
+
+
 # --- pages -------------------------------------------------------------------------------------
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
@@ -240,6 +250,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
         "reference/metrics.md": {"metrics": metrics},
         "reference/errors.md": {"errors": errors},
         "explanation/failure-modes.md": {"faults": faults, "breaks": breaks},
+        "reference/rights.md": {"rights": rights},
     }
 )
 

@@ -32,7 +32,7 @@ CRDS = [
         "spec": {
             "group": "kubevirt.io",
             "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural},
+            "names": {"kind": kind, "plural": plural, "shortNames": [short]},
             "versions": [
                 {
                     "name": "v1",
@@ -48,9 +48,9 @@ CRDS = [
             ],
         },
     }
-    for kind, plural in (
-        ("VirtualMachine", "virtualmachines"),
-        ("VirtualMachineInstance", "virtualmachineinstances"),
+    for kind, plural, short in (
+        ("VirtualMachine", "virtualmachines", "vm"),
+        ("VirtualMachineInstance", "virtualmachineinstances", "vmi"),
     )
 ]
 

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+LAST = "Ctrl-C ends it and removes everything.\n"
+"""The last line of what `make up` prints at its start."""
 
 
 def test_make_run_tells_the_story_and_leaves_its_figures() -> None:
@@ -31,3 +34,20 @@ def test_make_run_tells_the_story_and_leaves_its_figures() -> None:
     assert figures["node"] == told[2]
     assert "SchedulingGated" in done.stdout
     assert "holdfast.dev/held: delay=15s" in done.stdout
+
+
+def test_make_up_prints_what_a_second_terminal_needs() -> None:
+    command = [sys.executable, "-m", "demo", "up"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        assert running.stdout is not None
+        printed = "".join(iter(running.stdout.readline, LAST))
+        exports = re.findall(r"^  (export .*)$", printed, re.MULTILINE)
+        assert len(exports) == 2
+        script = "; ".join([*exports, "kubectl get nodes -o name", "holdfast list"])
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 0
+    assert done.stdout.splitlines() == ["node/node-1", "node/node-2", "node/node-3"]
+    assert done.stderr == "No pod is held in namespace default.\n"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -100,3 +103,39 @@ def test_grouped_options_can_be_written_as_arguments_again() -> None:
     ]
     assert CliRunner().invoke(tell, given).exit_code == 0
     assert seen == [given]
+
+
+COMPLETIONS = re.findall(
+    r"^\$ (.*_HOLDFAST_COMPLETE=.*)$",
+    (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+def run_here(script: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_bash_completes_as_the_page_says() -> None:
+    line = COMPLETIONS[0]
+    ask = "COMP_WORDS=(holdfast pre); COMP_CWORD=1; _holdfast_completion holdfast; echo ${COMPREPLY[@]}"
+    assert run_here(f"{line}; {ask}").stdout == "preview\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"),
+    [
+        pytest.param(COMPLETIONS[1], "#compdef holdfast", id="zsh"),
+        pytest.param(COMPLETIONS[2], "complete --no-files --command holdfast", id="fish"),
+    ],
+)
+def test_other_shells_are_given_their_own_script(line: str, mark: str) -> None:
+    assignment = re.findall(r"_HOLDFAST_COMPLETE=\w+ holdfast", line)
+    assert mark in run_here(*assignment).stdout

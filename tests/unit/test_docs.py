@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from docs import error_cases, generate
+from docs import error_cases, generate, rights
 from tests.unit.builders import make_pipeline
 from tests.unit.delay_values import DELAYS, INSTANTS, Row
 from webhook import config, events, guard, plugins, values
@@ -265,3 +266,27 @@ def test_tests_that_are_named_exist(path: Path) -> None:
 def test_no_page_knows_the_machine_on_which_it_was_written(path: Path) -> None:
     found = re.findall(r"(?<![\w.])/(?:home|root|tmp|work|Users)/\S+", path.read_text())
     assert found == []
+
+
+# --- rights --------------------------------------------------------------------------------------
+
+
+def test_every_role_of_the_manifests_is_in_the_reference() -> None:
+    found = {
+        f"{one['kind']} {one['metadata']['name']}"
+        for path in (ROOT / "manifests").rglob("*.yaml")
+        for one in yaml.safe_load_all(path.read_text())
+        if one and one.get("kind") in {"Role", "ClusterRole"}
+    }
+    assert {title.partition(",")[0] for title, _ in rights.roles()} == found
+
+
+def test_a_rule_without_its_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(rights.MANIFESTS, tmp_path / "manifests")
+    path = tmp_path / "manifests" / rights.FILES[0]
+    path.write_text(
+        re.sub(r"  # finds held pods.*?\n  - api", "  - api", path.read_text(), flags=re.S)
+    )
+    monkeypatch.setattr(rights, "MANIFESTS", tmp_path / "manifests")
+    with pytest.raises(LookupError, match=r"rbac/controller\.yaml: write a comment"):
+        list(rights.roles())

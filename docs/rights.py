@@ -1,0 +1,62 @@
+"""The rights that the manifests give, each with its reason: the comment above its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MANIFESTS = Path(__file__).resolve().parent.parent / "manifests"
+FILES = (
+    "rbac/controller.yaml",
+    "rbac/webhook.yaml",
+    "rbac/releaser.yaml",
+    "kubevirt/rbac.yaml",
+)
+_ROLES = {"ClusterRole": "in the whole cluster", "Role": "in its own namespace"}
+_RULE = "  - apiGroups:"
+
+Row = tuple[str, str, str, str]
+
+
+def roles() -> Iterator[tuple[str, Sequence[Row]]]:
+    """Give the title of each role, and of its rules: API group, resources, verbs, reason.
+
+    Raises LookupError where a rule has no reason.
+    """
+    for file in FILES:
+        text = (MANIFESTS / file).read_text(encoding="utf-8")
+        for document in text.split("\n---\n"):
+            role = yaml.safe_load(document)
+            if role["kind"] not in _ROLES:
+                continue
+            why = reasons(document)
+            if len(why) != len(role["rules"]) or not all(why):
+                raise LookupError(f"manifests/{file}: write a comment above each rule of a role")
+            title = f"{role['kind']} {role['metadata']['name']}, {_ROLES[role['kind']]}"
+            yield title, [_row(*pair) for pair in zip(role["rules"], why, strict=True)]
+
+
+def reasons(document: str) -> list[str]:
+    """Give the comment above each rule of a role, as one line."""
+    found, comment = [], list[str]()
+    for line in document.partition("\nrules:\n")[2].splitlines():
+        if line.strip().startswith("#"):
+            comment.append(line.strip().removeprefix("#").strip())
+        elif line.startswith(_RULE):
+            found.append(" ".join(comment))
+            comment = []
+    return found
+
+
+def _row(rule: Mapping[str, Any], reason: str) -> Row:
+    names = rule.get("resourceNames", ())
+    only = f", only {_code(names)}" if names else ""
+    groups = _code(group or "core" for group in rule["apiGroups"])
+    return groups, _code(rule["resources"]) + only, _code(rule["verbs"]), reason
+
+
+def _code(words: Any) -> str:
+    return ", ".join(f"`{word}`" for word in words)

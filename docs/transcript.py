@@ -1,0 +1,182 @@
+"""What the pages show of a terminal, read, run again, and compared.
+
+A block marked `console` holds commands, each behind `$ `, and what they print. A block of YAML that
+begins with `# NAME.yaml` is a file that the commands find. Names that Kubernetes makes up, times,
+lengths of time and nodes differ from run to run; `told` leaves them out of the comparison.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+PATIENCE = 60.0
+"""Seconds until what a page shows has to be seen."""
+REST = "…"
+"""A line that stands for any lines."""
+
+_BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# ([\w.-]+\.(?:yaml|json))\n")
+_READS = re.compile(
+    r"kubectl (-n \S+ )?(get|wait|rollout|auth|diff|events)\b|\S+=\S+ "
+    r"|holdfast (list|explain|doctor|preview|version|check-config|sticky (list|show))\b"
+)
+_SAFE = "[bcdfghjklmnpqrstvwxz2456789]"  # what Kubernetes makes names of
+_MADE_UP = re.compile(rf"([a-z][a-z0-9-]*?)-({_SAFE}{{8,10}}-{_SAFE}{{5}}|{_SAFE}{{5}})\b")
+_DAY = re.compile(r"\b20\d\d-\d\d-\d\d(?=T)")
+
+_DIFFERS: Sequence[tuple[str, str]] = (
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC|Z|[+-]\d\d:\d\d)", "TIME"),
+    (rf"-({_SAFE}{{8,10}}-{_SAFE}{{5}}|{_SAFE}{{8,10}}|{_SAFE}{{5}})\b", "-NAME"),
+    (r"127\.0\.0\.1:\d+", "ADDRESS"),
+    (r"\b\d+\.\d+ s\b", "N s"),
+    (r"(?<![=\w\"-])\d+(\.\d+)?(ms|s|m|h|d)(\d+(s|m|h|ms))*\b", "LONG"),
+    (r"\bnode-\d\b", "node-N"),
+    (r"Kubernetes v1\.\d+\.\d+", "Kubernetes VERSION"),
+    (r"[ \t]+", " "),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command on a page, and what the page says that it prints."""
+
+    command: str
+    output: tuple[str, ...]
+
+
+def blocks(page: str) -> Iterator[tuple[str, str]]:
+    """Give the kind and the text of each marked block of a page."""
+    for _, kind, text in _BLOCK.findall(page):
+        yield kind, textwrap.dedent(text)
+
+
+def files(page: str) -> dict[str, str]:
+    """Give the files that a page shows, by their names."""
+    found = {}
+    for _, text in blocks(page):
+        named = _FILE.match(text)
+        if named:
+            found[named[1]] = text
+    return found
+
+
+def steps(page: str) -> list[Step]:
+    """Give the commands of a page, in order."""
+    return [step for kind, text in blocks(page) if kind == "console" for step in _steps(text)]
+
+
+def _steps(block: str) -> Iterator[Step]:
+    command, output = "", list[str]()
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield Step(command, tuple(output))
+            command, output = line.removeprefix("$ "), []
+        elif command.endswith("\\") or command.count("'") % 2:
+            command += f"\n{line}"
+        else:
+            output.append(line)
+    if command:
+        yield Step(command, tuple(output))
+
+
+def told(line: str) -> str:
+    """Leave out of a line what differs from run to run."""
+    for pattern, name in _DIFFERS:
+        line = re.sub(pattern, name, line)
+    return line.strip()
+
+
+def agrees(shown: Iterable[str], seen: Iterable[str]) -> bool:
+    """Tell whether a command has printed what the page shows, in any order of the lines."""
+    wanted = Counter(told(line) for line in shown if line.strip())
+    found = Counter(told(line) for line in seen if line.strip())
+    if REST in wanted:
+        del wanted[REST]
+        return wanted <= found
+    return wanted == found
+
+
+class DisagreementError(Exception):
+    """A command printed something else than its page shows."""
+
+
+@dataclass
+class Session:
+    """A terminal in which a page's commands are run one after the other.
+
+    `names` gives the names of the pods that there are, `replaced` texts of this run with what the
+    page has in their place.
+    """
+
+    folder: Path
+    environment: Mapping[str, str]
+    names: Callable[[], Iterable[str]]
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    patience: float = PATIENCE
+    _known: dict[str, str] = field(default_factory=dict)
+
+    def write(self, page: str) -> None:
+        """Write the files that a page shows."""
+        for name, text in files(page).items():
+            (self.folder / name).write_text(_tomorrow(text))
+
+    def run(self, step: Step) -> list[str]:
+        """Run a command, and return what it printed.
+
+        One that only reads is run again until it prints what the page shows. Raises
+        DisagreementError where it never does.
+        """
+        deadline = time.monotonic() + self.patience
+        command = self._present(_tomorrow(step.command))
+        while True:
+            seen = self._printed(command)
+            if agrees(step.output, seen):
+                return seen
+            if not _READS.match(command) or time.monotonic() > deadline:
+                shown, printed = "\n".join(step.output), "\n".join(seen)
+                raise DisagreementError(f"$ {command}\n{printed}\n--- the page shows:\n{shown}")
+            time.sleep(0.5)
+
+    def _printed(self, command: str) -> list[str]:
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],
+            cwd=self.folder,
+            env=dict(self.environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        text = done.stdout
+        for here, there in self.replaced.items():
+            text = text.replace(here, there)
+        return text.splitlines()
+
+    def _present(self, command: str) -> str:
+        """Put the names of this run's pods in the place of the page's."""
+        for found in _MADE_UP.finditer(command):
+            name, prefix = found[0], found[1]
+            if name not in self._known:
+                here = sorted(one for one in self.names() if one.startswith(f"{prefix}-"))
+                free = [one for one in here if one not in self._known.values()]
+                if not free:
+                    continue
+                self._known[name] = free[0]
+            command = command.replace(name, self._known[name])
+        return command
+
+
+def _tomorrow(text: str) -> str:
+    """Move a page's times to tomorrow: what it waits for is ahead, and not too far."""
+    return _DAY.sub((datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%d"), text)

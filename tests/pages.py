@@ -1,0 +1,129 @@
+"""Who runs the commands that the pages show: a test runs a page as a whole, or others are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from docs import transcript
+from docs.transcript import Step
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = (
+    "README.md",
+    "docs/start.md",
+    "docs/how-to/delay.md",
+    "docs/how-to/delay-a-rollout.md",
+    "docs/how-to/spread-a-herd.md",
+    "docs/how-to/migrate.md",
+    "docs/how-to/gitops.md",
+    "docs/how-to/at-the-keyboard.md",
+)
+"""Pages that `tests/e2e/test_pages.py` runs from end to end, but for what ELSEWHERE names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Commands of a page that something else runs: where, and a text that stands there."""
+
+    command: str
+    run_by: str
+    evidence: str
+
+
+_STICKY = "tests/e2e/test_sticky.py"
+_GUARD = "tests/e2e/test_guard.py"
+_NODE = "tests/node/installation.py"
+_INSTALLED = "tests/node/test_installation.py"
+_CERTIFICATES = "tests/e2e/test_certificates.py"
+_INSTALLED_HERE = "tests/e2e/installed.py"
+
+ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
+    {
+        "README.md": (
+            Elsewhere(r"make run\b", "tests/e2e/test_demo.py", "make_run"),
+            Elsewhere(r"make test\b", ".ci/run", "make test"),
+        ),
+        "CONTRIBUTING.md": (
+            Elsewhere(r"make check\b", ".ci/run", "make check"),
+            Elsewhere(r"make test\b", ".ci/run", "make test"),
+            Elsewhere(r"\.venv/bin/python -m pytest tests/", "scripts/test", "pytest"),
+        ),
+        "docs/start.md": (
+            Elsewhere(r"make up$", "tests/e2e/test_demo.py", "make_up"),
+            Elsewhere(r"holdfast uninstall --release wait", _INSTALLED, '"uninstall"'),
+        ),
+        "docs/how-to/at-the-keyboard.md": (
+            Elsewhere(r"holdfast doctor", "tests/e2e/test_cli.py", '"doctor"'),
+        ),
+        "docs/how-to/install.md": (
+            Elsewhere(r"podman (build|push)", "controlplane/image.py", '"bud"'),
+            Elsewhere(r"kubectl apply -k \.", _NODE, '"apply", "-k"'),
+            Elsewhere(r"kubectl -n \S+ rollout status", _NODE, '"rollout", "status"'),
+            Elsewhere(r"kubectl wait ", _NODE, '"wait", f"--for={_REGISTERED}"'),
+            Elsewhere(r"holdfast uninstall", _INSTALLED, '"uninstall"'),
+            Elsewhere(r"kubectl (delete|get|patch)", "tests/e2e/test_pages.py", "install.md"),
+        ),
+        "docs/how-to/certificates.md": (
+            Elsewhere(r"holdfast controller .*=self", _INSTALLED_HERE, '"--leader-elect"'),
+            Elsewhere(r"holdfast serve .*--await", _INSTALLED_HERE, '"--await-certificate"'),
+            Elsewhere(r"kubectl wait ", _NODE, '"wait", f"--for={_REGISTERED}"'),
+            Elsewhere(
+                r"holdfast controller .*=cert-m",
+                "tests/e2e/test_publisher.py",
+                'certificates="cert-manager"',
+            ),
+            Elsewhere(r"holdfast serve .*--client-ca", _CERTIFICATES, '"--client-ca"'),
+        ),
+        "docs/how-to/guard.md": (
+            Elsewhere(r"kubectl apply -k manifests/rbac", "tests/e2e/accounts.py", '"rbac"'),
+            Elsewhere(r"kubectl apply -k manifests/guard", _INSTALLED_HERE, '"guard"'),
+            Elsewhere(r"holdfast policies", "tests/unit/test_guard.py", '"policies"'),
+            Elsewhere(r"kubectl create rolebinding", _GUARD, '"rolebinding"'),
+            Elsewhere(r"kubectl auth can-i", _INSTALLED, '"auth", "can-i", "--list"'),
+            Elsewhere(r"kubectl (annotate|patch|get) pod", _GUARD, "test_a_developer_can_neither"),
+        ),
+        "docs/how-to/sticky-vms.md": (
+            Elsewhere(
+                r"kubectl (apply|delete|get (?!.*\| sh$)|taint|wait) ?", _STICKY, "20_times_of_20"
+            ),
+            Elsewhere(r"kubectl annotate vm db .*node=node", _STICKY, "test_person_moves_a_vm"),
+            Elsewhere(
+                r"kubectl annotate vm db .*node='Node",
+                "tests/e2e/test_sticky_admission.py",
+                "test_a_vm_that_says_what_cannot_be_followed",
+            ),
+            Elsewhere(r"kubectl annotate vm db .*sticky=false", _STICKY, "sticky=true"),
+            Elsewhere(r"kubectl (un)?cordon", _STICKY, "test_vm_waits_for_its_node"),
+            Elsewhere(
+                r"kubectl create -f launcher.json",
+                "tests/e2e/test_sticky_admission.py",
+                "test_a_dry_run_as_kubevirt",
+            ),
+            Elsewhere(r"kubectl get .*\| sh$", "tests/e2e/test_pages.py", "sticky-vms.md"),
+        ),
+        "docs/reference/cli.md": (
+            Elsewhere(r"eval|_HOLDFAST_COMPLETE", "tests/unit/test_cli.py", "_HOLDFAST_COMPLETE"),
+        ),
+        "docs/explanation/performance.md": (
+            Elsewhere(r"make bench", "tests/bench/test_rows.py", "test_row_runs"),
+        ),
+    }
+)
+
+
+def steps(page: str) -> Iterator[Step]:
+    """Give every command that a page shows: in a terminal, and in a script."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    yield from transcript.steps(text)
+    for kind, script in transcript.blocks(text):
+        if kind in {"sh", "bash"}:
+            yield Step(script.strip(), ())
+
+
+def elsewhere(page: str, step: Step) -> list[Elsewhere]:
+    """Say what else runs a command."""
+    return [row for row in ELSEWHERE.get(page, ()) if re.match(row.command, step.command)]
