@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test test-unit test-versions test-node test-storm fuzz audit faults check bench bench-short format requirements clean docs
+.PHONY: help setup run up test test-unit test-versions test-node test-storm fuzz audit faults check bench bench-short format requirements clean docs test-debian
 SHELL := /bin/sh
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
@@ -31,6 +31,9 @@ test-versions: setup ## the tests on the real control plane again, on each older
 
 test-node: setup ## install the manifests on a real node, and harm them (Linux, root)
 	@scripts/test-node
+
+test-debian: setup ## the status page in a real Chromium, the alerts read by promtool (Debian)
+	@scripts/test-debian
 
 test-storm: setup ## 200 VMs started and stopped for five minutes while Holdfast is killed
 	@STORM_VMS=200 STORM_SECONDS=300 $(PY) -m pytest tests/e2e/test_sticky_storm.py -q -s -n 0

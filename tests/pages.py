@@ -63,14 +63,14 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             Elsewhere(r"podman (build|push)", "controlplane/image.py", '"bud"'),
             Elsewhere(r"kubectl apply -k \.", _NODE, '"apply", "-k"'),
             Elsewhere(r"kubectl -n \S+ rollout status", _NODE, '"rollout", "status"'),
-            Elsewhere(r"kubectl wait ", _NODE, '"wait", f"--for={_REGISTERED}"'),
+            Elsewhere(r"kubectl wait ", _NODE, '"wait"'),
             Elsewhere(r"holdfast uninstall", _INSTALLED, '"uninstall"'),
             Elsewhere(r"kubectl (delete|get|patch)", "tests/e2e/test_pages.py", "install.md"),
         ),
         "docs/how-to/certificates.md": (
             Elsewhere(r"holdfast controller .*=self", _INSTALLED_HERE, '"--leader-elect"'),
             Elsewhere(r"holdfast serve .*--await", _INSTALLED_HERE, '"--await-certificate"'),
-            Elsewhere(r"kubectl wait ", _NODE, '"wait", f"--for={_REGISTERED}"'),
+            Elsewhere(r"kubectl wait ", _NODE, '"wait"'),
             Elsewhere(
                 r"holdfast controller .*=cert-m",
                 "tests/e2e/test_publisher.py",

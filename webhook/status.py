@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from webhook import status_page, tables, values
+from webhook import reading, status_page, sticky_vms, tables, values, vms
+from webhook.errors import ApiStatusError, ClusterError
+from webhook.objects import Metadata, Names
 from webhook.pages import PageServer
-from webhook.status_page import Held, Status
+from webhook.status_page import MOST_ROWS, Held, Status
+from webhook.sticky_vms import StickyVm
+from webhook.vms import Instance, StickyArgs, VirtualMachine
 
 if TYPE_CHECKING:
+    from webhook.cluster import Api
     from webhook.wiring import Assembly
 
 LOOPBACK = "127.0.0.1"
 _HTML = "text/html; charset=utf-8"
 _SECOND_MS = 1_000
+_NOT_FOUND = 404
 _log = logging.getLogger("holdfast.controller")
 
 Sample = Callable[[str], float | None]
@@ -42,13 +49,39 @@ def status(assembly: Assembly) -> Status:
         due = assembly.loop.get(key)
         if due is not None:
             held.append(Held(key, due.at_ms, due.problem))
-    return Status(
-        assembly.cluster.server,
-        now_ms,
-        [*facts(assembly.metrics.registry.get_sample_value, now_ms, synced=assembly.synced)],
-        held,
-        assembly.chronicle.released(),
-    )
+    found = [*facts(assembly.metrics.registry.get_sample_value, now_ms, synced=assembly.synced)]
+    seen = None
+    if assembly.sticky_args is not None:
+        try:
+            seen = machines(assembly.cluster, assembly.sticky_args)
+        except ClusterError as exc:
+            found.append(("VMs", f"cannot be listed: {exc}", False))
+    return Status(assembly.cluster.server, now_ms, found, held, assembly.chronicle.released(), seen)
+
+
+def machines(api: Api, args: StickyArgs) -> Sequence[StickyVm] | None:
+    """List the first VMs, at most one more than the page shows; None where there is no KubeVirt.
+
+    Raises ClusterError.
+    """
+    most = MOST_ROWS + 1
+    try:
+        known = [*islice(reading.objects(api, _path("virtualmachines"), VirtualMachine), most)]
+        running = [*islice(reading.objects(api, _path("virtualmachineinstances"), Instance), most)]
+    except ApiStatusError as exc:
+        if exc.status == _NOT_FOUND:
+            return None
+        raise
+    instances = {_names(one.metadata): one for one in running}
+    return [sticky_vms.described(vm, instances.get(_names(vm.metadata)), args) for vm in known]
+
+
+def _names(metadata: Metadata) -> Names:
+    return metadata.namespace, metadata.name
+
+
+def _path(plural: str) -> str:
+    return f"{vms.API_PATH}/{plural}"
 
 
 def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[tuple[str, str, bool]]:
@@ -64,7 +97,7 @@ def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[tuple[str, s
         yield "Releases", f"{released:.0f}, on average {late:.3f} s late", True
     yield (
         "API server's clock known within",
-        f"{sample('holdfast_clock_uncertainty_seconds')} s",
+        f"{sample('holdfast_clock_uncertainty_seconds') or 0:.3f} s",
         True,
     )
     yield from _kept(sample)

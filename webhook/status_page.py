@@ -12,6 +12,7 @@ from html import escape
 from webhook import tables, values
 from webhook.holds import NEVER_MS
 from webhook.objects import Names
+from webhook.sticky_vms import StickyVm
 
 MOST_ROWS = 500
 """Pods in the table; those due first. `holdfast list -A` has them all."""
@@ -27,11 +28,12 @@ _STYLE = """
 :root { color-scheme: light dark }
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; width: 100%; margin: 0 0 2rem }
-caption { text-align: left; font-weight: bold; padding: .5rem 0 }
+caption { text-align: left } h2 { font-size: 1.1rem; margin: .5rem 0 }
 th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #8888;
   overflow-wrap: anywhere }
 .bad { font-weight: bold } .bad::before { content: "! " }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem }
+dl { display: grid; grid-template-columns: fit-content(50%) 1fr; gap: .25rem 1rem;
+  overflow-wrap: anywhere }
 dd { margin: 0 } svg { width: 100%; height: auto } rect { fill: currentColor }
 """
 
@@ -63,6 +65,8 @@ class Status:
     facts: Sequence[tuple[str, str, bool]]
     held: Sequence[Held]
     released: Sequence[Released]
+    machines: Sequence[StickyVm] | None = None
+    """VMs with the nodes that they come back to; None where there is no KubeVirt."""
 
 
 def page(status: Status) -> bytes:
@@ -78,6 +82,7 @@ def page(status: Status) -> bytes:
         *_timeline(held, status.now_ms),
         *_held(held, status.now_ms),
         *_released(status.released, status.now_ms),
+        *_machines(status.machines),
         "</main></body></html>",
     ]
     return "\n".join(parts).encode()
@@ -141,11 +146,36 @@ def _released(released: Sequence[Released], now_ms: int) -> Iterator[str]:
     yield from _table(f"The last {len(newest)} releases", ("Pod", "When", "What was told"), rows)
 
 
+def _machines(machines: Sequence[StickyVm] | None) -> Iterator[str]:
+    if machines is None:
+        return
+    shown = machines[:MOST_ROWS]
+    count = f"The first {MOST_ROWS}" if len(machines) > MOST_ROWS else str(len(machines))
+    rows = (
+        (
+            (
+                f"{one.namespace}/{one.name}",
+                one.node or "any",
+                one.runs_on or "nowhere",
+                _sticks(one),
+            ),
+            True,
+        )
+        for one in shown
+    )
+    head = ("VM", "Comes back to", "Runs on", "Remark")
+    yield from _table(f"{count} VMs", head, rows)
+
+
+def _sticks(one: StickyVm) -> str:
+    return one.remark if one.sticks else "does not stick"
+
+
 def _table(
     caption: str, head: Sequence[str], rows: Iterable[tuple[Sequence[str], bool]]
 ) -> Iterator[str]:
     cells = "".join(f'<th scope="col">{name}</th>' for name in head)
-    yield f"<table><caption>{caption}</caption><thead><tr>{cells}</tr></thead><tbody>"
+    yield f"<table><caption><h2>{caption}</h2></caption><thead><tr>{cells}</tr></thead><tbody>"
     for (first, *others), well in rows:
         kind = "" if well else ' class="bad"'
         rest = "".join(f"<td>{escape(other)}</td>" for other in others)

@@ -110,6 +110,11 @@ class Assembly:
         return self.loop.synced and self.recorder.synced
 
     @property
+    def sticky_args(self) -> StickyArgs | None:
+        """What the sticky plugin was given, in the first profile that enables it."""
+        return first_sticky_args(self.pipeline)
+
+    @property
     def failed(self) -> bool:
         """True when a thread has died; all end then."""
         return self.loop.failed or self.workers.failed
@@ -220,7 +225,7 @@ def controller(
         cluster,
         partial(sticky_args, decider),
         metrics,
-        enabled=has_sticky(decider),
+        enabled=first_sticky_args(decider) is not None,
         told=recorder,
         may_write=leading,
     )
@@ -243,9 +248,9 @@ def sticky_args(decider: Pipeline, pod: Pod) -> StickyArgs | None:
     return None if profile is None else next(_sticky_args(profile), None)
 
 
-def has_sticky(decider: Pipeline) -> bool:
-    """Tell whether any profile enables the sticky plugin."""
-    return any(next(_sticky_args(one), None) for one in decider.profiles.values())
+def first_sticky_args(decider: Pipeline) -> StickyArgs | None:
+    """Give the sticky plugin's arguments in the first profile that enables it; else None."""
+    return next((args for one in decider.profiles.values() for args in _sticky_args(one)), None)
 
 
 def _sticky_args(profile: Profile) -> Iterator[StickyArgs]:

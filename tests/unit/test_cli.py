@@ -125,8 +125,9 @@ def run_here(script: str) -> subprocess.CompletedProcess[str]:
 
 def test_bash_completes_as_the_page_says() -> None:
     line = COMPLETIONS[0]
-    ask = "COMP_WORDS=(holdfast pre); COMP_CWORD=1; _holdfast_completion holdfast; echo ${COMPREPLY[@]}"
-    assert run_here(f"{line}; {ask}").stdout == "preview\n"
+    words = "COMP_WORDS=(holdfast pre); COMP_CWORD=1"
+    ask = "_holdfast_completion holdfast; echo ${COMPREPLY[@]}"
+    assert run_here(f"{line}; {words}; {ask}").stdout == "preview\n"
 
 
 @pytest.mark.parametrize(

@@ -48,3 +48,8 @@ def test_one_that_stands_by_is_not_blamed() -> None:
 def test_one_that_keeps_no_certificates_says_nothing_of_them() -> None:
     assert "CA" not in told(ca_expiry_timestamp_seconds=0.0)
     assert "Releases" not in told(release_lateness_seconds_count=0.0)
+
+
+def test_the_clock_is_told_in_milliseconds() -> None:
+    seen = told(clock_uncertainty_seconds=0.009870052337646484)
+    assert seen["API server's clock known within"] == ("0.010 s", True)

@@ -11,6 +11,7 @@ from tests.unit.builders import CREATED_MS, MINUTE, SECOND
 from webhook import status_page
 from webhook.holds import NEVER_MS
 from webhook.status_page import Held, Released, Status
+from webhook.sticky_vms import StickyVm
 
 VOID = frozenset({"meta"})
 
@@ -52,8 +53,10 @@ def page(
     held: Sequence[Held] = (),
     released: Sequence[Released] = (),
     facts: Sequence[tuple[str, str, bool]] = (),
+    machines: Sequence[StickyVm] | None = None,
 ) -> Page:
-    return Page(status_page.page(Status("https://x", CREATED_MS, facts, held, released)))
+    status = Status("https://x", CREATED_MS, facts, held, released, machines)
+    return Page(status_page.page(status))
 
 
 WAITS = Held(("shop", "web-0"), CREATED_MS + 90 * SECOND)
@@ -106,6 +109,21 @@ def test_releases_are_shown_the_newest_first() -> None:
 def test_what_is_not_well_stands_out(well: bool) -> None:
     (fact,) = page(facts=[("leader", "yes", well)]).texts("dd")
     assert (fact.get("class") == "bad") is not well
+
+
+MACHINES = [
+    StickyVm("shop", "db", "node-2", sticks=True, runs_on="node-1", remark="set by a person"),
+    StickyVm("shop", "cache", "", sticks=False, runs_on=""),
+]
+
+
+def test_sticky_vms_are_shown_where_there_are_any() -> None:
+    seen = page(machines=MACHINES)
+    assert "2 VMs" in seen.text
+    for wanted in ("shop/db", "node-2", "node-1", "set by a person", "nowhere", "does not stick"):
+        assert wanted in seen.text
+    assert "VMs" not in page().text
+    assert "The first 500 VMs" in page(machines=MACHINES * 251).text
 
 
 def test_it_is_accessible() -> None:

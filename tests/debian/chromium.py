@@ -1,0 +1,153 @@
+"""A real Chromium without a window, spoken to by its DevTools protocol over two pipes.
+
+Its profile is a folder of its own, and it ends with the `with` statement, whatever happens.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 120.0
+"""Seconds for an answer; the first one waits for its start, on a busy machine too."""
+
+Message = dict[str, Any]
+
+
+class ChromiumError(Exception):
+    """It did not do what it was asked for; the text has its own words."""
+
+
+@contextmanager
+def chromium() -> Iterator[Tab]:
+    """Start one, and give its only tab."""
+    program = shutil.which("chromium")
+    if program is None:
+        raise ChromiumError("there is no chromium; run this by: make test-debian")
+    with tempfile.TemporaryDirectory(
+        prefix="holdfast-chromium-", ignore_cleanup_errors=True
+    ) as folder:
+        to_read, to_write = os.pipe()
+        from_read, from_write = os.pipe()
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        options += ["--no-first-run", "--disable-background-networking", "--hide-scrollbars"]
+        options += ["--remote-debugging-pipe", f"--user-data-dir={folder}", "about:blank"]
+        log = Path(folder) / "log"
+        # the protocol has it read from descriptor 3 and write to 4
+        redirect = ["bash", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}', program, *options]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                redirect,
+                pass_fds=(to_read, from_write),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, "HOME": folder},
+            )
+        os.close(to_read)
+        os.close(from_write)
+        try:
+            yield Tab(to_write, from_read, log)
+        finally:
+            os.close(to_write)
+            os.close(from_read)
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait until it has ended, as it does when its pipes close; end its whole group otherwise."""
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+class Tab:
+    """One tab: pages are opened in it, and looked at."""
+
+    def __init__(self, write: int, read: int, log: Path) -> None:
+        self._write, self._read, self._log = write, read, log
+        self._number = 0
+        self._rest = b""
+        self.events: list[Message] = []
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = str(attached["sessionId"])
+        for domain in ("Page", "Network", "Runtime", "Accessibility", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> Message:
+        """Call a method of the protocol in this tab, and return its result."""
+        return self._call(method, session=self._session, **parameters)
+
+    def open(self, url: str) -> None:
+        """Open a page, and wait until it is there with all that it loads."""
+        self.events.clear()
+        failed = self.call("Page.navigate", url=url).get("errorText")
+        if failed:
+            raise ChromiumError(f"{url}: {failed}")
+        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+            self._take(time.monotonic() + PATIENCE)
+
+    def evaluate(self, script: str) -> Any:
+        """Give the value of an expression in the page, by the debugger: the page runs nothing."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise ChromiumError(str(answer["exceptionDetails"]))
+        return answer["result"].get("value")
+
+    def window(self, width: int, height: int, *, dark: bool = False) -> None:
+        """Give the window a size in pixels, and say which colours its user likes."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def picture(self) -> bytes:
+        """Take a picture of the window, as PNG."""
+        shot = self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)
+        return base64.b64decode(shot["data"])
+
+    def _call(self, method: str, session: str = "", **parameters: Any) -> Message:
+        self._number += 1
+        message: Message = {"id": self._number, "method": method, "params": parameters}
+        if session:
+            message["sessionId"] = session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            answer = self._take(deadline)
+            if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise ChromiumError(f"{method}: {answer['error']}")
+                return dict(answer["result"])
+
+    def _take(self, deadline: float) -> Message:
+        """Take the next message; events are kept."""
+        while b"\0" not in self._rest:
+            if not select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise ChromiumError(
+                    f"no answer in {PATIENCE:.0f} s\n{self._log.read_text()[-2000:]}"
+                )
+            part = os.read(self._read, 1 << 20)
+            if not part:
+                raise ChromiumError(f"it has ended\n{self._log.read_text()[-2000:]}")
+            self._rest += part
+        text, _, self._rest = self._rest.partition(b"\0")
+        message = dict(json.loads(text))
+        if "method" in message:
+            self.events.append(message)
+        return message

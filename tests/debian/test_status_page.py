@@ -1,0 +1,176 @@
+"""The status page of a running controller in a real Chromium: what it shows, to whom, and how.
+
+`HOLDFAST_PICTURES=docs/images make test-debian` takes the pictures of the pages anew.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.launcher import ControlPlane
+from demo.command import Command
+from tests.debian.chromium import Tab, chromium
+from tests.e2e.test_cli import CRDS
+from tests.e2e.test_status_page import free_port
+from tests.e2e.world import World, gates, pod
+
+PICTURES = Path(os.environ.get("HOLDFAST_PICTURES", "build/pictures"))
+LARGEST = 150_000
+"""Bytes of a picture in the pages."""
+READABLE = 4.5
+"""The least contrast between text and what is behind it (WCAG 2.1, level AA)."""
+LANDMARKS = {"banner", "main"}
+
+CONTRASTS = """
+(() => {
+  const parse = text => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(c => c / 255)
+    .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = node => {
+    for (let at = node; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    return matchMedia('(prefers-color-scheme: dark)').matches ? [18, 18, 18] : [255, 255, 255];
+  };
+  const found = [];
+  for (const node of document.body.querySelectorAll('*')) {
+    if (![...node.childNodes].some(one => one.nodeType === 3 && one.textContent.trim())) continue;
+    if (node.closest('svg')) continue;
+    const a = light(parse(getComputedStyle(node).color)), b = light(behind(node));
+    found.push([node.tagName + ' ' + node.textContent.trim().slice(0, 40),
+                (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)]);
+  }
+  return found;
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A controller with held pods, releases, an overdue pod, and VMs."""
+    folder = tmp_path_factory.mktemp("status")
+    port = free_port()
+    with ControlPlane(nodes=3) as plane:
+        world = World.in_new_namespace(plane, "shop")
+        world.apply(*CRDS)
+        world.kubectl("wait", "--for=condition=Established", "crd", "--all")
+        record = {"holdfast.dev/sticky-node": "node-2"}
+        for name, annotations in (("db", record), ("cache", {"holdfast.dev/sticky": "false"})):
+            metadata = {"name": name, "annotations": annotations}
+            kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
+            world.create({**kind, "metadata": metadata})
+        gated = [{"name": "holdfast.dev/delay"}]
+        for number in range(12):
+            delay = f"{3 + 4 * number}m{7 * number % 60}s"
+            world.apply(pod(f"web-{number}", {"delay": delay}, schedulingGates=gated))
+        for name in ("batch-0", "batch-1"):
+            world.apply(pod(name, {"delay": "1"}, schedulingGates=gated))
+        options = ("--health-port", "0", "--status-port", str(port))
+        log = folder / "controller.log"
+        with Command("controller", "--kubeconfig", str(plane.kubeconfig), *options, log=log):
+            world.eventually(lambda: len([one for one in world.all("pods") if gates(one)]) == 12)
+            yield f"http://localhost:{port}/"
+
+
+@pytest.fixture(scope="module")
+def tab(url: str) -> Iterator[Tab]:
+    with chromium() as opened:
+        opened.call("Emulation.setScriptExecutionDisabled", value=True)
+        opened.window(1100, 900)
+        opened.open(url)
+        yield opened
+
+
+def tree(tab: Tab) -> list[dict[str, Any]]:
+    """Give what a screen reader is told of the page, in order."""
+    nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
+    return [node for node in nodes if not node["ignored"]]
+
+
+def named(nodes: list[dict[str, Any]], role: str) -> list[str]:
+    return [node["name"]["value"] for node in nodes if node["role"]["value"] == role]
+
+
+def test_it_shows_what_is_held_released_and_sticky(tab: Tab) -> None:
+    text = tab.evaluate("document.body.innerText")
+    for wanted in ("12 held pods", "shop/web-11", "shop/batch-1", "2 VMs", "shop/db", "node-2"):
+        assert wanted in text
+    for wanted in ("This controller\nleads", "on average ", "The last 2 releases"):
+        assert wanted in text
+
+
+def test_it_asks_for_nothing_but_itself_and_nothing_goes_wrong(tab: Tab, url: str) -> None:
+    asked = [
+        event["params"]["request"]["url"]
+        for event in tab.events
+        if event["method"] == "Network.requestWillBeSent"
+    ]
+    assert [one for one in asked if not one.endswith("favicon.ico")] == [url]
+    assert [event for event in tab.events if event["method"] == "Log.entryAdded"] == []
+    assert [event for event in tab.events if event["method"] == "Runtime.consoleAPICalled"] == []
+
+
+def test_a_screen_reader_finds_its_way(tab: Tab) -> None:
+    nodes = tree(tab)
+    assert {node["role"]["value"] for node in nodes} >= LANDMARKS
+    headings = [
+        (property_["value"]["value"], node["name"]["value"])
+        for node in nodes
+        if node["role"]["value"] == "heading"
+        for property_ in node["properties"]
+        if property_["name"] == "level"
+    ]
+    assert headings[0] == (1, "Holdfast")
+    assert all(level == 2 for level, _ in headings[1:])
+    assert len(headings) > 4
+    assert all(name for _, name in headings)
+    tables = named(nodes, "table")
+    assert len(tables) == 3
+    assert all(tables)
+    assert "shop/web-11" in named(nodes, "rowheader")
+    assert {"Pod", "Due", "Left", "Comes back to"} <= set(named(nodes, "columnheader"))
+    (picture,) = named(nodes, "image")
+    assert "held pods are due within the next hour" in picture
+    assert tab.evaluate("document.documentElement.lang") == "en"
+    assert tab.evaluate("document.title") == "Holdfast: 12 held pods"
+
+
+@pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
+def test_all_text_can_be_read(tab: Tab, dark: bool) -> None:
+    tab.window(1100, 900, dark=dark)
+    found = tab.evaluate(CONTRASTS)
+    assert len(found) > 50
+    assert [(text, round(ratio, 1)) for text, ratio in found if ratio < READABLE] == []
+
+
+def test_the_measure_of_contrast_sees_pale_text(tab: Tab, url: str) -> None:
+    tab.window(1100, 900)
+    tab.evaluate("document.querySelector('h1').style.color = '#aaa'")
+    assert dict(tab.evaluate(CONTRASTS))["H1 Holdfast"] < READABLE
+    tab.open(url)
+
+
+@pytest.mark.parametrize("width", [pytest.param(360, id="phone"), pytest.param(1100, id="desk")])
+def test_nothing_has_to_be_scrolled_sideways(tab: Tab, width: int) -> None:
+    tab.window(width, 900)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
+def test_its_pictures_are_taken(tab: Tab, url: str, dark: bool) -> None:
+    tab.window(1000, 1000, dark=dark)
+    tab.open(url)
+    taken = tab.picture()
+    assert taken.startswith(b"\x89PNG")
+    assert struct.unpack(">II", taken[16:24]) == (1000, 1000)
+    assert len(taken) < LARGEST
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    (PICTURES / f"status-page-{'dark' if dark else 'light'}.png").write_bytes(taken)
