@@ -61,7 +61,8 @@ def wall_clock() -> None:
 
 
 def gives_up() -> None:
-    """A release that fails is not tried again, nor is anything listed anew."""
+    """A release that fails is not tried again, and what is listed anew is not read."""
+    forgets_to_list()
     proper = releaser.Releaser.release
 
     def release(self: releaser.Releaser, key: Any, held: Held) -> releaser.Attempt:
@@ -210,11 +211,11 @@ def leaks() -> None:
 
 
 def never_repairs() -> None:
-    """Certificates and webhook configurations are left as they are once they stand."""
+    """Certificates and webhook configurations are left as they are once there are webhooks."""
     proper = publisher.Publisher._keep
 
     def _keep(self: Any, now: Any) -> None:
-        if not self._stands:
+        if not all(publisher._webhooks(self._read(path)) for path in self._paths):
             proper(self, now)
 
     _put(publisher.Publisher, _keep)

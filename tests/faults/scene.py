@@ -78,6 +78,11 @@ class Scene:
     checks: dict[str, Check] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     recovered: float = 0.0
+    mark: str = ""
+    """Tells what this scene makes from what others make in the same namespace."""
+
+    def __post_init__(self) -> None:
+        self.mark = self.mark or f"{self.source.randrange(16**6):06x}"
 
     def lasts(self, seconds: float, short: float) -> float:
         """Give how long something lasts: in full, or in the short form."""

@@ -14,8 +14,6 @@ from tests.faults.load import GATE
 from tests.faults.scene import BOUND, Fault, Scene
 
 FOREIGN = "example.com/other"
-MINE = "held-"
-"""How the pods are named that a row makes for itself."""
 
 
 def reinvoked(scene: Scene) -> None:
@@ -41,7 +39,7 @@ def foreign_gates(scene: Scene) -> None:
     """Add gates of others before and after ours, and take them off before or after its release."""
     count = 6 if scene.short else 40
     held = [{"name": FOREIGN}]
-    names = [f"{MINE}{number}" for number in range(count)]
+    names = [f"{mine(scene)}{number}" for number in range(count)]
     scene.world.create_pods(pod(name, {"delay": "6"}, schedulingGates=held) for name in names)
     before, after = names[: count // 2], names[count // 2 :]
     for name in before:
@@ -57,7 +55,7 @@ def foreign_gates(scene: Scene) -> None:
 
 def stripped(scene: Scene) -> None:
     """Take our gate off by hand."""
-    names = [f"{MINE}{number}" for number in range(6 if scene.short else 40)]
+    names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
     scene.world.create_pods(pod(name, {"delay": "5"}) for name in names)
     for name in names:
         take_off(scene, name, GATE)
@@ -71,19 +69,21 @@ def stripped(scene: Scene) -> None:
 
 def recreated(scene: Scene) -> None:
     """Delete pods that wait, and make others of their names that wait for longer."""
-    names = [f"{MINE}{number}" for number in range(6 if scene.short else 40)]
+    names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
     scene.world.create_pods(pod(name, {"delay": "4"}) for name in names)
     scene.go_on(2)
     scene.world.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
     made = scene.world.create_pods(pod(name, {"delay": "9"}) for name in names)
-    due = {one["metadata"]["name"]: created(one) + 9 for one in made}
+    since = {one["metadata"]["name"]: created(one) for one in made}
     seconds = scene.eventually(lambda: not waiting(scene, GATE), BOUND)
     scene.check("seconds until they were released", seconds, BOUND)
     scene.arena.audit.read()
-    space = scene.world.namespace
-    writes = {name: scene.arena.audit.releases[space, name] for name in names}
+    releases = scene.arena.audit.releases
     early = [
-        name for name, at in due.items() if any(one.at < at for one in writes[name] if one.worked)
+        name
+        for name, at in since.items()
+        for one in releases[scene.world.namespace, name]
+        if one.worked and at <= one.at < at + 9
     ]
     scene.check("released by their former time", len(early))
 
@@ -102,9 +102,9 @@ def refused(scene: Scene) -> None:
 
 def namespaces(scene: Scene) -> None:
     """Delete a namespace in which pods wait."""
-    plane, name = scene.arena.plane, f"{scene.world.namespace}-gone"
+    plane, name = scene.arena.plane, f"{scene.world.namespace}-{scene.mark}-gone"
     world = type(scene.world).in_new_namespace(plane, name)
-    world.create_pods(pod(f"{MINE}{number}", {"delay": "3600"}) for number in range(50))
+    world.create_pods(pod(f"{mine(scene)}{number}", {"delay": "3600"}) for number in range(50))
     plane.kubectl("delete", "namespace", name, "--wait=false")
 
     def gone() -> bool:
@@ -115,11 +115,11 @@ def namespaces(scene: Scene) -> None:
 
 def quota(scene: Scene) -> None:
     """Let a namespace reach its quota with pods that wait."""
-    plane, name = scene.arena.plane, f"{scene.world.namespace}-full"
+    plane, name = scene.arena.plane, f"{scene.world.namespace}-{scene.mark}-full"
     world = type(scene.world).in_new_namespace(plane, name)
     world.kubectl("create", "quota", "few", "--hard=pods=5")
     world.eventually(lambda: world.get("quota", "few").get("status", {}).get("hard"))
-    world.create_pods(pod(f"{MINE}{number}", {"delay": "5"}) for number in range(5))
+    world.create_pods(pod(f"{mine(scene)}{number}", {"delay": "5"}) for number in range(5))
     try:
         world.create_pods([pod("one-more", {"delay": "5"})])
         over = 1
@@ -150,11 +150,16 @@ def gitops(scene: Scene) -> None:
     scene.check("seconds until all was right again", right, installed.REPAIR)
 
 
+def mine(scene: Scene) -> str:
+    """Give what the names of the pods begin with that a row makes for itself."""
+    return f"held-{scene.mark}-"
+
+
 def waiting(scene: Scene, gate: str) -> list[str]:
     """Name this row's own pods that carry a gate."""
     pods = [each for each in scene.world.all("pods") if gate in gates(each)]
     names = [str(each["metadata"]["name"]) for each in pods]
-    return [name for name in names if name.startswith(MINE)]
+    return [name for name in names if name.startswith(mine(scene))]
 
 
 def take_off(scene: Scene, name: str, gate: str) -> None:

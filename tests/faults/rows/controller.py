@@ -79,7 +79,8 @@ def away(scene: Scene) -> None:
         each.kill()
     count, seconds = (100, 12.0) if scene.short else (1_000, 600.0)
     delays = {
-        f"batch-{number}": round(scene.source.uniform(1, seconds - 2), 3) for number in range(count)
+        f"batch-{scene.mark}-{number}": round(scene.source.uniform(1, seconds - 2), 3)
+        for number in range(count)
     }
     made = scene.world.create_pods(
         pod(name, {"delay": f"{delay:.3f}s"}) for name, delay in delays.items()

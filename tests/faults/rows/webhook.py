@@ -96,12 +96,13 @@ def all_down(scene: Scene) -> None:
 
 def slow(scene: Scene) -> None:
     """Let each review take two seconds."""
-    scene.arena.slow_reviews(2.0)
+    seconds = scene.lasts(2.0, 1.0)
+    scene.arena.slow_reviews(seconds)
     try:
         scene.go_on(60, 8)
     finally:
         scene.arena.slow_reviews(0.0)
-    scene.check("reviews that were not slow", int(max(scene.load.waits, default=0) < 2))
+    scene.check("reviews that were not slow", int(max(scene.load.waits, default=0) < seconds))
 
 
 def full_disk(scene: Scene) -> None:
