@@ -224,7 +224,7 @@ def faults() -> str:
 def breaks() -> str:
     """Make the table of how each row was made to fail."""
     rows = [(f"`{each.name}`", _first_line(BREAKS[each.broken])) for each in FAULTS]
-    return _table(("fault", "seen to fail when"), rows)
+    return _table(("fault", "broken on purpose"), rows)
 
 
 def _first_line(described: Callable[..., object]) -> str:
