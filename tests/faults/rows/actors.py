@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 
-from controlplane.errors import ControlPlaneError
+import msgspec
+
 from tests.e2e import installed
 from tests.e2e.others import Object, other_webhook
 from tests.e2e.world import created, gates, pod
 from tests.faults.load import GATE
 from tests.faults.scene import BOUND, Fault, Scene
+from webhook.cluster import JSON_PATCH, Cluster, pod_path
+from webhook.errors import ApiStatusError
 
 FOREIGN = "example.com/other"
 
@@ -42,23 +47,20 @@ def foreign_gates(scene: Scene) -> None:
     names = [f"{mine(scene)}{number}" for number in range(count)]
     scene.world.create_pods(pod(name, {"delay": "6"}, schedulingGates=held) for name in names)
     before, after = names[: count // 2], names[count // 2 :]
-    for name in before:
-        take_off(scene, name, FOREIGN)
+    take_off(scene, before, FOREIGN)
     seconds = scene.eventually(lambda: not waiting(scene, GATE))
     scene.check("seconds until ours were gone", seconds, BOUND)
     left = set(waiting(scene, FOREIGN))
     scene.check("gates of others that went with ours", len(set(after) - left))
     scene.check("gates of others that came back", len(set(before) & left))
-    for name in after:
-        take_off(scene, name, FOREIGN)
+    take_off(scene, after, FOREIGN)
 
 
 def stripped(scene: Scene) -> None:
     """Take our gate off by hand."""
     names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
     scene.world.create_pods(pod(name, {"delay": "5"}) for name in names)
-    for name in names:
-        take_off(scene, name, GATE)
+    take_off(scene, names, GATE)
     scene.go_on(8)
     scene.check("gates that came back", len(waiting(scene, GATE)))
     scene.arena.audit.read()
@@ -162,18 +164,20 @@ def waiting(scene: Scene, gate: str) -> list[str]:
     return [name for name in names if name.startswith(mine(scene))]
 
 
-def take_off(scene: Scene, name: str, gate: str) -> None:
-    """Take a gate off a pod by hand, whatever its place."""
-    while (found := gates(scene.world.get("pod", name))) and gate in found:
-        path = f"/spec/schedulingGates/{found.index(gate)}"
-        operations = [
-            {"op": "test", "path": path, "value": {"name": gate}},
-            {"op": "remove", "path": path},
-        ]
-        try:
-            scene.world.kubectl("patch", "pod", name, "--type=json", "-p", json.dumps(operations))
-        except ControlPlaneError:  # it has just moved
-            continue
+def take_off(scene: Scene, names: Iterable[str], gate: str) -> None:
+    """Take a gate off pods by hand, whatever its place."""
+    with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
+        for name in names:
+            path = pod_path(scene.world.namespace, name)
+            while gate in (found := gates(msgspec.json.decode(cluster.request("GET", path)))):
+                place = f"/spec/schedulingGates/{found.index(gate)}"
+                operations = [
+                    {"op": "test", "path": place, "value": {"name": gate}},
+                    {"op": "remove", "path": place},
+                ]
+                body = msgspec.json.encode(operations)
+                with suppress(ApiStatusError):  # it has just moved
+                    cluster.request("PATCH", path, body=body, content_type=JSON_PATCH)
 
 
 FAULTS = [
