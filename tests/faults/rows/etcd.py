@@ -13,7 +13,7 @@ def killed(scene: Scene) -> None:
     etcd = scene.arena.plane.process(ETCD)
     for _ in range(1 if scene.short else 3):
         etcd.kill()
-        scene.go_on(5, 3)
+        scene.go_on(20, 12)  # longer than a release waits for its answer
         etcd.start()
         etcd.wait_ready()
         scene.go_on(5, 1)
