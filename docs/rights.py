@@ -11,9 +11,9 @@ import yaml
 MANIFESTS = Path(__file__).resolve().parent.parent / "manifests"
 FILES = (
     "rbac/controller.yaml",
-    "rbac/webhook.yaml",
     "rbac/releaser.yaml",
-    "kubevirt/rbac.yaml",
+    "kubevirt/controller.yaml",
+    "kubevirt/webhook.yaml",
 )
 _ROLES = {"ClusterRole": "in the whole cluster", "Role": "in its own namespace"}
 _RULE = "  - apiGroups:"

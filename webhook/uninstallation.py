@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from webhook import holds, vms
+from webhook.config import Configuration
 from webhook.guard import CONTROLLER_PODS, CONTROLLER_VMS, CONTROLLER_WEBHOOKS, HOLD, RELEASER
 from webhook.objects import Pod
 from webhook.registration import path as registration_path
@@ -20,8 +21,11 @@ from webhook.registration import path as registration_path
 NAME = "holdfast"
 CONTROLLER = "holdfast-controller"
 WEBHOOK = "holdfast-webhook"
-VM_KEYS = (vms.STICKY_NODE, vms.STICKY_NODE_UID)
-"""What Holdfast writes on VMs; `holdfast.dev/sticky` is the user's own."""
+CONFIGURATION_FILE = "holdfast.yaml"
+"""The configuration's name in its ConfigMap."""
+_VM_KEYS = (vms.STICKY_NODE, vms.STICKY_NODE_UID)
+_STICKY = "sticky"
+_NODE_ANNOTATION = "nodeAnnotation"
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -80,9 +84,30 @@ def clearing(pod: Pod) -> list[Operation]:
     return operations
 
 
+def vm_keys(configured: Iterable[Configuration]) -> list[str]:
+    """Name what Holdfast has written on VMs, by default and by these configurations.
+
+    `holdfast.dev/sticky` is not among it: that is the user's own.
+    """
+    arguments = (
+        plugin.args
+        for configuration in configured
+        for profile in configuration.profiles
+        for plugin in profile.plugin_config
+        if plugin.name == _STICKY
+    )
+    chosen = (each.get(_NODE_ANNOTATION) for each in arguments)
+    return list(dict.fromkeys([*_VM_KEYS, *(key for key in chosen if isinstance(key, str))]))
+
+
 def configurations() -> list[str]:
     """Name the paths that go first."""
     return [registration_path(kind, NAME) for kind in ("mutating", "validating")]
+
+
+def config_maps(namespace: str) -> str:
+    """Make the path of the ConfigMaps, among which are this and earlier configurations."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
 
 
 def deployment(namespace: str, name: str) -> str:

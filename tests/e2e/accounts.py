@@ -13,11 +13,9 @@ MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 NAMESPACE = "holdfast-system"
 
 
-def kubevirt_rights() -> Path:
-    """Find the shipped manifest of what the controller may do besides where there are VMs."""
-    name = "name: holdfast-controller-kubevirt"
-    (found,) = (path for path in MANIFESTS.rglob("*.yaml") if name in path.read_text())
-    return found
+def kubevirt_rights(process: str = "controller") -> Path:
+    """Find the shipped manifest of what the controller, or the webhook, may do besides with VMs."""
+    return MANIFESTS / "kubevirt" / f"{process}.yaml"
 
 
 def controller_kubeconfig(plane: ControlPlane, path: Path, server: str = "") -> Path:

@@ -28,8 +28,8 @@ PORT_SECONDS = 30.0
 class Apart:
     """Both processes on one cluster; a context manager that unregisters and ends them.
 
-    The controller may act by a kubeconfig of its own. `server` and `controller` are commands: to
-    kill, to stop and to start.
+    `name` is that of the webhook configurations; the controller may act by a kubeconfig of its own.
+    `server` and `controller` are commands: to kill, to stop and to start.
     """
 
     def __init__(
@@ -38,9 +38,11 @@ class Apart:
         folder: Path,
         *,
         config: str = "",
+        name: str = NAME,
         controller_kubeconfig: Path | None = None,
     ) -> None:
         self._plane = plane
+        self._name = name
         self._configuration = folder / "holdfast.yaml"
         head = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n"
         self._configuration.write_text(head + config)
@@ -107,10 +109,11 @@ class Apart:
 
     def _register(self) -> None:
         pipeline = wiring.pipeline(self._configuration, wiring.unobserved)
-        registration = Registration(NAME, by_url(self.address, self._ca.certificate))
+        registration = Registration(self._name, by_url(self.address, self._ca.certificate))
         made = registration.configurations(pipeline).values()
         self._plane.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(made))
 
     def _unregister(self) -> None:
         for kind in ("mutating", "validating"):
-            self._plane.kubectl("delete", f"{kind}webhookconfiguration", NAME, "--ignore-not-found")
+            configuration = f"{kind}webhookconfiguration"
+            self._plane.kubectl("delete", configuration, self._name, "--ignore-not-found")

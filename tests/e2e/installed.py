@@ -25,6 +25,7 @@ from controlplane import versions
 from controlplane.components import API_SERVER
 from controlplane.launcher import ControlPlane
 from demo.command import Command
+from tests.e2e import pairs
 from tests.e2e.accounts import MANIFESTS, NAMESPACE, controller_kubeconfig
 from tests.e2e.world import Object, World, pod
 from webhook.cluster import Cluster
@@ -192,8 +193,7 @@ class Installation:
 
     def secret(self, name: str) -> dict[str, str]:
         """Read a Secret; one that is not there is empty."""
-        text = self.kubectl("get", "secret", name, "--ignore-not-found", "-o", "json")
-        return dict(json.loads(text).get("data") or {}) if text else {}
+        return pairs.secret(self, name)
 
     def ready(self) -> None:
         """Wait until the webhooks are registered, and called."""
@@ -248,8 +248,10 @@ def service() -> Object:
     }
 
 
-def deployment(configuration: str = "first", *, paused: bool = False) -> Object:
-    """Make the webhook's Deployment; another configuration is another template.
+def deployment(
+    configuration: str = "first", *, paused: bool = False, component: str = "webhook"
+) -> Object:
+    """Make a component's Deployment; another configuration is another template.
 
     One that is paused does not follow a change of its template.
     """
@@ -259,19 +261,20 @@ def deployment(configuration: str = "first", *, paused: bool = False) -> Object:
         "capabilities": {"drop": ["ALL"]},
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    container = {"name": "webhook", "image": "holdfast", "securityContext": context}
+    labels = {**_LABELS, "app.kubernetes.io/component": component}
+    container = {"name": component, "image": "holdfast", "securityContext": context}
     template = {
-        "metadata": {"labels": _LABELS, "annotations": {"configuration": configuration}},
+        "metadata": {"labels": labels, "annotations": {"configuration": configuration}},
         "spec": {"containers": [container]},
     }
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": SERVICE},
+        "metadata": {"name": f"holdfast-{component}"},
         "spec": {
             "replicas": 2,
             "paused": paused,
-            "selector": {"matchLabels": _LABELS},
+            "selector": {"matchLabels": labels},
             "template": template,
         },
     }

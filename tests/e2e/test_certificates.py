@@ -15,8 +15,7 @@ from certs import authority
 from demo.command import Command
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.installed import REPAIR, Installation, creations, installation
-
-CA, LEAF = "holdfast-ca", "holdfast-tls"
+from tests.e2e.pairs import CA, LEAF, corrupt, delete, leaf, mismatch, shown, usable
 
 
 @pytest.fixture(scope="module")
@@ -28,27 +27,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
         made.controller()
         made.ready()
         yield made
-
-
-def leaf(installed: Installation) -> authority.Certificate:
-    return authority.read(base64.b64decode(installed.secret(LEAF)["tls.crt"]))
-
-
-def usable(installed: Installation) -> bool:
-    """Tell whether the leaf's Secret holds a pair that the CA has signed."""
-    try:
-        data = {key: base64.b64decode(value) for key, value in installed.secret(LEAF).items()}
-        certificate = authority.read(data["tls.crt"])
-    except (KeyError, ValueError):
-        return False
-    pair = authority.KeyPair(data["tls.crt"], data["tls.key"])
-    ca = authority.read(base64.b64decode(installed.secret(CA)["tls.crt"]))
-    return authority.pair_matches(pair) and authority.signed_by(certificate, ca)
-
-
-def edit(installed: Installation, secret: str, **data: str) -> None:
-    patch = json.dumps({"data": {name.replace("_", "."): value for name, value in data.items()}})
-    installed.kubectl("patch", "secret", secret, "--type=merge", "-p", patch)
 
 
 def test_everything_comes_up_from_nothing(installed: Installation) -> None:
@@ -74,18 +52,6 @@ def test_a_blanked_bundle_is_right_again(installed: Installation, kind: str) -> 
     installed.kubectl("patch", configuration, "holdfast", "--type=json", "-p", patch)
     assert "" in installed.bundles()
     installed.world.eventually(lambda: installed.bundles() == before, REPAIR)
-
-
-def delete(installed: Installation) -> None:
-    installed.kubectl("delete", "secret", LEAF)
-
-
-def mismatch(installed: Installation) -> None:
-    edit(installed, LEAF, tls_key=installed.secret(CA)["tls.key"])
-
-
-def corrupt(installed: Installation) -> None:
-    edit(installed, LEAF, tls_crt=base64.b64encode(b"no PEM").decode())
 
 
 @pytest.mark.parametrize(
@@ -125,22 +91,11 @@ def test_a_lost_ca_is_replaced_with_overlap(installed: Installation) -> None:
     assert creations(installed.world, 5) == []
 
 
-def shown(address: str) -> bytes:
-    """Give the certificate that a server shows, DER."""
-    host, _, at = address.rpartition(":")
-    context = ssl._create_unverified_context()
-    with (
-        socket.create_connection((host, int(at)), timeout=10) as raw,
-        context.wrap_socket(raw) as tls,
-    ):
-        return tls.getpeercert(binary_form=True) or b""
-
-
 def served(installed: Installation) -> set[str]:
     """Give the fingerprints of what the replicas serve, when they all serve the same."""
 
     def same() -> set[str]:
-        found = {authority.read_der(shown(one.address)).fingerprint for one in installed.replicas}
+        found = {shown(one.address) for one in installed.replicas}
         return found if len(found) == 1 else set()
 
     return installed.world.eventually(same)

@@ -104,7 +104,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         plane = made.plane
         for kind in ("virtualmachines", "virtualmachineinstances"):
             plane.api.create(vms.DEFINITIONS, vms.definition(f"{kind}.kubevirt.io"))
-        plane.kubectl("apply", "-f", str(kubevirt_rights()))
+        for process in ("controller", "webhook"):
+            plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
         admin = ("--clusterrole=cluster-admin", f"--user={KUBEVIRT}")
         plane.kubectl("create", "clusterrolebinding", "kubevirt", *admin)
         plane.kubectl("label", "node", HERE, f"{ZONE}=a")

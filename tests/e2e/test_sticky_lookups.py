@@ -27,6 +27,7 @@ from controlplane.kubeconfig import token_kubeconfig
 from controlplane.launcher import ControlPlane
 from demo.command import Command
 from tests.e2e import vms
+from tests.e2e.accounts import MANIFESTS, kubevirt_rights
 from tests.e2e.vms import FEDORA
 from tests.e2e.world import Object, World, pod
 from webhook.cluster import Cluster
@@ -35,7 +36,6 @@ from webhook.lookup import ClusterLookup
 
 pytestmark = pytest.mark.xdist_group("kubevirt")
 
-MANIFESTS = Path(__file__).parents[2] / "manifests"
 ACCOUNT = "system:serviceaccount:kubevirt:kubevirt-controller"
 WEBHOOK = "system:serviceaccount:holdfast-system:holdfast-webhook"
 ROLE = "clusterrole/holdfast-webhook"
@@ -115,6 +115,7 @@ def server(kubevirt: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> 
     """The admission server under its own ServiceAccount."""
     folder = tmp_path_factory.mktemp("serve")
     kubevirt.kubectl("apply", "-k", str(MANIFESTS / "rbac"))
+    kubevirt.kubectl("apply", "-f", str(kubevirt_rights("webhook")))
     token = kubevirt.kubectl("create", "token", "holdfast-webhook", "--namespace=holdfast-system")
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_bytes(
@@ -201,7 +202,7 @@ def test_none_of_the_rights_can_be_removed(
         said = f'User "{WEBHOOK}" cannot {verb} resource "{resource}"'
         assert said in server.log.read_text()
     finally:
-        kubevirt.kubectl("apply", "-k", str(MANIFESTS / "rbac"))
+        kubevirt.kubectl("apply", "-f", str(kubevirt_rights("webhook")))
     recorded.eventually(lambda: ask(server.address, manifest, recorded.namespace)[0] == 200)
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.fakes import apply_patch
-from webhook import uninstallation
+from webhook import config, uninstallation
 from webhook.objects import Pod
 
 OURS, OTHERS = "holdfast.dev/delay", "example.com/gate"
@@ -66,6 +66,39 @@ def test_a_pod_that_has_changed_is_not_touched() -> None:
         "/metadata/uid": "u-p",
         "/metadata/resourceVersion": "7",
     }
+
+
+STICKY_KEYS = ["holdfast.dev/sticky-node", "holdfast.dev/sticky-node-uid"]
+CONFIGURED = """
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- pluginConfig:
+  - {name: delay, args: {annotations: [delay]}}
+  - {name: sticky, args: {nodeAnnotation: example.com/sticky-node}}
+- schedulerName: other
+  pluginConfig:
+  - {name: sticky, args: {nodeAnnotation: example.com/other-node, affinity: preferred}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("texts", "more"),
+    [
+        pytest.param([], [], id="none"),
+        pytest.param([CONFIGURED.partition("profiles")[0]], [], id="defaults"),
+        pytest.param(
+            [CONFIGURED, CONFIGURED, CONFIGURED.replace("other-node", "third-node")],
+            ["example.com/sticky-node", "example.com/other-node", "example.com/third-node"],
+            id="several",
+        ),
+    ],
+)
+def test_records_are_forgotten_under_every_key_that_was_configured(
+    texts: list[str], more: list[str]
+) -> None:
+    configured = [config.parse(text.encode(), "holdfast.yaml") for text in texts]
+    assert uninstallation.vm_keys(configured) == [*STICKY_KEYS, *more]
 
 
 def test_policies_go_first_and_the_right_to_release_last() -> None:

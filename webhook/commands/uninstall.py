@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
-from webhook import reading, uninstallation, vms
+from webhook import config, reading, uninstallation, vms
 from webhook.cluster import JSON_PATCH, Api, pod_path
 from webhook.commands import options, terminal
-from webhook.errors import ApiStatusError, CommandError
+from webhook.errors import ApiStatusError, CommandError, ConfigurationError
 from webhook.objects import Pod
 from webhook.uninstallation import Remainder
 
@@ -23,6 +23,11 @@ _MERGE_PATCH = "application/merge-patch+json"
 _VMS = f"{vms.API_PATH}/virtualmachines"
 _GONE, _CHANGED = 404, {409, 422}
 T = TypeVar("T")
+
+
+class _ConfigMap(msgspec.Struct):
+    data: dict[str, str] = {}
+
 
 EXAMPLES = """\b
 Examples:
@@ -38,7 +43,11 @@ Examples:
     required=True,
     help="Whether pods that are held are let go at once, or wait for their time first.",
 )
-@click.option("--purge", is_flag=True, help="Also forget the nodes that VMs come back to.")
+@click.option(
+    "--purge",
+    is_flag=True,
+    help="Also forget the nodes that VMs come back to, under any annotation that is configured.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--namespace", default="holdfast-system", show_default=True)
 @click.option(
@@ -149,11 +158,13 @@ class Removal:
             )
 
     def forget_vms(self) -> None:
-        """Take the records off all VMs; nothing happens where there is no KubeVirt."""
-        body = msgspec.json.encode(
-            {"metadata": {"annotations": dict.fromkeys(uninstallation.VM_KEYS)}}
-        )
-        for path in self._recorded_vms():
+        """Take the records off all VMs, under every annotation that a configuration names.
+
+        Nothing happens where there is no KubeVirt.
+        """
+        keys = uninstallation.vm_keys(self._configured())
+        body = msgspec.json.encode({"metadata": {"annotations": dict.fromkeys(keys)}})
+        for path in self._recorded_vms(keys):
             self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
 
     def remove_rest(self) -> None:
@@ -171,7 +182,19 @@ class Removal:
     def _remainder(self) -> Remainder:
         return uninstallation.remainder(reading.objects(self._api, reading.pods_path(""), Pod))
 
-    def _recorded_vms(self) -> list[str]:
+    def _configured(self) -> Iterator[config.Configuration]:
+        """Read the configurations in the namespace: the one in use, and those before it."""
+        path = uninstallation.config_maps(self._namespace)
+        for each in reading.objects(self._api, path, _ConfigMap):
+            text = each.data.get(uninstallation.CONFIGURATION_FILE)
+            if text is None:
+                continue
+            try:
+                yield config.parse(text.encode(), uninstallation.CONFIGURATION_FILE)
+            except ConfigurationError as exc:  # no replica has ever started with it
+                self._tell(f"a configuration is left out: {exc}")
+
+    def _recorded_vms(self, keys: Sequence[str]) -> list[str]:
         try:
             found = list(reading.objects(self._api, _VMS, dict[str, Any]))
         except ApiStatusError as exc:
@@ -181,7 +204,7 @@ class Removal:
         return [
             vms.vm_path(one["metadata"]["namespace"], one["metadata"]["name"])
             for one in found
-            if set(uninstallation.VM_KEYS) & set(one["metadata"].get("annotations") or {})
+            if set(keys) & set(one["metadata"].get("annotations") or {})
         ]
 
     def _clear(self, pod: Pod) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from certs import authority
 from tests.e2e import installed
-from tests.e2e.test_certificates import CA, LEAF, corrupt, delete, mismatch, usable
+from tests.e2e.pairs import CA, LEAF, corrupt, delete, mismatch, usable
 from tests.faults.scene import Fault, Scene
 
 X509 = ("x509", "certificate", "tls:")

@@ -1,0 +1,152 @@
+"""Uninstalling where KubeVirt's own launcher pods carry our finalizer: no landing is lost, unless
+that is asked for. The processes run here; kwok says that the pods of their Deployment are ready.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from controlplane.kubevirt import install
+from controlplane.launcher import ControlPlane
+from tests.e2e import vms
+from tests.e2e.accounts import NAMESPACE, controller_kubeconfig, kubevirt_rights
+from tests.e2e.apart import Apart
+from tests.e2e.installed import deployment
+from tests.e2e.vms import FEDORA
+from tests.e2e.world import Object, World
+
+pytestmark = pytest.mark.xdist_group("uninstall")
+
+CHOSEN, RECORD, CHOICE = (
+    "example.com/sticky-node",
+    "holdfast.dev/sticky-node",
+    "holdfast.dev/sticky",
+)
+FINALIZER = "holdfast.dev/sticky"
+CONFIGURED = f"""
+profiles:
+- pluginConfig:
+  - {{name: sticky, args: {{nodeAnnotation: {CHOSEN}}}}}
+"""
+CONFIGURATIONS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    """A cluster with KubeVirt of these tests' own: uninstalling looks into every namespace."""
+    with ControlPlane(nodes=3, audit=True) as running:
+        install(running)
+        yield running
+
+
+@pytest.fixture
+def machines(plane: ControlPlane) -> World:
+    return World.in_new_namespace(plane, f"machines-{next(_numbers)}")
+
+
+@contextmanager
+def installed(plane: ControlPlane, folder: Path, config: str = "") -> Iterator[Apart]:
+    """Install what uninstalling has to remove, and run both processes."""
+    kubeconfig = controller_kubeconfig(plane, folder / "kubeconfig")
+    for process in ("controller", "webhook"):
+        plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
+    text = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n" + config
+    configuration = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "holdfast-config-hash"},
+        "data": {"holdfast.yaml": text},
+    }
+    objects = yaml.safe_dump_all([configuration, deployment(component="controller")])
+    ours = ("--namespace", NAMESPACE)
+    plane.kubectl(*ours, "apply", "-f", "-", stdin=objects)
+    plane.kubectl(*ours, "rollout", "status", "deployment/holdfast-controller", "--timeout=60s")
+    given = {"config": config, "name": "holdfast", "controller_kubeconfig": kubeconfig}
+    with Apart(plane, folder, **given) as running:  # type: ignore[arg-type]
+        yield running
+
+
+def uninstalling(plane: ControlPlane, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "webhook", "uninstall", "--yes", *arguments]
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [*command, "--kubeconfig", str(plane.kubeconfig)], stdout=output, stderr=output
+        )
+
+
+def finalizers(pod: Object) -> list[str]:
+    return [one for one in pod["metadata"].get("finalizers", ()) if one == FINALIZER]
+
+
+def annotated(world: World, name: str = FEDORA) -> dict[str, str]:
+    return dict(world.get("vm", name)["metadata"].get("annotations") or {})
+
+
+def is_gone(plane: ControlPlane) -> bool:
+    listed = plane.kubectl("get", f"{CONFIGURATIONS},namespaces,clusterroles", "-o", "name")
+    return "holdfast" not in listed
+
+
+def test_a_landing_is_recorded_before_anything_goes(
+    plane: ControlPlane, machines: World, tmp_path: Path
+) -> None:
+    log = tmp_path / "uninstall.log"
+    with installed(plane, tmp_path) as holdfast:
+        holdfast.controller.stop()  # nobody records
+        machines.create(vms.vm())
+        pod = vms.landed(machines)
+        assert (finalizers(pod), annotated(machines).get(RECORD)) == ([FINALIZER], None)
+
+        with uninstalling(plane, log, "--release", "wait") as command:
+            machines.eventually(lambda: "waiting for 1 landings" in log.read_text())
+            assert not is_gone(plane)
+            holdfast.controller.start()
+        assert command.returncode == 0, log.read_text()
+        assert is_gone(plane)
+    assert annotated(machines)[RECORD] == vms.node_of(pod)
+    assert finalizers(machines.get("pod", pod["metadata"]["name"])) == []
+    vms.delete_run(machines)
+    assert finalizers(vms.landed(machines, other_than=vms.uid(pod))) == []
+
+
+def test_nothing_goes_that_is_needed_and_a_purge_forgets_what_was_configured(
+    plane: ControlPlane, machines: World, tmp_path: Path
+) -> None:
+    log = tmp_path / "uninstall.log"
+    with installed(plane, tmp_path, CONFIGURED) as holdfast:
+        machines.create(vms.vm("older", {RECORD: "node-1", CHOICE: "true"}, run_strategy="Halted"))
+        machines.create(vms.vm())
+        first = vms.landed(machines)
+        machines.eventually(lambda: annotated(machines).get(CHOSEN) == vms.node_of(first))
+        machines.eventually(lambda: not finalizers(machines.get("pod", first["metadata"]["name"])))
+        holdfast.controller.stop()
+        vms.delete_run(machines)
+        second = vms.landed(machines, other_than=vms.uid(first))
+        assert finalizers(second) == [FINALIZER]
+
+        plane.kubectl(
+            "--namespace", NAMESPACE, "scale", "deployment/holdfast-controller", "--replicas=0"
+        )
+        with uninstalling(plane, log, "--release", "wait") as command:
+            pass
+        assert (command.returncode, is_gone(plane)) == (1, False)
+        assert f"no controller runs in {NAMESPACE}" in log.read_text()
+        assert finalizers(machines.get("pod", second["metadata"]["name"])) == [FINALIZER]
+
+        with uninstalling(plane, log, "--release", "now", "--purge") as command:
+            pass
+        assert command.returncode == 0, log.read_text()
+        assert is_gone(plane)
+    assert finalizers(machines.get("pod", second["metadata"]["name"])) == []
+    left = {**annotated(machines), **annotated(machines, "older")}
+    assert {key for key in left if "sticky" in key} == {CHOICE}
