@@ -6,10 +6,12 @@ What pip installs is downloaded first, by hash, so that the build itself needs n
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -38,13 +40,37 @@ def build(version: str, report: Report) -> Path:
     archive = target / "holdfast.tar"
     with cache.locked(target.with_suffix(".lock")):
         if not archive.exists():
-            _require_tools()
-            with cache.locked(cache.root() / "images.lock"):
-                base, wheels = _base(report), _wheels(report)
-                report(Step(f"building the image holdfast:{version}"))
-                with cache.publishing(target) as folder:
-                    _build(version, base, wheels, folder / archive.name)
+            with cache.publishing(target) as folder:
+                _make(version, folder / archive.name, report)
     return archive
+
+
+def build_again(version: str, folder: Path, report: Report) -> Path:
+    """Build the image anew, from no layer of an earlier build, and give its docker archive.
+
+    Raises ControlPlaneError.
+    """
+    archive = folder / "holdfast.tar"
+    _make(version, archive, report, "--no-cache")
+    return archive
+
+
+def identity(archive: Path) -> str:
+    """Give an image's ID, the digest of its configuration and by it of all that is in it."""
+    with tarfile.open(archive) as files:
+        manifest = files.extractfile("manifest.json")
+        if manifest is None:
+            raise ControlPlaneError(f"{archive} is no docker archive; remove it, and build again")
+        (image,) = json.load(manifest)
+    return str(image["Config"]).removesuffix(".json")
+
+
+def _make(version: str, archive: Path, report: Report, *options: str) -> None:
+    _require_tools()
+    with cache.locked(cache.root() / "images.lock"):
+        base, wheels = _base(report), _wheels(report)
+        report(Step(f"building the image holdfast:{version}"))
+        _build(version, base, wheels, archive, options)
 
 
 def _key(version: str) -> str:
@@ -92,7 +118,7 @@ def _wheels(report: Report) -> Path:
     return target
 
 
-def _build(version: str, base: Path, wheels: Path, archive: Path) -> None:
+def _build(version: str, base: Path, wheels: Path, archive: Path, options: Sequence[str]) -> None:
     if not _buildah("images", "--quiet", "--filter", f"reference={_BASE}"):
         made = _buildah("from", "scratch")
         _buildah("add", "--quiet", made, str(base), "/")
@@ -109,6 +135,7 @@ def _build(version: str, base: Path, wheels: Path, archive: Path) -> None:
         *("bud", "--quiet", "--layers", "--pull-never", "--timestamp", "0", "--tag", tag),
         *("--volume", f"{wheels}:/wheels:ro", "--file", str(PROJECT / "Containerfile")),
         *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        *options,
         str(PROJECT),
     )
     _buildah("push", "--quiet", tag, f"docker-archive:{archive}:{tag}")

@@ -1,0 +1,24 @@
+"""The image is made of its sources alone. Runs outside of the sandbox."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane import image
+from controlplane.progress import PlainReport
+from tests.node.installation import TAGS
+
+
+@pytest.mark.timeout(600)
+def test_an_image_that_is_built_twice_is_the_same(tmp_path: Path) -> None:
+    report = PlainReport(sys.stderr)
+    first = image.build(TAGS[0], report)
+    assert image.identity(image.build_again(TAGS[0], tmp_path, report)) == image.identity(first)
+
+
+def test_another_version_is_another_image() -> None:
+    report = PlainReport(sys.stderr)
+    assert len({image.identity(image.build(tag, report)) for tag in TAGS}) == len(TAGS)
