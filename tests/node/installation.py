@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
+import subprocess
+import sys
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from controlplane.launcher import ControlPlane
+from tests.e2e.pairs import shown
 from tests.e2e.world import World
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
@@ -17,6 +22,7 @@ NAMESPACE = "holdfast-system"
 TAGS = ("0.1.0", "0.1.0-next")
 """The version that the manifests name, and one to upgrade to."""
 _PATIENCE = "180s"
+_PORT = 8443
 _FIRST = {"mutating": "pods.holdfast.dev", "validating": "validate.pods.holdfast.dev"}
 """The first webhook of each configuration."""
 
@@ -88,12 +94,35 @@ class Installation:
         cluster = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
         columns = "custom-columns=K:.kind,N:.metadata.name,G:.metadata.generation"
         chosen = ["-l", "app.kubernetes.io/name=holdfast", "-o", columns]
-        shown = self.kubectl("get", f"{kinds},{cluster}", *chosen)
-        return {" ".join(line.split()) for line in shown.splitlines()}
+        listed = self.kubectl("get", f"{kinds},{cluster}", *chosen)
+        return {" ".join(line.split()) for line in listed.splitlines()}
 
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl in Holdfast's namespace."""
         return self.plane.kubectl("--namespace", NAMESPACE, *arguments, timeout=200)
+
+    def scale(self, name: str, replicas: int) -> None:
+        """Scale a Deployment, and wait until it has so many pods, all of them ready."""
+        self.kubectl("scale", f"deployment/{name}", f"--replicas={replicas}")
+        if replicas:
+            self.rolled_out(name)
+            return
+        selector = f"app.kubernetes.io/component={name.removeprefix('holdfast-')}"
+        self.kubectl("wait", "--for=delete", "pod", "-l", selector, f"--timeout={_PATIENCE}")
+
+    def replicas(self) -> list[str]:
+        """Give the address of each admission server, as `host:port`."""
+        return [f"{one['status']['podIP']}:{_PORT}" for one in self.pods("webhook")]
+
+    def served(self) -> set[str]:
+        """Give the fingerprints of the certificates that the replicas serve."""
+        return {shown(address) for address in self.replicas()}
+
+    def rights(self, account: str) -> list[str]:
+        """List what a ServiceAccount may do in Holdfast's namespace."""
+        named = f"system:serviceaccount:{NAMESPACE}:{account}"
+        listed = self.kubectl("auth", "can-i", "--list", "--as", named).splitlines()[1:]
+        return sorted(" ".join(line.split()) for line in listed if line[0] != " ")
 
     def pods(self, component: str) -> list[Object]:
         """Read the pods of a component that are not being deleted."""
@@ -113,6 +142,23 @@ def kill(pod: Object) -> None:
             continue
         if uid in groups and name != "pause":
             os.kill(int(process.name), signal.SIGKILL)
+
+
+def reload_failures(address: str) -> float:
+    """How many changes of its certificate's files an admission server could not use."""
+    context = ssl._create_unverified_context()  # what it says counts here, not who it is
+    with urllib.request.urlopen(f"https://{address}/metrics", context=context, timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    name = "holdfast_certificate_reload_failures_total "
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def uninstall(plane: ControlPlane, release: str) -> None:
+    """Run `holdfast uninstall --purge`; what it says is shown where it fails."""
+    command = [sys.executable, "-m", "webhook", "uninstall", "--release", release, "--purge"]
+    options = ["--yes", "--kubeconfig", str(plane.kubeconfig)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def everything(plane: ControlPlane) -> set[str]:

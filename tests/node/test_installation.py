@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,16 +10,48 @@ import yaml
 
 from controlplane import node_plan
 from controlplane.launcher import ControlPlane
+from tests.e2e.pairs import CA, LEAF, corrupt, leaf, mismatch, secret, usable
 from tests.e2e.world import UNCALLED, World, created, gates, pod
-from tests.node.installation import MANIFESTS, NAMESPACE, TAGS, Installation, everything, kill
+from tests.node.installation import (
+    MANIFESTS,
+    NAMESPACE,
+    TAGS,
+    Installation,
+    everything,
+    kill,
+    reload_failures,
+    uninstall,
+)
 from tests.node.load import creating
 
 RIGHTS = Path(__file__).resolve().parent / "rights"
 ASKS = {"delay": "3600"}
-RESTARTS = 2
+RESTARTS = 5
 MOST_ERROR_SECONDS = 5.0
+REPAIR = 30.0
+"""Seconds in which a spoilt Secret has to be right again."""
+FOLLOW = 150.0
+"""Seconds in which every replica has to serve what is in the Secret: mounts lag."""
 
 
+def written_down(name: str) -> list[str]:
+    return (RIGHTS / f"{name}.txt").read_text().splitlines()
+
+
+def earlier(plane: ControlPlane) -> list[str]:
+    """Name the namespaces of tests before, with thousands of pods, that are still going."""
+    listed = plane.kubectl("get", "namespaces", "-o", "name").split()
+    return [one for one in listed if one.startswith("namespace/test-")]
+
+
+def replaced(world: World, installation: Installation) -> None:
+    """Wait until the Secret is right again, and served by every replica."""
+    world.eventually(lambda: usable(installation), REPAIR)
+    fresh = {leaf(installation).fingerprint}
+    world.eventually(lambda: installation.served() == fresh, FOLLOW)
+
+
+@pytest.mark.timeout(900)  # the node, the images and the installation are made for the first test
 def test_pods_are_held(world: World) -> None:
     made = world.create_pods(pod(f"p-{n}", ASKS) for n in range(200))
     assert [gates(one) for one in made] == [["holdfast.dev/delay"]] * 200
@@ -48,10 +78,20 @@ def test_applying_again_changes_nothing(plane: ControlPlane, installation: Insta
 def test_the_rights_are_those_that_are_written_down(
     account: str, installation: Installation
 ) -> None:
-    named = f"system:serviceaccount:{NAMESPACE}:{account}"
-    shown = installation.kubectl("auth", "can-i", "--list", "--as", named)
-    lines = sorted(" ".join(line.split()) for line in shown.splitlines()[1:] if line[0] != " ")
-    assert lines == (RIGHTS / f"{account}.txt").read_text().splitlines()
+    assert installation.rights(account) == written_down(account)
+
+
+@pytest.mark.parametrize("process", ["webhook", "controller"])
+def test_the_rights_with_vms_are_those_that_are_written_down(
+    process: str, world: World, installation: Installation
+) -> None:
+    file, account = str(MANIFESTS / "kubevirt" / f"{process}.yaml"), f"holdfast-{process}"
+    wanted = written_down(f"{account}-kubevirt")
+    installation.kubectl("apply", "-f", file)
+    try:
+        world.eventually(lambda: installation.rights(account) == wanted)
+    finally:
+        installation.kubectl("delete", "-f", file)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +105,7 @@ def test_a_token_is_mounted_only_where_it_is_needed(
         assert len([name for name in names if name.startswith("kube-api-access")]) == mounts
 
 
+@pytest.mark.timeout(900)
 def test_a_rolling_restart_is_not_noticed(world: World, installation: Installation) -> None:
     with creating(world) as load:
         for _ in range(RESTARTS):
@@ -89,22 +130,42 @@ def test_errors_end_soon_after_a_replica_is_killed(
     installation.rolled_out("holdfast-webhook")
 
 
-@pytest.mark.parametrize("secret", ["holdfast-tls", "holdfast-ca"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lost", [LEAF, CA])
 def test_certificates_are_replaced_under_load(
-    secret: str, world: World, installation: Installation
+    lost: str, world: World, installation: Installation
 ) -> None:
-    def served() -> str:
-        return installation.kubectl(
-            *("get", "secret", "holdfast-tls", "--ignore-not-found"),
-            *("-o", r"jsonpath={.data.tls\.crt}"),
-        )
+    def kept() -> str:
+        return secret(installation, LEAF).get("tls.crt", "")
 
-    before = served()
+    before = kept()
     with creating(world) as load:
-        installation.kubectl("delete", "secret", secret)
-        world.eventually(lambda: served() not in {"", before}, 120.0)
-        time.sleep(25.0)  # what is mounted follows within the kubelet's 10 s, and a bit
+        installation.kubectl("delete", "secret", lost)
+        world.eventually(lambda: kept() not in {"", before}, 120.0)
+        replaced(world, installation)
+        time.sleep(3.0)  # calls by what is new
     assert (load.failures, load.ungated) == ([], [])
+
+
+@pytest.mark.timeout(900)
+def test_a_spoilt_pair_is_replaced_and_the_last_good_one_is_served_meanwhile(
+    world: World, installation: Installation
+) -> None:
+    good = installation.served()
+    failed = {address: reload_failures(address) for address in installation.replicas()}
+    with creating(world) as load:
+        installation.scale("holdfast-controller", 0)  # so that what is spoilt does get there
+        mismatch(installation)
+        world.eventually(
+            lambda: all(reload_failures(one) > before for one, before in failed.items()), FOLLOW
+        )
+        assert installation.served() == good
+        installation.scale("holdfast-controller", 2)
+        replaced(world, installation)
+        corrupt(installation)
+        replaced(world, installation)
+    assert (load.failures, load.ungated) == ([], [])
+    assert installation.served().isdisjoint(good)
 
 
 def test_an_upgrade_is_not_noticed(world: World, installation: Installation) -> None:
@@ -122,16 +183,10 @@ def test_an_upgrade_is_not_noticed(world: World, installation: Installation) -> 
 def test_without_any_replica_only_those_that_ask_are_refused(
     world: World, installation: Installation
 ) -> None:
-    installation.kubectl("scale", "deployment/holdfast-webhook", "--replicas=0")
-    world.eventually(lambda: not installation.pods("webhook"))
-    installation.kubectl(
-        "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=webhook",
-        "--timeout=60s",
-    )  # fmt: skip
+    installation.scale("holdfast-webhook", 0)
     assert gates(world.create(pod("unconcerned"))) == []
     assert UNCALLED in world.refusal(pod("asks", ASKS))
-    installation.kubectl("scale", "deployment/holdfast-webhook", "--replicas=2")
-    installation.rolled_out("holdfast-webhook")
+    installation.scale("holdfast-webhook", 2)
     # kube-proxy follows a moment after the rollout; until then pods are refused, never let through
     assert gates(world.create_when_called(pod("asks", ASKS))) == ["holdfast.dev/delay"]
 
@@ -174,16 +229,27 @@ def test_cert_manager_takes_the_right_to_secrets_away(
     assert [rule for rule in rules if "secrets" in rule["resources"]] == []
 
 
+@pytest.mark.timeout(600)
 def test_uninstalling_leaves_no_trace(plane: ControlPlane, installation: Installation) -> None:
     world = World.in_new_namespace(plane, "uninstall")
+    world.eventually(lambda: earlier(plane) == [], 300.0)
     world.create_pods(pod(f"held-{n}", ASKS) for n in range(20))
-    command = [sys.executable, "-m", "webhook", "uninstall"]
-    options = ["--kubeconfig", str(plane.kubeconfig), "--release", "now", "--purge", "--yes"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    uninstall(plane, "now")
     assert [gates(one) for one in world.all("pods")] == [[]] * 20
     plane.kubectl("delete", "namespace", world.namespace, timeout=200)
-    world.eventually(
-        lambda: "namespace/test-" not in plane.kubectl("get", "namespaces", "-o", "name")
-    )
+    assert everything(plane) == installation.before
+
+
+@pytest.mark.timeout(900)
+def test_uninstalling_may_wait_for_held_pods(
+    plane: ControlPlane, installation: Installation
+) -> None:
+    installation.install()
+    world = World.in_new_namespace(plane, "uninstall-later")
+    made = world.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
+    uninstall(plane, "wait")
+    released = world.releases()
+    early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
+    assert (early, [gates(one) for one in world.all("pods")]) == ([], [[]] * 20)
+    plane.kubectl("delete", "namespace", world.namespace, timeout=200)
     assert everything(plane) == installation.before
