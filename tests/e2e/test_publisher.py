@@ -57,9 +57,11 @@ def holds(installed: Installation, annotations: dict[str, str]) -> bool:
     return bool(made["spec"].get("schedulingGates"))
 
 
-def edit(installed: Installation, kind: str, *operations: Object) -> None:
-    text = json.dumps(operations)
-    installed.kubectl("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-p", text)
+def edit(installed: Installation, kind: str, *operations: Object) -> list[Object]:
+    """Patch a configuration, and give its webhooks as they were then."""
+    named = ("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-o", "json")
+    patched = json.loads(installed.kubectl(*named, "-p", json.dumps(operations)))
+    return list(patched.get("webhooks") or ())
 
 
 RESETS = [
@@ -84,8 +86,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
 def test_what_is_reset_is_put_back(shared: Installation, kind: str, reset: Object) -> None:
     before = shared.webhooks()
-    edit(shared, kind, reset)
-    assert shared.webhooks() != before
+    spoilt = edit(shared, kind, reset)
+    assert not spoilt or any(one not in before for one in spoilt)
     shared.world.eventually(lambda: shared.webhooks() == before, REPAIR)
 
 
