@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from http import HTTPStatus
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from flask import Flask, Request, Response, request
 from werkzeug.routing import MapAdapter
 
 from webhook import logs, registration
 from webhook import review as reviews
+from webhook.asgi import REVIEW
 from webhook.errors import ReviewError
 from webhook.framework import Code
 from webhook.metrics import ServerMetrics
@@ -25,31 +29,40 @@ BODY_LIMIT = 7 << 20
 _log = logging.getLogger("holdfast.review")
 _JSON = "application/json"
 
-Review = Callable[[PodReview], Verdict]
+_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
+
+Decide = Callable[[PodReview], Verdict]
+Answer = tuple[int, str, bytes]
+"""Status, content type and body."""
+Answering = Callable[[WSGIEnvironment, object], Answer]
+"""Answers a request, given its environ and what its body was parsed to."""
 
 
 class _Endpoints(Flask):
-    """Flask without hooks, signals and host matching: none is used, and they cost a third."""
+    """Flask, but for reviews that the bridge has parsed already.
+
+    Those need no context, no request object and no routing, which together cost more than the
+    review itself.
+    """
+
+    reviews: Mapping[str, Answering]
+    """What answers a review, by path."""
+
+    def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        answered = self.reviews.get(environ["PATH_INFO"]) if REVIEW in environ else None
+        if answered is None:
+            return super().wsgi_app(environ, start_response)
+        status, content_type, body = answered(environ, environ[REVIEW])
+        length = str(len(body))
+        start_response(_LINES[status], [("Content-Type", content_type), ("Content-Length", length)])
+        return (body,)
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
         """Match by path and method: whatever host a client names, it is us."""
         if request is None:
             return None
         return MapAdapter(self.url_map, "", "/", "", "https", request.path, request.method)
-
-    def full_dispatch_request(self) -> Response:
-        """Call the view, and make a response of what it returns or raises."""
-        try:
-            answer = self.dispatch_request()
-        except Exception as exc:  # noqa: BLE001 - Flask's own handling, 404 and 405 among it
-            answer = self.handle_user_exception(exc)
-        return self.make_response(answer)
-
-    def do_teardown_request(self, exc: BaseException | None = None) -> None:
-        """Nothing is to be torn down."""
-
-    def do_teardown_appcontext(self, exc: BaseException | None = None) -> None:
-        """Nothing is to be torn down."""
 
 
 def prepare(pipeline: Pipeline) -> Callable[[bytes], tuple[PodReview, bool]]:
@@ -98,25 +111,28 @@ def create_app(
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False  # OPTIONS is no method of ours
     app.url_map.merge_slashes = False  # else //mutate were redirected
 
-    @app.post("/mutate")
-    def mutate() -> Response:
-        return _admit(metrics, "mutate", lambda one: pipeline.mutate(one, now_ms=now_ms()))
+    deciders: Mapping[str, Decide] = {
+        "mutate": lambda review: pipeline.mutate(review, now_ms=now_ms()),
+        "validate": lambda review: pipeline.validate(review, now_ms=now_ms()),
+    }
+    app.reviews = {
+        f"/{path}": partial(_admit, metrics, path, decide) for path, decide in deciders.items()
+    }
 
-    @app.post("/validate")
-    def validate() -> Response:
-        return _admit(metrics, "validate", lambda one: pipeline.validate(one, now_ms=now_ms()))
+    for path, answered in app.reviews.items():
+        app.add_url_rule(path, path, partial(_review, answered), methods=["POST"])
 
     @app.get("/healthz")
     def healthz() -> Response:
-        return _text("ok")
+        return _response(*_text("ok"))
 
     @app.get("/readyz")
     def readyz() -> Response:
-        return _text("ok") if ready() else _text("not ready", 503)
+        return _response(*(_text("ok") if ready() else _text("not ready", 503)))
 
     @app.get("/conditions")
     def conditions() -> Response:
-        return _text(known)
+        return _response(*_text(known))
 
     @app.get("/metrics")
     def exposition() -> Response:
@@ -125,22 +141,37 @@ def create_app(
     return app
 
 
-def _admit(metrics: ServerMetrics, path: str, decide: Review) -> Response:
-    asked = request._get_current_object()  # type: ignore[attr-defined]
-    if asked.content_type != _JSON != asked.mimetype:  # the one is had, the other parsed
+def _review(answered: Answering) -> Response:
+    """Answer a review whose body nobody has read yet."""
+    return _response(*answered(request.environ, _read(request.get_data())))
+
+
+def _read(body: bytes) -> PodReview | ReviewError:
+    try:
+        return reviews.parse(body)
+    except ReviewError as error:
+        return error
+
+
+def _admit(
+    metrics: ServerMetrics, path: str, decide: Decide, environ: WSGIEnvironment, parsed: object
+) -> Answer:
+    """Answer a review, or the ReviewError that says why there is none."""
+    content_type = environ.get("CONTENT_TYPE", "")
+    if content_type != _JSON and content_type.partition(";")[0].strip().lower() != _JSON:
         metrics.count(path, "bad")
         return _text(f"send an AdmissionReview as {_JSON}", 415)
-    if asked.environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
+    if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
         metrics.count(path, "bad")  # never inflated: a few bytes can stand for gigabytes
         return _text("send an AdmissionReview without Content-Encoding", 415)
     try:
-        review = _parsed(asked, path)
+        review = _checked(parsed, path)
     except ReviewError as exc:
         metrics.count(path, "bad")
         _log.warning("%s: %s", path, exc)
         return _text(str(exc), 400)
     try:
-        return _answered(metrics, path, review, decide(review))
+        return 200, _JSON, _answered(metrics, path, review, decide(review))
     except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
         # HTTP 500: the API server then follows failurePolicy, and nothing is let through unheld
         metrics.count(path, "failed")
@@ -149,19 +180,18 @@ def _admit(metrics: ServerMetrics, path: str, decide: Review) -> Response:
         return _text("the review failed; the reason is in the webhook's log", 500)
 
 
-def _parsed(asked: Request, path: str) -> PodReview:
-    parsed = asked.environ.get("holdfast.review")
+def _checked(parsed: object, path: str) -> PodReview:
     if isinstance(parsed, ReviewError):
         raise parsed
-    review = parsed if isinstance(parsed, PodReview) else reviews.parse(asked.get_data())
-    if path == "mutate" and review.workload is not None:  # its pod would be patched out of place
+    assert isinstance(parsed, PodReview)  # noqa: S101 - as `prepare` and `_read` have made it
+    if path == "mutate" and parsed.workload is not None:  # its pod would be patched out of place
         raise ReviewError(
-            f"a review of kind {review.workload.kind} came to /mutate; register only pods there"
+            f"a review of kind {parsed.workload.kind} came to /mutate; register only pods there"
         )
-    return review
+    return parsed
 
 
-def _answered(metrics: ServerMetrics, path: str, review: PodReview, verdict: Verdict) -> Response:
+def _answered(metrics: ServerMetrics, path: str, review: PodReview, verdict: Verdict) -> bytes:
     if verdict.code is Code.REFUSE:
         metrics.count(path, "refused")
         _log.info(
@@ -172,8 +202,7 @@ def _answered(metrics: ServerMetrics, path: str, review: PodReview, verdict: Ver
             verdict.message,
             extra=_fields(path, review, "refused", verdict.message),
         )
-        body = reviews.refused(review.request, verdict.message, verdict.warnings)
-        return Response(body, content_type=_JSON)
+        return reviews.refused(review.request, verdict.message, verdict.warnings)
     operations = patch(review.pod, verdict.edits)
     body = reviews.allowed(review.request, operations, verdict.warnings)
     metrics.count(path, "patched" if operations else "allowed")
@@ -181,7 +210,7 @@ def _answered(metrics: ServerMetrics, path: str, review: PodReview, verdict: Ver
         outcome = "patched" if operations else "allowed"
         told = _fields(path, review, outcome)
         _log.debug("%s %s: %s uid=%s", path, outcome, review.described, review.uid, extra=told)
-    return Response(body, content_type=_JSON)
+    return body
 
 
 def _fields(
@@ -200,5 +229,9 @@ def _fields(
     )
 
 
-def _text(text: str, status: int = 200) -> Response:
-    return Response(text + "\n", status, content_type="text/plain; charset=utf-8")
+def _text(text: str, status: int = 200) -> Answer:
+    return status, "text/plain; charset=utf-8", f"{text}\n".encode()
+
+
+def _response(status: int, content_type: str, body: bytes) -> Response:
+    return Response(body, status, content_type=content_type)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 
 from webhook import holds
 from webhook.errors import PluginFailedError
@@ -81,7 +80,7 @@ class Holding(Profiles):
         profile = self.profile_for(pod)
         if profile is None:
             return Verdict(Code.SKIP)
-        return self._runner.timed("release", profile.name, lambda: self._at_release(profile, pod))
+        return self._runner.timed("release", profile.name, self._at_release, profile, pod)
 
     def _at_release(self, profile: Profile, pod: Pod) -> Verdict:
         codes: set[Code] = set()
@@ -91,8 +90,9 @@ class Holding(Profiles):
             if not isinstance(plugin, Releasing) or not _wants_a_say(plugin, pod):
                 continue
             try:
-                call = partial(plugin.at_release, pod)
-                result = self._runner.measured(plugin, "release", profile.name, call)
+                result = self._runner.measured(
+                    plugin, "release", profile.name, plugin.at_release, pod
+                )
             except PluginFailedError as exc:
                 _log.error("%s/%s: %s", *pod.key, exc)
                 result = Result(Code.ERROR, reason=str(exc))

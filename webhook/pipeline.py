@@ -51,7 +51,7 @@ class Pipeline(Holding):
         if profile is None:
             return Verdict(Code.SKIP)
         context = Context(review, profile.name, now_ms)
-        return self._runner.timed("mutate", profile.name, lambda: self._mutate(profile, context))
+        return self._runner.timed("mutate", profile.name, self._mutate, profile, context)
 
     def _mutate(self, profile: Profile, context: Context) -> Verdict:
         edits: list[Edit] = []
@@ -115,9 +115,7 @@ class Pipeline(Holding):
         """Run `validate` of every plugin and gather all refusals."""
         profile = self.profile_for(review.pod) or Profile("", ())
         context = Context(review, profile.name, now_ms)
-        return self._runner.timed(
-            "validate", profile.name, lambda: self._validate(profile, context)
-        )
+        return self._runner.timed("validate", profile.name, self._validate, profile, context)
 
     def _validate(self, profile: Profile, context: Context) -> Verdict:
         workload = context.review.workload

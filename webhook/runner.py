@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, get_args
+from typing import ParamSpec, Protocol, TypeVar, get_args
 
 from webhook.errors import PluginFailedError
 from webhook.framework import Code, Context, Plugin, Result
@@ -21,6 +21,7 @@ class Verdict(Protocol):
 
 
 V = TypeVar("V", bound=Verdict)
+P = ParamSpec("P")
 
 _USUAL = frozenset({list, tuple})  # spares two lookups of an abstract class for each plugin
 _EDITS = frozenset(get_args(Edit))
@@ -65,21 +66,27 @@ class Runner:
         """
         pod, waiting = context.review.pod, id(asked or context.review)
         if not may_block(plugin):
-            return self.measured(plugin, point, context.profile, lambda: call(pod, context))
+            return self.measured(plugin, point, context.profile, call, pod, context)
         self._at_work[waiting] = plugin.name
         try:
-            return self.measured(plugin, point, context.profile, lambda: call(pod, context))
+            return self.measured(plugin, point, context.profile, call, pod, context)
         finally:
             self._at_work.pop(waiting, None)
 
     def measured(
-        self, plugin: Plugin, point: str, profile: str, call: Callable[[], Result]
+        self,
+        plugin: Plugin,
+        point: str,
+        profile: str,
+        call: Callable[P, Result],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> Result:
         """Call a plugin and report how long it took. Raises PluginFailedError, which names it."""
         started = self._timer()
         code = Code.ERROR
         try:
-            result = call()
+            result = call(*args, **kwargs)
             _check(result)
             code = result.code
         except Exception as exc:
@@ -92,12 +99,19 @@ class Runner:
             raise PluginFailedError(f"plugin {plugin.name!r} failed in {point}: {result.reason}")
         return result
 
-    def timed(self, point: str, profile: str, call: Callable[[], V]) -> V:
+    def timed(
+        self,
+        point: str,
+        profile: str,
+        call: Callable[P, V],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> V:
         """Run an extension point as a whole and report how long it took."""
         started = self._timer()
         code = Code.ERROR
         try:
-            verdict = call()
+            verdict = call(*args, **kwargs)
             code = verdict.code
         finally:
             self._report("", point, code, profile, started)

@@ -132,6 +132,13 @@ class Connection(ASGIProtocol):  # type: ignore[misc]
             self.enter(Phase.IDLE)
             self.worker.newcomers.pop(self, None)
 
+    async def _serve_http_request(
+        self, request: object, sockname: object, peername: object
+    ) -> bool:
+        # private: gunicorn makes a task of each request, for applications that go on after their
+        # answer. Ours does not, and the task with its callbacks costs as much as the parsing.
+        return bool(await self._handle_http_request(request, sockname, peername))
+
     def _will_close(self, request: object, response_requires_close: object) -> bool:
         # private: gunicorn's one place where "Connection: close" is decided. worker.alive stays
         # True while draining: gunicorn closes by it also where it has promised to keep alive.
