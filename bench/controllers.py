@@ -17,6 +17,8 @@ from bench.servers import STOP_SECONDS, BenchError, cpu_seconds
 from controlplane.ports import free_ports
 
 START_SECONDS = 120.0
+HELD = "holdfast_held_pods"
+"""The metric that counts the held pods which it knows."""
 _ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +30,11 @@ NOBODY = "nobody"
 
 LEAD_SECONDS = 5.0
 """What pods that fall due together are created ahead of their time, beside twice what it takes."""
+CREATED_SECONDS = 1.0
+"""What they have to be there and known ahead of it, lest creating them is measured too."""
+TRIES = 4
+CLIENTS = 16
+"""Connections that pods are created by; each makes one to warm up, beside those asked for."""
 PROBE = 100
 """Pods by which the speed of creation is found."""
 
@@ -79,7 +86,7 @@ class World:
             time.sleep(step)
 
     def create(
-        self, namespace: str, pods: Iterable[Object], number: int, connections: int = 16
+        self, namespace: str, pods: Iterable[Object], number: int, connections: int = CLIENTS
     ) -> load.Figures:
         """Create so many pods, of these in turn, and tell how long each took."""
         path = f"/api/v1/namespaces/{namespace}/pods"
@@ -100,6 +107,26 @@ class World:
         tried = self.create(namespace, [held_pod({holds.DELAY_KEYS[0]: "24h"})], PROBE)
         self.clear(namespace)
         return LEAD_SECONDS + 2 * number / tried.per_second
+
+    def hold(self, namespace: str, number: int, known: Callable[[], float]) -> float:
+        """Create pods that fall due in the same second, and tell when, in seconds since 1970.
+
+        `known` counts the held pods that the controller knows. Where a busy machine was too slow,
+        the pods are made again with twice the time. Raises BenchError.
+        """
+        lead, before = self.lead(namespace, number), known()
+        for _ in range(TRIES):
+            due = math.ceil(time.time() + lead)
+            at = datetime.fromtimestamp(due, UTC).isoformat()
+            self.create(namespace, [held_pod({holds.NOT_BEFORE: at})], number - CLIENTS)
+            while time.time() < due - CREATED_SECONDS:
+                if known() == before + number:
+                    return due
+                time.sleep(0.05)
+            self.until(lambda: known() == before, step=0.5)
+            self.clear(namespace)
+            lead *= 2
+        raise BenchError(f"{number} held pods cannot be made ahead of their time")
 
     def clear(self, namespace: str) -> None:
         """Delete all pods of a namespace, and wait until they are gone."""

@@ -10,19 +10,17 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
-import msgspec
 import urllib3
 import yaml
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
-from webhook.errors import ApiStatusError, StartError, UnreachableError
+from webhook.errors import StartError, UnreachableError
+from webhook.wire import Answer, Failure, Headers, Wire, read_date, status_error
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach the API server."""
@@ -39,6 +37,7 @@ _METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 
 Query = Mapping[str, str | int]
 
+_FAILURES = (*Failure, urllib3.exceptions.HTTPError)
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -106,6 +105,7 @@ class Cluster:
         # A proxy may want whole URLs, and has the manager see to it.
         self._base = self._server if self._manager.proxy else urlsplit(self._server).path
         self._pool = self._found_pool()
+        self._wire = None if self._manager.proxy else _wire(client.configuration, now)
         self._now = now
         self._on_answer = on_answer
 
@@ -142,6 +142,8 @@ class Cluster:
         """Close all idle connections."""
         self._manager.clear()
         self._pool = self._found_pool()
+        if self._wire is not None:
+            self._wire.close()
 
     def request(
         self,
@@ -154,24 +156,33 @@ class Cluster:
         timeout: float = READ_TIMEOUT,
     ) -> bytes:
         """Send one request and return the answer's body; see `Api.request`."""
-        response = self._send(method, path, query, body, content_type, timeout)
+        headers = self._headers(method, path, body, content_type)
+        exchange = self._by_manager if self._wire is None else self._wire.exchange
+        sent = self._now()
         try:
-            data = response.read()
-        except (urllib3.exceptions.HTTPError, OSError) as exc:
-            response.close()
-            raise UnreachableError(f"{self._server}: the answer broke off: {exc}") from exc
-        finally:
-            response.release_conn()
-        if response.status >= 400:
-            raise _status_error(response, data)
-        return data
+            answer = exchange(
+                method, self._url(path, query), headers=headers, body=body, timeout=timeout
+            )
+        except _FAILURES as exc:
+            raise self._unreachable(exc) from exc
+        self._note(sent, answer.received, answer.headers)
+        if answer.status >= 400:
+            raise status_error(answer)
+        return answer.data
 
     def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
         """Stream an answer line by line; see `Api.lines`."""
-        response = self._send("GET", path, query, None, JSON, timeout)
+        headers = self._headers("GET", path, None, JSON)
+        sent = self._now()
+        try:
+            response = self._opened("GET", self._url(path, query), headers, None, timeout)
+        except _FAILURES as exc:
+            raise self._unreachable(exc) from exc
+        received = self._now()
+        self._note(sent, received, response.headers)
         try:
             if response.status >= 400:
-                raise _status_error(response, response.read())
+                raise status_error(_whole(response, received))
             rest = b""
             for chunk in response.stream(1 << 16):
                 *whole, rest = (rest + chunk).split(b"\n")
@@ -191,37 +202,75 @@ class Cluster:
             else self._manager.connection_from_url(self._server)
         )
 
-    def _send(  # noqa: PLR0917 - private, called twice
+    def _by_manager(
         self,
         method: str,
-        path: str,
-        query: Query | None,
+        target: str,
+        *,
+        headers: Mapping[str, str],
         body: bytes | None,
-        content_type: str,
+        timeout: float,
+    ) -> Answer:
+        """Do as `Wire.exchange` does, by way of a proxy."""
+        response = self._opened(method, target, headers, body, timeout)
+        received = self._now()
+        try:
+            return _whole(response, received)
+        except BaseException:
+            response.close()
+            raise
+        finally:
+            response.release_conn()
+
+    def _opened(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
         timeout: float,
     ) -> urllib3.BaseHTTPResponse:
+        """Send a request, and wait for the answer's head."""
+        return self._pool.urlopen(
+            method,
+            target,
+            body=body,
+            headers=headers,
+            timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT, timeout), total=timeout),
+            preload_content=False,
+            redirect=False,
+        )
+
+    def _headers(
+        self, method: str, path: str, body: bytes | None, content_type: str
+    ) -> Mapping[str, str]:
         accept = _METADATA if content_type == JSON_PATCH else JSON
         headers = {"Accept": accept, "User-Agent": "holdfast"}
         if body is not None:
             headers["Content-Type"] = content_type
         self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
-        url = f"{self._base}{path}" + (f"?{urlencode(query)}" if query else "")
-        sent = self._now()
-        try:
-            response = self._pool.urlopen(
-                method,
-                url,
-                body=body,
-                headers=headers,
-                timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT, timeout), total=timeout),
-                preload_content=False,
-                redirect=False,
-            )
-        except (urllib3.exceptions.HTTPError, OSError) as exc:
-            raise UnreachableError(f"{self._server} does not answer: {_one_line(exc)}") from exc
-        if self._on_answer is not None and (date := _date(response)) is not None:
-            self._on_answer(Timing(sent, self._now(), date))
-        return response
+        return headers
+
+    def _url(self, path: str, query: Query | None) -> str:
+        return f"{self._base}{path}" + (f"?{urlencode(query)}" if query else "")
+
+    def _unreachable(self, exc: Exception) -> UnreachableError:
+        reason = _one_line(exc) or type(exc).__name__
+        return UnreachableError(f"{self._server} does not answer: {reason}")
+
+    def _note(self, sent: float, received: float, headers: Headers) -> None:
+        """Tell of an answer's time whoever keeps the API server's clock."""
+        if self._on_answer is not None and (date := read_date(headers)) is not None:
+            self._on_answer(Timing(sent, received, date))
+
+
+def _wire(configuration: kubernetes_client.Configuration, now: Callable[[], float]) -> Wire:
+    return Wire(configuration, now=now, size=POOL_SIZE, connect_timeout=CONNECT_TIMEOUT)
+
+
+def _whole(response: urllib3.BaseHTTPResponse, received: float) -> Answer:
+    data = response.read()
+    return Answer(response.status, response.reason or "", response.headers, data, received)
 
 
 def pod_path(namespace: str, name: str) -> str:
@@ -267,45 +316,7 @@ def _refuse_aliases(file: Path) -> None:
                 )
 
 
-def _date(response: urllib3.BaseHTTPResponse) -> float | None:
-    text = response.headers.get("Date")
-    if text is None:
-        return None
-    return _read_date(text)
-
-
-@lru_cache(maxsize=8)  # it has whole seconds, so in a burst hundreds of answers have the same
-def _read_date(text: str) -> float | None:
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except ValueError:
-        return None
-
-
 _PROBLEM_LENGTH = 300
-
-
-class _Status(msgspec.Struct):
-    message: str = ""
-    reason: str = ""
-
-
-def _status_error(response: urllib3.BaseHTTPResponse, data: bytes) -> ApiStatusError:
-    try:
-        status = msgspec.json.decode(data, type=_Status)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        status = _Status(data[:200].decode(errors="replace"))
-    message = f"HTTP {response.status}: {' '.join(status.message.split()) or response.reason}"
-    return ApiStatusError(
-        message,
-        status=response.status,
-        reason=status.reason,
-        retry_after=_retry_after(response.headers.get("Retry-After")),
-    )
-
-
-def _retry_after(text: str | None) -> float | None:
-    return float(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
 def _problem(exc: Exception) -> str:

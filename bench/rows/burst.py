@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import resource
 import statistics
 import subprocess
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from bench import audit, stats
-from bench.controllers import controlling
+from bench.controllers import HELD, controlling
 from bench.peers import build
 from bench.results import Outcome
 from bench.size import Size
-from bench.world import PATIENCE, World, held_pod, world
+from bench.world import CLIENTS, PATIENCE, World, held_pod, world
 from webhook import holds
 
 OURS, PEER = "holdfast", "client-go"
@@ -62,19 +60,16 @@ def _ours(there: World, name: str, number: int) -> float:
     """Have the controller release pods at their time; its CPU a release, in microseconds."""
     with controlling(there.kubeconfig) as controller:
         time.sleep(QUIET_SECONDS)
-        due = math.ceil(time.time() + there.lead(name, number))
-        at = datetime.fromtimestamp(due, UTC).isoformat()
-        there.create(name, [held_pod({holds.NOT_BEFORE: at})], number - 16)
-        there.until(lambda: controller.metric("holdfast_held_pods") == number)
+        due = there.hold(name, number, lambda: controller.metric(HELD))
         time.sleep(max(0.0, due - 0.5 - time.time()))
         before = controller.cpu_seconds()
-        there.until(lambda: controller.metric("holdfast_held_pods") == 0, step=0.5)
+        there.until(lambda: controller.metric(HELD) == 0, step=0.5)
         return (controller.cpu_seconds() - before) / number * 1e6
 
 
 def _peer(there: World, name: str, number: int) -> float:
     """Have the program take the gates off; its CPU a release, in microseconds."""
-    there.create(name, [held_pod(FAR)], number - 16)
+    there.create(name, [held_pod(FAR)], number - CLIENTS)
     time.sleep(QUIET_SECONDS)
     at = f"-at={int((time.time() + LIST_SECONDS) * 1e3)}"
     command = [str(build.binary(build.CLIENT_GO)), f"-kubeconfig={there.kubeconfig}", at]
@@ -84,6 +79,5 @@ def _peer(there: World, name: str, number: int) -> float:
 
 
 def _children_cpu() -> float:
-
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

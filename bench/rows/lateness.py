@@ -12,10 +12,8 @@ from bench import audit, stats
 from bench.controllers import controlling
 from bench.results import Outcome
 from bench.size import Size
-from bench.world import Object, World, held_pod, world
+from bench.world import CLIENTS, Object, World, held_pod, world
 from webhook import holds
-
-CLIENTS = 16
 
 
 def measure(size: Size, step: Callable[[str], None]) -> Outcome:

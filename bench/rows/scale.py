@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
+from bench import controllers
 from bench.controllers import Controller, controlling
 from bench.results import Outcome
 from bench.size import Size
-from bench.world import World, held_pod, world
+from bench.world import CLIENTS, World, held_pod, world
 from webhook import holds
 
 HELD, DUE = "held", "due"
@@ -61,20 +61,19 @@ def _fill(there: World, wanted: int, step: Callable[[str], None]) -> None:
     while (there_are := there.count(HELD)) < wanted:
         step(f"{there_are:,} of {wanted:,} held pods")
         number = min(PART, wanted - there_are)
-        there.create(HELD, [held_pod(FAR)], max(0, number - 16), connections=min(16, number))
+        there.create(
+            HELD, [held_pod(FAR)], max(0, number - CLIENTS), connections=min(CLIENTS, number)
+        )
 
 
 def _release_cpu(there: World, name: str, controller: Controller, number: int) -> float:
     """Give the controller's CPU of a release in microseconds, all that it does for it included."""
     there.namespace(name)
-    held = there.count(HELD)
-    due = time.time() + there.lead(name, number)
-    at = datetime.fromtimestamp(due, UTC).isoformat(timespec="milliseconds")
-    there.create(name, [held_pod({holds.NOT_BEFORE: at})], number - 16)
-    there.until(lambda: controller.metric("holdfast_held_pods") == held + number)
-    time.sleep(max(0.0, due - 1.0 - time.time()))
+    held = controller.metric(controllers.HELD)
+    due = there.hold(name, number, lambda: controller.metric(controllers.HELD))
+    time.sleep(max(0.0, due - 0.5 - time.time()))
     before = controller.cpu_seconds()
-    there.until(lambda: controller.metric("holdfast_held_pods") == held, step=0.5)
+    there.until(lambda: controller.metric(controllers.HELD) == held, step=0.5)
     used = controller.cpu_seconds() - before
     there.clear(name)
     return used / number * 1e6
