@@ -139,17 +139,21 @@ class Controller:
     # --- what the reflector tells (webhook.reflector.Follower) ---------------------------------
 
     def replace(self, pods: Iterable[Pod]) -> None:
-        """Take these pods, and no others, as all there are."""
-        held = {}
+        """Take these pods, and no others, as all there are.
+
+        One by one: neither all of them nor all notes of them are in memory twice, and a release
+        that is due meanwhile waits for none.
+        """
+        held: set[Names] = set()
         for pod in pods:
             note = held_pod(pod, self._decider)
             if note is not None:
-                held[pod.key] = note
+                held.add(pod.key)
+                with self._changed:
+                    self._take(pod.key, note, watched=False)
         with self._changed:
             for key in [key for key in self._queue if key not in held]:
                 self._forget(key)
-            for key, note in held.items():
-                self._take(key, note, watched=False)
             if not self._synced.is_set():
                 _log.info("watching: %d held pods", len(held))
                 self._synced.set()
@@ -196,7 +200,8 @@ class Controller:
             while (key := self._retries.pop_due(local)) is not None:
                 self._queue.retry(key)
             passed = self._clock.surely_passed(local)
-            leads = self._leading()
+            # until all are known, the first that are due are not
+            leads = self._leading() and self.synced
             if leads and passed is not None:
                 self._hand_out(pool, int(passed * 1_000))
             self._changed.wait(self._next_wait(local, passed if leads else None))

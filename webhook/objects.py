@@ -7,6 +7,7 @@ a check: input of another shape is refused before any code of ours sees it. JSON
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -156,8 +157,8 @@ class Pod(_Object, frozen=True):
 
     @property
     def key(self) -> Names:
-        """Its namespace and name."""
-        return self.metadata.namespace, self.metadata.name
+        """Its namespace and name; many pods of a namespace share its string."""
+        return sys.intern(self.metadata.namespace), self.metadata.name
 
     @property
     def created_ms(self) -> int:

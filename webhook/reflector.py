@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -78,7 +78,11 @@ class Follower(Protocol[Taken]):
     """Who is told what the cluster has."""
 
     def replace(self, objects: Iterable[Taken], /) -> None:
-        """Take these objects, and no others, as all there are."""
+        """Take these objects, and no others, as all there are.
+
+        They come page by page from the API server while they are gone through, once; what that
+        raises is to be let through, and then nothing is known to be gone.
+        """
         ...
 
     def update(self, one: Taken, /) -> None:
@@ -88,6 +92,22 @@ class Follower(Protocol[Taken]):
     def remove(self, one: Taken, /) -> None:
         """Take an object that is gone, or no longer among those that are followed."""
         ...
+
+
+class _Listing(Generic[Object]):
+    """The objects of a list, each page asked for when it is needed: all at once are too many."""
+
+    def __init__(
+        self, pages: Iterable[_List], read: Callable[[msgspec.Raw], Object | None]
+    ) -> None:
+        self._pages = pages
+        self._read = read
+        self.version = ""
+
+    def __iter__(self) -> Iterator[Object]:
+        for page in self._pages:
+            self.version = page.metadata.resource_version
+            yield from filter(None, map(self._read, page.items or ()))
 
 
 class Reflector(Generic[Object]):
@@ -166,15 +186,18 @@ class Reflector(Generic[Object]):
         self._said = text
 
     def _list(self) -> str:
-        """List everything, page by page, and return the version to watch from."""
-        found: list[Object] = []
+        """List everything, and return the version to watch from."""
+        listing = _Listing(self._pages(), self._read)
+        self._follower.replace(listing)
+        return listing.version
+
+    def _pages(self) -> Iterator[_List]:
         query: dict[str, str | int] = {**self._selection, "limit": PAGE}
         while True:
             page = _LIST.decode(self._api.request("GET", self._path, query=query))
-            found.extend(filter(None, map(self._read, page.items or ())))
+            yield page
             if not page.metadata.continue_:
-                self._follower.replace(found)
-                return page.metadata.resource_version
+                return
             query["continue"] = page.metadata.continue_
 
     def _watch_until_relist(self, version: str, stop: threading.Event) -> str:

@@ -28,8 +28,9 @@ class _Pods:
         self.changed = threading.Event()
 
     def replace(self, pods: Iterable[Pod]) -> None:
+        known = {pod.key: pod for pod in pods}
         with self._lock:
-            self._pods = {pod.key: pod for pod in pods}
+            self._pods = known
         self.changed.set()
 
     def update(self, pod: Pod) -> None:
