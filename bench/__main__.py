@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import click
 from rich.console import Console
@@ -19,20 +19,30 @@ from bench.peers import build
 from bench.results import Outcome
 from bench.rows import burst, creation, lateness, memory, plugins, scale, scheduler, server
 from bench.size import FULL, SHORT, Size
+from bench.world import World, world
 from controlplane import ensure
 
-Row = Callable[[Size, Callable[[str], None]], Outcome]
+Measure = Callable[[World, Size, Callable[[str], None]], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How something is measured, and whether by the API server's audit log."""
+
+    measure: Measure
+    audit: bool = False
+
 
 ROWS: Mapping[str, Row] = {
-    "cpu": server.cpu,
-    "throughput": server.throughput,
-    "plugins": plugins.measure,
-    "latency": creation.measure,
-    "lateness": lateness.measure,
-    "burst": burst.measure,
-    "scheduler": scheduler.measure,
-    "scale": scale.measure,
-    "memory": memory.measure,
+    "cpu": Row(server.cpu),
+    "throughput": Row(server.throughput),
+    "plugins": Row(plugins.measure),
+    "latency": Row(creation.measure),
+    "lateness": Row(lateness.measure, audit=True),
+    "burst": Row(burst.measure, audit=True),
+    "scheduler": Row(scheduler.measure, audit=True),
+    "scale": Row(scale.measure),
+    "memory": Row(memory.measure),
 }
 
 
@@ -66,16 +76,15 @@ def _measure(names: list[str], size: Size, console: Console, *, keep: bool) -> N
     """Measure rows one by one; one that fails is told of at the end, and stops no other."""
     console.print("building what is measured, where it is missing")
     ensure()
-    for peer in (build.CONTROLLER_RUNTIME, build.CLIENT_GO, build.SCHEDULER):
-        build.binary(peer)
-    build.interpreter(lambda step: console.print(step.what))
+    build.peers(build.GO_PEERS, lambda step: console.print(step.what))
     failed = []
     for number, name in enumerate(names, 1):
         began = time.monotonic()
         title = f"[{number}/{len(names)}] {name}"
         with console.status(title) as status:
             try:
-                outcome = ROWS[name](size, _telling(status.update, title))
+                with world(audit=ROWS[name].audit) as there:
+                    outcome = ROWS[name].measure(there, size, _telling(status.update, title))
             except Exception:  # noqa: BLE001 - shown, and the other rows are measured all the same
                 console.print_exception(max_frames=4)
                 failed.append(name)

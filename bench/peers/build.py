@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ PYTHON = HERE / "python"
 """The peers in Python; what they need is not of the product, so it is in a venv of its own."""
 
 CONTROLLER_RUNTIME, CLIENT_GO, SCHEDULER = "controller-runtime", "client-go", "delay-scheduler"
+GO_PEERS = (CONTROLLER_RUNTIME, CLIENT_GO, SCHEDULER)
 _FOLDERS: Mapping[str, str] = MappingProxyType(
     {
         CONTROLLER_RUNTIME: "controller_runtime",
@@ -77,3 +78,14 @@ def interpreter(report: Report) -> Path:
             subprocess.run([*pip, "--require-hashes", "-r", wanted], check=True)
             (folder / "ready").touch()
     return made
+
+
+def peers(names: Sequence[str], report: Report) -> None:
+    """Build these Go peers, and what the Python ones need."""
+    for name in names:
+        binary(name)
+    interpreter(report)
+
+
+if __name__ == "__main__":  # those that CI's short form needs, ahead of its tests
+    peers((CONTROLLER_RUNTIME, CLIENT_GO), lambda step: print(step.what))

@@ -14,7 +14,7 @@ from bench.controllers import HELD, controlling
 from bench.peers import build
 from bench.results import Outcome
 from bench.size import Size
-from bench.world import CLIENTS, PATIENCE, World, held_pod, world
+from bench.world import CLIENTS, PATIENCE, World, held_pod
 from webhook import holds
 
 OURS, PEER = "holdfast", "client-go"
@@ -25,15 +25,14 @@ QUIET_SECONDS = 2.0
 """After a start or a deletion, for the cluster to come to rest."""
 
 
-def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare the rates, in turns."""
     rounds: dict[str, list[dict[str, float]]] = {OURS: [], PEER: []}
-    with world(audit=True) as there:
-        for turn in range(size.rounds):
-            sides = [(OURS, _ours), (PEER, _peer)]
-            for name, release in sides if turn % 2 else reversed(sides):
-                step(f"round {turn + 1} of {size.rounds}: {name}")
-                rounds[name].append(_turn(there, f"{name}-{turn}", size, release))
+    for turn in range(size.rounds):
+        sides = [(OURS, _ours), (PEER, _peer)]
+        for name, release in sides if turn % 2 else reversed(sides):
+            step(f"round {turn + 1} of {size.rounds}: {name}")
+            rounds[name].append(_turn(there, f"{name}-{turn}", size, release))
     rates = {name: [one["per_second"] for one in found] for name, found in rounds.items()}
     pair = rates[OURS], rates[PEER]
     key = "burst_rate_vs_client_go"
@@ -60,10 +59,11 @@ def _ours(there: World, name: str, number: int) -> float:
     """Have the controller release pods at their time; its CPU a release, in microseconds."""
     with controlling(there.kubeconfig) as controller:
         time.sleep(QUIET_SECONDS)
+        others = controller.metric(HELD)
         due = there.hold(name, number, lambda: controller.metric(HELD))
         time.sleep(max(0.0, due - 0.5 - time.time()))
         before = controller.cpu_seconds()
-        there.until(lambda: controller.metric(HELD) == 0, step=0.5)
+        there.until(lambda: controller.metric(HELD) == others, step=0.5)
         return (controller.cpu_seconds() - before) / number * 1e6
 
 

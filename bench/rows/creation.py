@@ -19,11 +19,10 @@ from bench.results import Outcome
 from bench.same import text
 from bench.servers import GO, OURS, BenchError, Server, running
 from bench.size import Size
-from bench.world import Object, World, small_pod, world
+from bench.world import CLIENTS, Object, World, small_pod
 from webhook import wiring
 from webhook.registration import Registration, by_url
 
-CLIENTS = 16
 SETTLE_SECONDS = 0.3
 """After the pods of one way are deleted, before the next is measured."""
 DELAY = {reviews.ANNOTATION: "3600"}
@@ -62,12 +61,9 @@ class _Ways:
         return _calls(self.holdfast)
 
 
-def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare what each way adds to a creation, at 16 clients and at one."""
-    with (
-        world() as there,
-        running([OURS, GO], there.certificate, there.kubeconfig) as (ours, peer),
-    ):
+    with running([OURS, GO], there.certificate, there.kubeconfig) as (ours, peer):
         ways = _Ways(there, ours)
         _set_up(there, ours, peer)
         many = _rounds(ways, size, step, size.creations, CLIENTS)

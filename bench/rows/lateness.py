@@ -12,14 +12,14 @@ from bench import audit, stats
 from bench.controllers import controlling
 from bench.results import Outcome
 from bench.size import Size
-from bench.world import CLIENTS, Object, World, held_pod, world
+from bench.world import CLIENTS, Object, World, held_pod
 from webhook import holds
 
 
-def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Measure from the due time to the API server's answer, in milliseconds."""
     rounds = []
-    with world(audit=True) as there, controlling(there.kubeconfig):
+    with controlling(there.kubeconfig):
         for turn in range(size.due_rounds):
             step(f"round {turn + 1} of {size.due_rounds}")
             rounds.append(_round(there, f"due-{turn}", size))

@@ -9,16 +9,16 @@ from bench import load, reviews
 from bench.results import Outcome
 from bench.servers import OURS, running
 from bench.size import Size
-from bench.world import world
+from bench.world import World
 
 SETTLE_SECONDS = 2.0
 PARTS = 10
 """Looks at the memory on the way, to see whether it grows or has only found its size."""
 
 
-def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Measure memory at rest, and its growth over many reviews."""
-    with world() as there, running([OURS], there.certificate, there.kubeconfig) as (server,):
+    with running([OURS], there.certificate, there.kubeconfig) as (server,):
         request = [reviews.request(reviews.review())]
         load.run(load.Job(server.port, request, 1))
         time.sleep(SETTLE_SECONDS)

@@ -16,7 +16,7 @@ from bench.rows.server import compare, ratios
 from bench.same import text
 from bench.servers import BenchError, Server, holdfast, serving
 from bench.size import Size
-from bench.world import Object, World, world
+from bench.world import Object, World
 from controlplane.ports import free_ports
 from webhook import vms
 
@@ -25,9 +25,9 @@ NUMBER = 20
 NAMESPACE, NODE = "default", "node-1"
 
 
-def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare the CPU of the three reviews, each asked of a server of its own."""
-    with world() as there, ExitStack() as stack:
+    with ExitStack() as stack:
         rules = there.certificate.folder / "rules.yaml"
         rules.write_text(yaml.safe_dump(_configuration()))
         bodies = {DELAY: reviews.review(), RULES: _placed(), STICKY: _sticky(there)}

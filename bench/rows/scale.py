@@ -9,7 +9,7 @@ from bench import controllers
 from bench.controllers import Controller, controlling
 from bench.results import Outcome
 from bench.size import Size
-from bench.world import CLIENTS, World, held_pod, world
+from bench.world import CLIENTS, World, held_pod
 from webhook import holds
 
 HELD, DUE = "held", "due"
@@ -19,29 +19,28 @@ PART = 5_000
 SETTLE_SECONDS = 5.0
 
 
-def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Measure with few held pods, then with many."""
     few, many = size.held
-    with world() as there:
-        there.namespace(HELD)
-        with controlling(there.kubeconfig) as controller:
-            empty = controller.rss_mb()
-        _fill(there, few, step)
-        step("releases among few")
-        with controlling(there.kubeconfig) as controller:
-            among_few = _release_cpu(there, f"{DUE}-few", controller, size.released)
-        _fill(there, many, step)
-        step("start, rest and releases among many")
-        began = time.monotonic()
-        with controlling(there.kubeconfig) as controller:
-            start = time.monotonic() - began
-            time.sleep(SETTLE_SECONDS)
-            before, looked = controller.cpu_seconds(), time.monotonic()
-            time.sleep(size.idle_seconds)
-            idle = (controller.cpu_seconds() - before) / (time.monotonic() - looked) * 100
-            steady = controller.rss_mb()
-            among_many = _release_cpu(there, f"{DUE}-many", controller, size.released)
-            peak = controller.peak_rss_mb()
+    there.namespace(HELD)
+    with controlling(there.kubeconfig) as controller:
+        empty = controller.rss_mb()
+    _fill(there, few, step)
+    step("releases among few")
+    with controlling(there.kubeconfig) as controller:
+        among_few = _release_cpu(there, f"{DUE}-few", controller, size.released)
+    _fill(there, many, step)
+    step("start, rest and releases among many")
+    began = time.monotonic()
+    with controlling(there.kubeconfig) as controller:
+        start = time.monotonic() - began
+        time.sleep(SETTLE_SECONDS)
+        before, looked = controller.cpu_seconds(), time.monotonic()
+        time.sleep(size.idle_seconds)
+        idle = (controller.cpu_seconds() - before) / (time.monotonic() - looked) * 100
+        steady = controller.rss_mb()
+        among_many = _release_cpu(there, f"{DUE}-many", controller, size.released)
+        peak = controller.peak_rss_mb()
     figures = {
         "scale_rss_mb": peak,
         "scale_cold_start_s": start,

@@ -12,26 +12,25 @@ from bench import audit, stats
 from bench.peers import build
 from bench.results import Outcome
 from bench.size import Size
-from bench.world import World, small_pod, world
+from bench.world import World, small_pod
 
 NAME, DELAY_SECONDS = "delay-scheduler", 15
 LONGEST_SECONDS = 400.0
 """kube-scheduler looks at every pod again after five minutes, whatever happens."""
 
 
-def measure(size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Create pods with `delay: "15"`, and see when they are bound."""
-    with world(audit=True) as there:
-        there.namespace(NAME)
-        config = there.certificate.folder / "scheduler.yaml"
-        config.write_text(yaml.safe_dump(_configuration(there)))
-        command = [str(build.binary(build.SCHEDULER)), f"--config={config}", "--secure-port=0"]
-        log = (there.plane.logs / f"{NAME}.log").open("wb")
-        with log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-            try:
-                late = _late(there, size, step)
-            finally:
-                process.terminate()
+    there.namespace(NAME)
+    config = there.certificate.folder / "scheduler.yaml"
+    config.write_text(yaml.safe_dump(_configuration(there)))
+    command = [str(build.binary(build.SCHEDULER)), f"--config={config}", "--secure-port=0"]
+    log = (there.plane.logs / f"{NAME}.log").open("wb")
+    with log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            late = _late(there, size, step)
+        finally:
+            process.terminate()
     return Outcome(
         {"scheduler_plugin_lateness_s_p50": stats.percentile(late, 0.5)}, details={"late_s": late}
     )

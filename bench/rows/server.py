@@ -13,7 +13,7 @@ from bench import load, reviews, same, stats
 from bench.results import Outcome
 from bench.servers import FLASK, GO, KOPF, OURS, Server, running
 from bench.size import Size
-from bench.world import world
+from bench.world import World
 
 WARM_UP = 500
 """Requests before the first round, which are not counted."""
@@ -22,12 +22,9 @@ SERVER_CORE, LOAD_CORE = 0, 1
 Rounds = dict[str, list[dict[str, float]]]
 
 
-def cpu(size: Size, step: Callable[[str], None]) -> Outcome:
+def cpu(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare CPU and latency of a review; four connections, nothing pinned."""
-    with (
-        world() as there,
-        running([OURS, GO, KOPF, FLASK], there.certificate, there.kubeconfig) as servers,
-    ):
+    with running([OURS, GO, KOPF, FLASK], there.certificate, there.kubeconfig) as servers:
         same.check(servers)
         rounds = compare(servers, size, step)
     costs = {name: [one["cpu_us"] for one in found] for name, found in rounds.items()}
@@ -40,14 +37,10 @@ def cpu(size: Size, step: Callable[[str], None]) -> Outcome:
     return ratios(pairs, rounds)
 
 
-def throughput(size: Size, step: Callable[[str], None]) -> Outcome:
+def throughput(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare reviews per second; each server on one core, the load on the other."""
-    with (
-        world() as there,
-        running(
-            [OURS, GO, KOPF, FLASK], there.certificate, there.kubeconfig, core=SERVER_CORE
-        ) as servers,
-    ):
+    names = [OURS, GO, KOPF, FLASK]
+    with running(names, there.certificate, there.kubeconfig, core=SERVER_CORE) as servers:
         rounds = compare(servers, size, step, core=LOAD_CORE if (os.cpu_count() or 1) > 1 else None)
     speed = {name: [one["per_second"] for one in found] for name, found in rounds.items()}
     return ratios({"throughput_vs_controller_runtime": (speed[OURS], speed[GO])}, rounds)

@@ -1,41 +1,62 @@
-"""Every row that needs no Go peer still runs, in its short form; times are not looked at.
+"""Every row still runs, in its short form, all on one control plane; times are not looked at.
 
-`make bench-short` runs the others too: building their peers takes minutes.
+The one that is left out waits a minute and more for kube-scheduler with the delay plugin in it;
+`make bench-short` has it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
-from bench.results import BARS, Outcome
-from bench.rows import lateness, memory, plugins, scale
-from bench.size import SHORT, Size
+from bench.__main__ import ROWS
+from bench.results import BARS
+from bench.size import SHORT
+from bench.world import World, world
 
-Measure = Callable[[Size, Callable[[str], None]], Outcome]
+pytestmark = pytest.mark.xdist_group("bench")
+
+KEYS = {
+    "cpu": {
+        "cpu_per_review_vs_controller_runtime",
+        "cpu_per_review_vs_kopf",
+        "p99_vs_controller_runtime",
+    },
+    "throughput": {"throughput_vs_controller_runtime"},
+    "plugins": {"rules_cost_ratio", "sticky_cpu_ratio"},
+    "latency": {
+        "added_latency_vs_controller_runtime",
+        "added_latency_vs_cel",
+        "added_latency_mutating_only_vs_cel",
+        "unconcerned_calls",
+        "unconcerned_added_ratio",
+    },
+    "lateness": {"lateness_ms_p50", "lateness_ms_p99"},
+    "burst": {"burst_rate_vs_client_go"},
+    "memory": {"webhook_rss_mb", "webhook_rss_growth_mb"},
+    "scale": {"scale_rss_mb", "scale_cold_start_s", "scale_idle_cpu_percent", "scale_cpu_growth"},
+}
 
 
-@pytest.mark.parametrize(
-    ("measure", "keys"),
-    [
-        pytest.param(plugins.measure, {"rules_cost_ratio", "sticky_cpu_ratio"}, id="plugins"),
-        pytest.param(lateness.measure, {"lateness_ms_p50", "lateness_ms_p99"}, id="lateness"),
-        pytest.param(memory.measure, {"webhook_rss_mb", "webhook_rss_growth_mb"}, id="memory"),
-        pytest.param(
-            scale.measure,
-            {"scale_rss_mb", "scale_cold_start_s", "scale_idle_cpu_percent", "scale_cpu_growth"},
-            id="scale",
-        ),
-    ],
-)
-def test_row_runs(measure: Measure, keys: set[str]) -> None:
+@pytest.fixture(scope="module")
+def there() -> Iterator[World]:
+    with world(audit=True) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", KEYS, ids=list(KEYS))
+def test_row_runs(there: World, name: str) -> None:
     told: list[str] = []
-    outcome = measure(SHORT, told.append)
-    assert set(outcome.figures) == keys <= {bar.key for bar in BARS}
+    outcome = ROWS[name].measure(there, SHORT, told.append)
+
+    assert set(outcome.figures) == KEYS[name]
     assert told  # it says how far it is
+    if name == "latency":
+        assert outcome.figures["unconcerned_calls"] == 0
+    if name == "lateness":
+        assert outcome.details["min"] >= 0  # no release is early
 
 
-def test_no_release_is_early() -> None:
-    outcome = lateness.measure(SHORT, lambda _: None)
-    assert outcome.details["min"] >= 0
+def test_every_bar_has_its_row() -> None:
+    assert {key for keys in KEYS.values() for key in keys} == {bar.key for bar in BARS}
