@@ -40,7 +40,8 @@ def write(known: Known) -> None:
 
 def measured(known: Known) -> str:
     """Write the measured part."""
-    lines = [*_machine(known), *_bars(known), *_servers(known), *_plots(), *_reckoning(known)]
+    lines = [*_machine(known), *_bars(known), *_servers(known), *_growth(known), *_plots()]
+    lines += _reckoning(known)
     return "\n".join(lines) + "\n"
 
 
@@ -74,6 +75,23 @@ def _servers(known: Known) -> Iterator[str]:
             f"| {name} | {one['cpu_us']:.0f} µs | {one['p50_ms']:.2f} ms | {one['p99_ms']:.2f} ms "
             f"| {one['per_second']:.0f} |"
         )
+    yield ""
+
+
+def _growth(known: Known) -> Iterator[str]:
+    """Show what more held pods cost the controller."""
+    details = _details(known, "scale")
+    costs = details.get("release_cpu_us", {})
+    if not costs:
+        return
+    few, many = sorted(costs, key=int)
+    yield f"| the controller, by held pods | {int(few):,} | {int(many):,} |"
+    yield "| --- | --- | --- |"
+    yield f"| CPU of a release | {costs[few]:.0f} µs | {costs[many]:.0f} µs |"
+    yield f"| memory at rest | | {details['steady_rss_mb']:.0f} MiB |"
+    yield f"| memory at most | | {known['scale_rss_mb']:.0f} MiB |"
+    yield ""
+    yield f"Without any held pod it has {details['empty_rss_mb']:.0f} MiB."
     yield ""
 
 

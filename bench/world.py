@@ -114,7 +114,8 @@ class World:
         `known` counts the held pods that the controller knows. Where a busy machine was too slow,
         the pods are made again with twice the time. Raises BenchError.
         """
-        lead, before = self.lead(namespace, number), known()
+        before = known()  # ahead of the pods that the lead is found by
+        lead = self.lead(namespace, number)
         for _ in range(TRIES):
             due = math.ceil(time.time() + lead)
             at = datetime.fromtimestamp(due, UTC).isoformat()

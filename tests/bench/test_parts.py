@@ -83,11 +83,16 @@ def test_page_reckons_with_what_was_measured() -> None:
             },
             "burst": {"medians": {"holdfast": 500.0}},
             "latency": {"medians_ms": {"16 clients": {"none": 16.0}}},
-            "scale": {"empty_rss_mb": 50.0},
+            "scale": {
+                "empty_rss_mb": 50.0,
+                "steady_rss_mb": 240.0,
+                "release_cpu_us": {"1000": 1_000.0, "100000": 1_100.0},
+            },
         },
     }
     shown = page.measured(known)
     assert "2,500 a second, so 1.0 min for all pods" in shown  # 1 / (2 x 200 us)
+    assert "| CPU of a release | 1000 µs | 1100 µs |" in shown
     assert "about 350 MiB" in shown  # 50 + 200 x 1.5
     assert "What is full first is the controller's releases in a burst." in shown
 
