@@ -29,7 +29,9 @@ NOBODY = "nobody"
 """A scheduler that there is not: what is measured is ours, not the scheduler's."""
 
 LEAD_SECONDS = 5.0
-"""What pods that fall due together are created ahead of their time, beside twice what it takes."""
+"""What pods that fall due together are created ahead of their time, beside what it should take."""
+LEAD_FACTOR = 1.5
+"""How much longer than it should it may take."""
 CREATED_SECONDS = 1.0
 """What they have to be there and known ahead of it, lest creating them is measured too."""
 TRIES = 4
@@ -106,7 +108,7 @@ class World:
         """Tell how many seconds ahead of their time to begin with creating so many held pods."""
         tried = self.create(namespace, [held_pod({holds.DELAY_KEYS[0]: "24h"})], PROBE)
         self.clear(namespace)
-        return LEAD_SECONDS + 2 * number / tried.per_second
+        return LEAD_SECONDS + LEAD_FACTOR * number / tried.per_second
 
     def hold(self, namespace: str, number: int, known: Callable[[], float]) -> float:
         """Create pods that fall due in the same second, and tell when, in seconds since 1970.

@@ -108,13 +108,16 @@ class ReleaseQueue:
 
         That is `time`, `plugin` where no time is known, or `release` where the time has come.
         """
+        alike: Counter[tuple[tuple[str, ...], bool, bool]] = Counter(
+            (held.gates, held.due_ms <= now_ms, held.due_ms >= holds.NEVER_MS)
+            for held in self._held.values()
+        )
         found: Counter[tuple[str, str]] = Counter()
-        for held in self._held.values():
-            waits = "plugin" if held.due_ms >= holds.NEVER_MS else "time"
-            reason = "release" if held.due_ms <= now_ms else waits
-            for gate in held.gates:
+        for (gates, is_due, is_open), count in alike.items():
+            reason = "release" if is_due else "plugin" if is_open else "time"
+            for gate in gates:
                 if gate.startswith(holds.OWN_PREFIX):
-                    found[gate.removeprefix(holds.OWN_PREFIX), reason] += 1
+                    found[gate.removeprefix(holds.OWN_PREFIX), reason] += count
         return found
 
     def _compact(self) -> None:

@@ -14,6 +14,7 @@ import asyncio
 import asyncio.sslproto
 import contextlib
 import enum
+import gc
 import logging
 import os
 import socket
@@ -203,6 +204,9 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
             if self.settings.on_tls is not None:
                 self.settings.on_tls(self.tls)
             await lifespan.startup()
+            # The collector writes to every object that it looks at: what has been made so far
+            # stays, and looking at it would only copy the pages that are shared with the master.
+            gc.freeze()
             self._listen()
         except Exception as error:
             _logger.error("cannot start: %s", error)  # noqa: TRY400 - the cause is in one line

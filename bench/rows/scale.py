@@ -17,6 +17,8 @@ FAR = {holds.DELAY_KEYS[0]: "150h"}
 PART = 5_000
 """Pods created in one go, between two looks at how far it is."""
 SETTLE_SECONDS = 5.0
+LOOK_SECONDS = 2.0
+"""Between two looks at whether all are released: each look costs the controller a metrics page."""
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
@@ -72,7 +74,7 @@ def _release_cpu(there: World, name: str, controller: Controller, number: int) -
     due = there.hold(name, number, lambda: controller.metric(controllers.HELD))
     time.sleep(max(0.0, due - 0.5 - time.time()))
     before = controller.cpu_seconds()
-    there.until(lambda: controller.metric(controllers.HELD) == held, step=0.5)
+    there.until(lambda: controller.metric(controllers.HELD) == held, step=LOOK_SECONDS)
     used = controller.cpu_seconds() - before
     there.clear(name)
     return used / number * 1e6

@@ -38,8 +38,8 @@ def cpu(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 
 
 def throughput(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Compare reviews per second; each server on one core, the load on the other."""
-    names = [OURS, GO, KOPF, FLASK]
+    """Compare reviews per second; both servers on one core, the load on the other."""
+    names = [OURS, GO]
     with running(names, there.certificate, there.kubeconfig, core=SERVER_CORE) as servers:
         rounds = compare(servers, size, step, core=LOAD_CORE if (os.cpu_count() or 1) > 1 else None)
     speed = {name: [one["per_second"] for one in found] for name, found in rounds.items()}
