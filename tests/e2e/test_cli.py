@@ -480,6 +480,21 @@ def test_version(cli: Cli) -> None:
     assert cli.run("version", "--client").stdout.startswith("holdfast ")
 
 
+# --- uninstall -----------------------------------------------------------------------------------
+
+
+def test_uninstall_says_who_else_holds_pods(bare_world: Callable[[], World]) -> None:
+    world = bare_world()
+    cli = Cli(world.plane.kubeconfig, world.namespace)
+    arguments = ("uninstall", "--release", "now", "--yes")
+    assert cli.run(*arguments).stdout == "Holdfast is uninstalled\n"
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+    world.apply({**kind, "metadata": {"name": "holdfast-dev"}})
+    told = cli.run(*arguments).stdout.splitlines()
+    assert told[0] == "Holdfast is uninstalled"
+    assert "holdfast dev serves this cluster; end it with Ctrl-C" in told[1]
+
+
 # --- sticky --------------------------------------------------------------------------------------
 
 

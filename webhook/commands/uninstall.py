@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from webhook import config, reading, uninstallation, vms
+from webhook import config, dev, reading, uninstallation, vms
 from webhook.cluster import JSON_PATCH, Api, pod_path
 from webhook.commands import options, terminal
 from webhook.errors import ApiStatusError, CommandError, ConfigurationError
 from webhook.objects import Pod
+from webhook.registration import path as registration_path
 from webhook.uninstallation import Remainder
 
 _POLL = 0.5  # seconds
@@ -22,6 +23,11 @@ _ATTEMPTS = 5  # for one pod that others keep changing
 _MERGE_PATCH = "application/merge-patch+json"
 _VMS = f"{vms.API_PATH}/virtualmachines"
 _GONE, _CHANGED = 404, {409, 422}
+_STILL_SERVED = (
+    "pods are held still: holdfast dev serves this cluster; end it with Ctrl-C, or, where it was "
+    "killed: kubectl delete mutatingwebhookconfiguration,validatingwebhookconfiguration "
+    "holdfast-dev"
+)
 T = TypeVar("T")
 
 
@@ -84,6 +90,8 @@ def uninstall(
         removal.forget_vms()
     removal.remove_rest()
     terminal.write([("Holdfast is uninstalled", "green")])
+    if removal.is_served_from_elsewhere():
+        terminal.write([(_STILL_SERVED, "yellow")])
 
 
 class Removal:
@@ -93,6 +101,11 @@ class Removal:
         self._api = api
         self._namespace = namespace
         self._timeout = timeout
+
+    def is_served_from_elsewhere(self) -> bool:
+        """Tell whether `holdfast dev` has registered itself: it is none of an installation's."""
+        paths = (registration_path(kind, dev.NAME) for kind in ("mutating", "validating"))
+        return any(reading.one(self._api, path, msgspec.Raw) is not None for path in paths)
 
     def stop_asking(self) -> None:
         """Remove the webhook configurations: nothing new is held from here on."""
