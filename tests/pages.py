@@ -83,7 +83,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             Elsewhere(r"kubectl apply -k manifests/guard", _INSTALLED_HERE, '"guard"'),
             Elsewhere(r"holdfast policies", "tests/unit/test_guard.py", '"policies"'),
             Elsewhere(r"kubectl create rolebinding", _GUARD, '"rolebinding"'),
-            Elsewhere(r"kubectl auth can-i", _INSTALLED, '"auth", "can-i", "--list"'),
+            Elsewhere(r"kubectl auth can-i", "tests/node/installation.py", "can-i"),
             Elsewhere(r"kubectl (annotate|patch|get) pod", _GUARD, "test_a_developer_can_neither"),
         ),
         "docs/how-to/sticky-vms.md": (
