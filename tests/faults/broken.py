@@ -117,6 +117,16 @@ def always_leads() -> None:
     writes_blindly()
 
 
+def dies_of_errors() -> None:
+    """A request that fails ends the controller, and nobody starts it again."""
+
+    def turn(self: leader.Leader) -> None:
+        self._try()
+        self._tell()
+
+    _put(leader.Leader, turn)
+
+
 def slow_hand() -> None:
     """One release a second, and no more at once."""
     proper = releaser.Releaser.release
@@ -262,6 +272,7 @@ BREAKS: Mapping[str, Callable[[], None]] = {
         dies_of_gone,
         writes_blindly,
         always_leads,
+        dies_of_errors,
         slow_hand,
         lets_through,
         fails_open,

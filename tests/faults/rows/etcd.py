@@ -39,7 +39,7 @@ FAULTS = [
         5,
         killed,
         tested=True,
-        broken="gives-up",
+        broken="dies-of-errors",
         outage=True,
         refuses=True,
         means="Writes fail until it is back; each release is tried again until it succeeds.",
