@@ -41,7 +41,7 @@ test-storm: setup ## 200 VMs started and stopped for five minutes while Holdfast
 fuzz: setup ## fuzz reviews, files and values with coverage for FUZZ_SECONDS (an hour)
 	@scripts/fuzz
 
-faults: setup ## every fault of the list on a real Kubernetes under load, in about 100 minutes
+faults: setup ## every fault of the list on a real Kubernetes under load, for hours
 	@$(PY) -m controlplane build kubernetes kubevirt >/dev/null
 	@$(PY) -m tests.faults
 
