@@ -70,6 +70,7 @@ def _make(version: str, archive: Path, report: Report, *options: str) -> None:
     with cache.locked(cache.root() / "images.lock"):
         base, wheels = _base(report), _wheels(report)
         report(Step(f"building the image holdfast:{version}"))
+        _buildah("rm", "--all")  # what a build that was killed has left, and which keeps its images
         _build(version, base, wheels, archive, options)
 
 
