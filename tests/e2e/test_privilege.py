@@ -3,10 +3,10 @@
 The manifests as they ship, a controller and an admission server under the tokens of their own
 ServiceAccounts, and a namespace whose pods an admin confines to one node.
 
-Each was seen to fail once, against a build or an installation that was broken for it: a label
+Each test was seen to fail once, against a build or an installation that was broken for it: a label
 `namespace` on a metric; a ClusterRole of the webhook that lists VMs, or patches them; one of the
 controller that reads every Secret; the status page on all addresses, and without its look at the
-Host; a lookup that does not compare UIDs; a pin, and a rule, that replace the pod's own affinity.
+Host; a lookup that does not compare UIDs; a patch that clears the pod's own `nodeSelector`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What fuzzers kept (`make fuzz`), once more: all that has to hold of it, holds.
 
-Seen to fail, and found so: with `_one_line` of webhook/config.py quoting a byte order mark as it
-stands; with the fraction of a duration cut behind fifteen digits, and so rounded up twice.
+Seen to fail with the fraction of a duration cut behind fifteen digits, and so rounded up twice.
 """
 
 from __future__ import annotations
