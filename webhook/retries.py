@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from typing import NamedTuple
 
 from webhook.objects import Names
 
@@ -11,27 +12,44 @@ FIRST_SECONDS, LIMIT_SECONDS = 0.25, 30.0
 """The first wait; each further one is twice as long, up to the limit. It never gives up."""
 
 
+class _Plan(NamedTuple):
+    failures: int
+    at: float
+
+
 class Retries:
     """Pods that wait for another try. Times are seconds by whatever clock the caller has."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, Names]] = []
-        self._failures: dict[Names, int] = {}
+        self._plans: dict[Names, _Plan] = {}
 
     def failed(self, key: Names, *, now: float, at_least: float) -> float:
-        """Note a failure, and tell in how many seconds the next try is."""
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        wait: float = min(FIRST_SECONDS * 2 ** (failures - 1), LIMIT_SECONDS)
-        wait *= random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load
-        wait = max(wait, at_least)
-        heapq.heappush(self._waiting, (now + wait, key))
-        return wait
+        """Note a failure, and tell in how many seconds the next try is.
+
+        A try ahead of its time, because something changed, does not make the wait longer: else a
+        busy watch would push a pod to the limit within a second.
+        """
+        known = self._plans.get(key, _Plan(0, now))
+        if now < known.at:
+            plan = known._replace(at=max(known.at, now + at_least))
+        else:
+            wait: float = min(FIRST_SECONDS * 2**known.failures, LIMIT_SECONDS)
+            wait *= random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load
+            plan = _Plan(known.failures + 1, now + max(wait, at_least))
+        if plan != known:
+            self._plans[key] = plan
+            heapq.heappush(self._waiting, (plan.at, key))
+        return plan.at - now
 
     def pop_due(self, now: float) -> Names | None:
         """Hand out a pod whose wait is over, or None."""
-        if not self._waiting or self._waiting[0][0] > now:
-            return None
-        return heapq.heappop(self._waiting)[1]
+        while self._waiting and self._waiting[0][0] <= now:
+            at, key = heapq.heappop(self._waiting)
+            plan = self._plans.get(key)
+            if plan is not None and plan.at == at:
+                return key
+        return None
 
     def next_at(self) -> float:
         """Tell when the next wait is over; infinite where nothing waits."""
@@ -39,4 +57,4 @@ class Retries:
 
     def forget(self, key: Names) -> None:
         """Begin anew with a pod, should it ever fail again."""
-        self._failures.pop(key, None)
+        self._plans.pop(key, None)

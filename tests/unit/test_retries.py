@@ -7,7 +7,7 @@ ONE, OTHER = ("default", "one"), ("default", "other")
 
 def test_waits_double_up_to_the_limit() -> None:
     retries = Retries()
-    waits = [retries.failed(ONE, now=0, at_least=0) for _ in range(12)]
+    waits = [retries.failed(ONE, now=hour, at_least=0) for hour in range(0, 12 * 3600, 3600)]
     limits = [min(FIRST_SECONDS * 2**number, LIMIT_SECONDS) for number in range(12)]
     assert all(limit / 2 <= wait <= limit for limit, wait in zip(limits, waits, strict=True))
 
@@ -28,8 +28,32 @@ def test_pods_come_up_in_the_order_in_which_their_waits_end() -> None:
 
 def test_a_pod_that_is_forgotten_begins_anew() -> None:
     retries = Retries()
-    for _ in range(8):
-        retries.failed(ONE, now=0, at_least=0)
+    for hour in range(0, 8 * 3600, 3600):
+        retries.failed(ONE, now=hour, at_least=0)
     retries.forget(ONE)
     retries.forget(OTHER)
-    assert retries.failed(ONE, now=0, at_least=0) <= FIRST_SECONDS
+    assert retries.failed(ONE, now=8 * 3600, at_least=0) <= FIRST_SECONDS
+
+
+def test_a_try_ahead_of_its_time_changes_nothing_when_it_fails() -> None:
+    retries = Retries()
+    first = retries.failed(ONE, now=100, at_least=8)
+    waits = [retries.failed(ONE, now=100 + ahead, at_least=0) for ahead in range(8)]
+    assert waits == [first - ahead for ahead in range(8)]
+    assert [retries.pop_due(108), retries.pop_due(1_000)] == [ONE, None]
+    assert retries.failed(ONE, now=108, at_least=0) <= 2 * FIRST_SECONDS
+
+
+def test_a_try_ahead_of_its_time_can_be_told_to_wait_longer() -> None:
+    retries = Retries()
+    retries.failed(ONE, now=100, at_least=8)
+    assert retries.failed(ONE, now=104, at_least=9) == 9
+    assert [retries.pop_due(112), retries.pop_due(113), retries.pop_due(999)] == [None, ONE, None]
+
+
+def test_a_pod_that_is_forgotten_is_not_tried() -> None:
+    retries = Retries()
+    retries.failed(ONE, now=100, at_least=8)
+    retries.forget(ONE)
+    assert retries.pop_due(1_000) is None
+    assert retries.next_at() == float("inf")
