@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from controlplane.kubevirt import install
 from controlplane.launcher import ControlPlane
 from demo.command import Command
 from tests.e2e import vms
+from tests.e2e.others import other_webhook
 from tests.e2e.vms import FEDORA
 from tests.e2e.world import Object, World, gates
 
@@ -291,73 +292,46 @@ def test_a_vm_that_says_what_cannot_be_followed_is_refused_where_it_is_written(
 # --- other webhooks ----------------------------------------------------------------------------
 
 
-def policy(name: str, late: str) -> list[Object]:
-    """Make a policy of others that does this to pods which carry the finalizer already.
+def touched(pod: Object, label: str) -> bool:
+    """Tell whether another's webhook has to do with a pod, and has not had it yet."""
+    return bool(pod["metadata"].get("labels", {}).get(label) == "yes")
 
-    A policy that does nothing at first is not called again, so it writes a label first.
-    """
-    api = "admissionregistration.k8s.io/v1"
-    rule = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["pods"],
-    }
-    early = f'[JSONPatch{{op: "add", path: "/metadata/labels/{name}", value: "early"}}]'
-    patch = f"has(object.metadata.finalizers) ? {late} : {early}"
-    asked = f"has(object.metadata.labels) && '{name}' in object.metadata.labels"
-    spec = {
-        "failurePolicy": "Fail",
-        "reinvocationPolicy": "IfNeeded",
-        "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": [{"name": "asked", "expression": asked}],
-        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],
-    }
-    return [
-        {
-            "apiVersion": api,
-            "kind": "MutatingAdmissionPolicy",
-            "metadata": {"name": name},
-            "spec": spec,
-        },
-        {
-            "apiVersion": api,
-            "kind": "MutatingAdmissionPolicyBinding",
-            "metadata": {"name": name},
-            "spec": {"policyName": name},
-        },
-    ]
+
+def seen_late(world: World, pod: Object, label: str) -> Object:
+    """Create the pod in a dry run, until the other webhook has been called for it."""
+
+    def late() -> Object:
+        shown = created(world, pod)
+        return shown if shown["metadata"]["labels"][label] == "late" else {}
+
+    return world.eventually(late)
 
 
 def test_called_again_it_changes_nothing_more_and_refuses_nothing(machines: World) -> None:
+    def touches(pod: Object) -> Sequence[Object]:
+        late = {"op": "add", "path": "/metadata/labels/touches", "value": "late"}
+        return [late] if touched(pod, "touches") else []
+
     pod = launcher(machines, {RECORD: "node-2"})
     pod["metadata"]["labels"]["touches"] = "yes"
-    late = '[JSONPatch{op: "add", path: "/metadata/labels/touches", value: "late"}]'
-    machines.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(policy("touches", late)))
-
-    def touched() -> Object:
-        shown = created(machines, pod)
-        return shown if shown["metadata"]["labels"]["touches"] == "late" else {}
-
-    shown = machines.eventually(touched)
+    with other_webhook(machines.plane, "z-touches", touches):
+        shown = seen_late(machines, pod, "touches")
     assert (finalizers(shown), pins(shown)) == ([FINALIZER], pinned_to("node-2"))
 
 
 def test_what_others_strip_is_put_back(machines: World) -> None:
+    def strips(pod: Object) -> Sequence[Object]:
+        late = [
+            {"op": "add", "path": "/metadata/labels/strips", "value": "late"},
+            {"op": "remove", "path": "/metadata/finalizers"},
+            {"op": "remove", "path": "/spec/affinity"},
+        ]
+        return late if touched(pod, "strips") else []
+
     pod = launcher(machines, {RECORD: "node-2"})
     pod["metadata"]["labels"]["strips"] = "yes"
-    late = (
-        '[JSONPatch{op: "add", path: "/metadata/labels/strips", value: "late"},'
-        ' JSONPatch{op: "remove", path: "/metadata/finalizers"},'
-        ' JSONPatch{op: "remove", path: "/spec/affinity"}]'
-    )
-    machines.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(policy("strips", late)))
-
-    def stripped() -> Object:
-        shown = created(machines, pod)
-        return shown if shown["metadata"]["labels"]["strips"] == "late" else {}
-
-    shown = machines.eventually(stripped)
+    with other_webhook(machines.plane, "z-strips", strips):
+        shown = seen_late(machines, pod, "strips")
     assert (finalizers(shown), pins(shown)) == ([FINALIZER], pinned_to("node-2"))
 
 
