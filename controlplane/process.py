@@ -20,6 +20,10 @@ READY_TIMEOUT = 60.0
 _POLL = 0.03  # seconds
 _TAIL_BYTES = 8192
 _TAIL_LINES = 8
+_NO_INOTIFY = (
+    "Linux gives this user no more inotify instances, and other programs have them; end some, or "
+    "allow more: sudo sysctl fs.inotify.max_user_instances=1024"
+)
 _FOREIGN = ("ETCD_", "KWOK_", "KUBECONFIG", "KUBERNETES_")
 # Waits until its parent has told the reaper about it, so that no kill of the parent can come
 # between; if the parent dies first, `read` fails and nothing is started.
@@ -100,6 +104,7 @@ class Process:
         raise kind(
             f"{self.name} ended by itself with exit code {self._started().returncode}; "
             f"last lines of {self.log}:\n{said}"
+            + (f"\n{_NO_INOTIFY}" if "inotify" in _end(self.log) else "")
         )
 
     def terminate(self) -> None:
@@ -147,14 +152,18 @@ class Process:
 
 def tail(log: Path) -> str:
     """Give the last lines of a log."""
+    lines = _end(log).splitlines()
+    return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]) or "  (empty)"
+
+
+def _end(log: Path) -> str:
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
+            return file.read().decode(errors="replace")
     except OSError as error:
-        return f"  (cannot be read: {error})"
-    return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]) or "  (empty)"
+        return f"(cannot be read: {error})"
 
 
 def child_environment(given: Mapping[str, str]) -> dict[str, str]:

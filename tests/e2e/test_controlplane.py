@@ -11,13 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
 from controlplane import ControlPlane, ControlPlaneError, components
+from controlplane.guard import Guard
 from controlplane.launcher import KEPT_LOGS
+from controlplane.process import Process
 
 PROJECT = Path(__file__).resolve().parents[2]
 POD = """
@@ -276,6 +279,24 @@ def test_the_command_ends_cleanly(number: signal.Signals) -> None:
     assert command.returncode == 0, said
     assert not kubeconfig.parent.exists()
     assert alive([child.pid for child in children]) == []
+
+
+def test_a_component_that_finds_no_inotify_instance_says_what_to_do(tmp_path: Path) -> None:
+    script = "echo 'panic: Failed to create an inotify watcher'; seq 20; exit 2"
+    with closing(Guard()) as guard:
+        dying = Process(
+            "virt-api",
+            ["/bin/sh", "-c", script],
+            log=tmp_path / "virt-api.log",
+            guard=guard,
+            is_ready=lambda: False,
+        )
+        dying.start()
+        with pytest.raises(ControlPlaneError) as caught:
+            dying.wait_ready()
+    first, *_, last = str(caught.value).splitlines()
+    assert first.startswith("virt-api ended by itself with exit code 2; last lines of ")
+    assert last.endswith("allow more: sudo sysctl fs.inotify.max_user_instances=1024")
 
 
 def test_a_taken_port_is_one_clear_line() -> None:
