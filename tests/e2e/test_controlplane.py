@@ -21,6 +21,7 @@ from controlplane import ControlPlane, ControlPlaneError, components
 from controlplane.guard import Guard
 from controlplane.launcher import KEPT_LOGS
 from controlplane.process import Process
+from controlplane.versions import NEWEST, VARIABLE
 
 PROJECT = Path(__file__).resolve().parents[2]
 POD = """
@@ -98,7 +99,7 @@ def test_a_pod_runs_under_either_profile(cluster: ControlPlane, scheduler: str) 
 
 def test_it_is_the_version_that_is_asked_for(cluster: ControlPlane) -> None:
     version = json.loads(cluster.kubectl("get", "--raw", "/version"))
-    assert version["gitVersion"] == "v1.36.3"
+    assert version["gitVersion"] == f"v{os.environ.get(VARIABLE, NEWEST)}"
 
 
 def test_a_user_without_rights_is_refused(cluster: ControlPlane) -> None:
