@@ -436,6 +436,7 @@ def deployed(template: Object) -> Object:
     whole = deployment()
     whole["spec"] |= {
         "replicas": 0,
+        "paused": True,  # else its ReplicaSet is asked about too, whenever its controller makes it
         "selector": {"matchLabels": {"app": "x"}},
         "template": template,
     }
