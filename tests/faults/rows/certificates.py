@@ -26,6 +26,13 @@ def fingerprint(scene: Scene) -> str:
         return ""
 
 
+def replaced(scene: Scene, before: str, seconds: float = installed.REPAIR) -> float:
+    """Wait until the Secret holds another pair, a usable one, and tell how many seconds it took."""
+    return scene.eventually(
+        lambda: usable(scene.arena.installed) and fingerprint(scene) != before, seconds
+    )
+
+
 def spoilt(scene: Scene) -> None:
     """Delete the leaf, give it another's key, and make it no PEM."""
     made = scene.arena.installed
@@ -33,10 +40,7 @@ def spoilt(scene: Scene) -> None:
     for spoil in spoilers[:1] if scene.short else spoilers:
         before = fingerprint(scene)
         spoil(made)
-        seconds = scene.eventually(
-            lambda before=before: usable(made) and fingerprint(scene) != before,  # type: ignore[misc]
-            installed.REPAIR,
-        )
+        seconds = replaced(scene, before)
         scene.check(f"seconds until it was right: {spoil.__name__}", seconds, installed.REPAIR)
         scene.go_on(5, 3)
     by_certificates(scene)
@@ -63,9 +67,7 @@ def lost_ca(scene: Scene) -> None:
     )
     scene.check("seconds until there was another", seconds, installed.REPAIR)
     if not scene.short:  # else the next row would meet a CA that may sign nothing yet
-        seconds = scene.eventually(
-            lambda: fingerprint(scene) not in {"", leaf}, OVERLAP + installed.REPAIR
-        )
+        seconds = replaced(scene, leaf, OVERLAP + installed.REPAIR)
         scene.check("seconds until it had signed", seconds, OVERLAP + installed.REPAIR)
     scene.go_on(20, 5)
     by_certificates(scene)
@@ -76,10 +78,7 @@ def renewed(scene: Scene) -> None:
     for _ in range(2 if scene.short else 10):
         before = fingerprint(scene)
         delete(scene.arena.installed)
-        seconds = scene.eventually(
-            lambda before=before: fingerprint(scene) not in {"", before},  # type: ignore[misc]
-            installed.REPAIR,
-        )
+        seconds = replaced(scene, before)
         scene.check("seconds until there was another", seconds, installed.REPAIR)
         scene.go_on(5, 2)
     by_certificates(scene)
