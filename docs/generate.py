@@ -23,6 +23,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from docs import error_cases
 from docs import rights as manifests
+from tests.e2e.needs import NEEDS
 from tests.faults.broken import BREAKS
 from tests.faults.table import FAULTS
 from tests.unit.delay_values import DELAYS, INSTANTS, Refusal, Row
@@ -240,6 +241,12 @@ def rights() -> str:
     return "\n\n".join(f"### {title}\n\n{_table(head, rows)}" for title, rows in manifests.roles())
 
 
+def needs() -> str:
+    """Make the table of what goes wrong without each right, from the tests that take it away."""
+    rows = [(f"`{name}`", need.without) for name, need in NEEDS.items()]
+    return _table(("right", "without it"), rows)
+
+
 # --- pages -------------------------------------------------------------------------------------
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
@@ -250,7 +257,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
         "reference/metrics.md": {"metrics": metrics},
         "reference/errors.md": {"errors": errors},
         "explanation/failure-modes.md": {"faults": faults, "breaks": breaks},
-        "reference/rights.md": {"rights": rights},
+        "reference/rights.md": {"rights": rights, "needs": needs},
     }
 )
 

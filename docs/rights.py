@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -19,6 +20,35 @@ _ROLES = {"ClusterRole": "in the whole cluster", "Role": "in its own namespace"}
 _RULE = "  - apiGroups:"
 
 Row = tuple[str, str, str, str]
+Role = Mapping[str, Any]
+
+
+class Right(NamedTuple):
+    """One verb on one resource, as one role gives it.
+
+    `name` is empty where it is for objects of all names; `group` is for the core group.
+    """
+
+    kind: str
+    role: str
+    group: str
+    resource: str
+    verb: str
+    name: str
+
+    def __str__(self) -> str:
+        """Say it in a few words: who has it, and what it allows."""
+        who = self.role.removeprefix("holdfast-").removesuffix("-kubevirt")
+        return f"{who}: {self.verb} {self.resource} {self.name}".rstrip()
+
+
+def rights() -> Iterator[Right]:
+    """Give each right that the manifests give, verb by verb."""
+    for _, _, role in _found():
+        for rule in role["rules"]:
+            parts = ("apiGroups", "resources", "verbs")
+            for each in product(*(rule[part] for part in parts), rule.get("resourceNames", [""])):
+                yield Right(role["kind"], role["metadata"]["name"], *each)
 
 
 def roles() -> Iterator[tuple[str, Sequence[Row]]]:
@@ -26,17 +56,12 @@ def roles() -> Iterator[tuple[str, Sequence[Row]]]:
 
     Raises LookupError where a rule has no reason.
     """
-    for file in FILES:
-        text = (MANIFESTS / file).read_text(encoding="utf-8")
-        for document in text.split("\n---\n"):
-            role = yaml.safe_load(document)
-            if role["kind"] not in _ROLES:
-                continue
-            why = reasons(document)
-            if len(why) != len(role["rules"]) or not all(why):
-                raise LookupError(f"manifests/{file}: write a comment above each rule of a role")
-            title = f"{role['kind']} {role['metadata']['name']}, {_ROLES[role['kind']]}"
-            yield title, [_row(*pair) for pair in zip(role["rules"], why, strict=True)]
+    for file, document, role in _found():
+        why = reasons(document)
+        if len(why) != len(role["rules"]) or not all(why):
+            raise LookupError(f"manifests/{file}: write a comment above each rule of a role")
+        title = f"{role['kind']} {role['metadata']['name']}, {_ROLES[role['kind']]}"
+        yield title, [_row(*pair) for pair in zip(role["rules"], why, strict=True)]
 
 
 def reasons(document: str) -> list[str]:
@@ -49,6 +74,16 @@ def reasons(document: str) -> list[str]:
             found.append(" ".join(comment))
             comment = []
     return found
+
+
+def _found() -> Iterator[tuple[str, str, Role]]:
+    """Give each role of the manifests: its file, its text, and what that says."""
+    for file in FILES:
+        text = (MANIFESTS / file).read_text(encoding="utf-8")
+        for document in text.split("\n---\n"):
+            read = yaml.safe_load(document)
+            if read["kind"] in _ROLES:
+                yield file, document, read
 
 
 def _row(rule: Mapping[str, Any], reason: str) -> Row:

@@ -51,12 +51,12 @@ def delete(installed: Installed) -> None:
 
 def mismatch(installed: Installed) -> None:
     """Put another key beside the certificate."""
-    _edit(installed, "tls.key", secret(installed, CA)["tls.key"])
+    _edit(installed, LEAF, "tls.key", secret(installed, CA)["tls.key"])
 
 
-def corrupt(installed: Installed) -> None:
-    """Put something else in the certificate's place."""
-    _edit(installed, "tls.crt", base64.b64encode(b"no PEM").decode())
+def corrupt(installed: Installed, name: str = LEAF) -> None:
+    """Put something else in a certificate's place."""
+    _edit(installed, name, "tls.crt", base64.b64encode(b"no PEM").decode())
 
 
 def shown(address: str) -> str:
@@ -70,6 +70,6 @@ def shown(address: str) -> str:
         return authority.read_der(tls.getpeercert(binary_form=True) or b"").fingerprint
 
 
-def _edit(installed: Installed, key: str, value: str) -> None:
+def _edit(installed: Installed, name: str, key: str, value: str) -> None:
     patch = json.dumps({"data": {key: value}})
-    installed.kubectl("patch", "secret", LEAF, "--type=merge", "-p", patch)
+    installed.kubectl("patch", "secret", name, "--type=merge", "-p", patch)

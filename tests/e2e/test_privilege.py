@@ -23,22 +23,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from demo.command import Command
-from tests.e2e import vms
+from tests.e2e import machines
 from tests.e2e.accounts import NAMESPACE, kubevirt_rights, token_kubeconfig
 from tests.e2e.actors import Actor, refusal
 from tests.e2e.installed import Installation, installation, own_address, port
+from tests.e2e.machines import KUBEVIRT, RECORD, create_as_kubevirt
 from tests.e2e.test_status_page import free_port
 from tests.e2e.world import Object, World, gates, pod
 from tests.unit.builders import make_review
 
 pytestmark = pytest.mark.xdist_group("privilege")
 
-KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
 WEBHOOK = f"system:serviceaccount:{NAMESPACE}:holdfast-webhook"
-RECORD = "holdfast.dev/sticky-node"
 CONFINED_TO = "scheduler.alpha.kubernetes.io/node-selector"
 ZONE, ROLE = "topology.kubernetes.io/zone", "kubernetes.io/role"
 HERE, THERE = "node-1", "node-2"
@@ -102,12 +100,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("privilege")
     with installation(folder, "--enable-admission-plugins=PodNodeSelector") as made:
         plane = made.plane
-        for kind in ("virtualmachines", "virtualmachineinstances"):
-            plane.api.create(vms.DEFINITIONS, vms.definition(f"{kind}.kubevirt.io"))
+        machines.define(plane, "virtualmachines", "virtualmachineinstances")
         for process in ("controller", "webhook"):
             plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
-        admin = ("--clusterrole=cluster-admin", f"--user={KUBEVIRT}")
-        plane.kubectl("create", "clusterrolebinding", "kubevirt", *admin)
         plane.kubectl("label", "node", HERE, f"{ZONE}=a")
         plane.kubectl("label", "node", THERE, f"{ZONE}=b", f"{ROLE}=edge")
         token = token_kubeconfig(plane, folder / "webhook.kubeconfig", "holdfast-webhook")
@@ -121,26 +116,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 def sticky_vm(world: World, node: str) -> Object:
     """Make a VM whose record names a node, and its VMI; return the launcher pod for it."""
-    vm = vms.vm("vm", {RECORD: node, "holdfast.dev/sticky": "true"}, run_strategy="Halted")
-    (made,) = world.apply(vm)
-    vmi = vms.vmi("vm")
-    vmi["metadata"]["ownerReferences"] = [owned_by(made)]
-    (instance,) = world.apply(vmi)
-    launcher = pod("virt-launcher-vm")
-    launcher["metadata"]["ownerReferences"] = [owned_by(instance)]
-    launcher["metadata"]["labels"] = {"kubevirt.io": "virt-launcher"}
-    return launcher
-
-
-def owned_by(owner: Object) -> Object:
-    metadata = owner["metadata"]
-    named = {"kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
-    return {"apiVersion": owner["apiVersion"], **named, "controller": True}
-
-
-def create_as_kubevirt(world: World, launcher: Object) -> Object:
-    arguments = ("create", "-o", "json", f"--as={KUBEVIRT}", "-f", "-")
-    return dict(json.loads(world.kubectl(*arguments, stdin=yaml.safe_dump(launcher))))
+    _, instance = machines.make(world, "vm", record=node)
+    return machines.launcher(instance)
 
 
 def refused_by_scheduler(world: World, name: str) -> bool:

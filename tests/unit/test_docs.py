@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from docs import error_cases, generate, rights
+from tests.e2e.needs import NEEDS
 from tests.unit.builders import make_pipeline
 from tests.unit.delay_values import DELAYS, INSTANTS, Row
 from webhook import config, events, guard, plugins, values
@@ -290,3 +291,18 @@ def test_a_rule_without_its_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(rights, "MANIFESTS", tmp_path / "manifests")
     with pytest.raises(LookupError, match=r"rbac/controller\.yaml: write a comment"):
         list(rights.roles())
+
+
+def test_every_right_of_the_manifests_is_missed_by_a_test_of_its_own() -> None:
+    given = sorted(map(str, rights.rights()))
+    assert sorted(NEEDS) == given
+    assert len(set(given)) == len(given)
+
+
+def test_what_a_right_is_called() -> None:
+    secret = rights.Right("Role", "holdfast-controller", "", "secrets", "get", "holdfast-ca")
+    nodes = rights.Right("ClusterRole", "holdfast-controller-kubevirt", "", "nodes", "get", "")
+    assert [str(secret), str(nodes)] == [
+        "controller: get secrets holdfast-ca",
+        "controller: get nodes",
+    ]

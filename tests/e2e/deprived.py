@@ -1,0 +1,184 @@
+"""Holdfast in a cluster, as its own accounts, and single rights taken from them while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from demo.command import Command
+from docs.rights import Right, rights
+from tests.e2e import hasty, machines
+from tests.e2e.accounts import NAMESPACE, kubevirt_rights, token_kubeconfig
+from tests.e2e.actors import Actor, refusal
+from tests.e2e.asked import FORBIDDEN, GRANTED, Log, Request
+from tests.e2e.installed import Installation, installation
+from tests.e2e.world import World
+from tests.faults.proxy import Proxy
+
+ADMIN = "jane"
+"""Who is admin of the namespace of the tests' pods."""
+LAG = 2.0
+"""Seconds in which a request may still be refused after its right was given back."""
+KINDS = ("virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations")
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+@dataclass
+class Stage:
+    """The installation, and which rights are missing in it."""
+
+    installed: Installation
+    proxy: Proxy
+    """Between the controller and the API server."""
+    log: Log
+    rights: frozenset[Right] = frozenset(rights())
+    missing: set[Right] = field(default_factory=set)
+    times: list[tuple[Right, float, float]] = field(default_factory=list)
+    """Which right was missing, from when to when, in seconds since 1970."""
+    afterwards: ExitStack = field(default_factory=ExitStack)
+    """What is to be done at the end of a test."""
+
+    @property
+    def world(self) -> World:
+        """The namespace of the tests' pods and VMs."""
+        return self.installed.world
+
+    @property
+    def controller(self) -> Command:
+        """The controller."""
+        return self.installed.controllers[0]
+
+    @property
+    def admin(self) -> Actor:
+        """Act as the admin of that namespace."""
+        return Actor(self.world, self.installed.plane.kubeconfig_for(ADMIN))
+
+    @contextmanager
+    def without(self, *taken: Right) -> Iterator[None]:
+        """Take rights away, and give them back."""
+        with ExitStack() as stack:
+            for right in taken:
+                stack.enter_context(self._without(right))
+            yield
+
+    @contextmanager
+    def _without(self, right: Right) -> Iterator[None]:
+        began = time.time()
+        self.missing.add(right)
+        try:
+            self._write(right)
+            self.world.eventually(lambda: not self.allowed(right))
+            yield
+        finally:
+            self.missing.remove(right)
+            self._write(right)
+            self.world.eventually(lambda: self.allowed(right))
+            self.times.append((right, began, time.time() + LAG))
+
+    def _write(self, one: Right) -> None:
+        """Write a role: a rule for each right that is not missing."""
+        kept = [each for each in self.rights - self.missing if each[:2] == one[:2]]
+        where = f"/namespaces/{NAMESPACE}" if one.kind == "Role" else ""
+        path = f"{_RBAC}{where}/{one.kind.lower()}s/{one.role}"
+        self.installed.plane.api.patch(path, {"rules": [_rule(each) for each in kept]})
+
+    def allowed(self, right: Right) -> bool:
+        """Ask the API server whether who has a right by the manifests has it now."""
+        user = f"system:serviceaccount:{NAMESPACE}:holdfast-{holder(right)}"
+        place = NAMESPACE if right.kind == "Role" else ""
+        if holder(right) == "releaser":
+            user, place = ADMIN, self.world.namespace
+        about = {"verb": right.verb, "group": right.group, "resource": right.resource}
+        about |= {"name": right.name, "namespace": place}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes": about},
+        }
+        answer = self.installed.plane.api.create(_REVIEWS, review)
+        return bool(answer and answer["status"].get("allowed"))
+
+    # --- what was asked ------------------------------------------------------------------------
+
+    def asked(self, counts: Callable[[Request], bool]) -> Callable[[], bool]:
+        """Give what tells whether, from now on, there was a request that counts."""
+        began = time.time()
+        return lambda: any(one.at >= began and counts(one) for one in self.log.requests())
+
+    def refused(self, right: Right, *, by: str = "") -> Callable[[], bool]:
+        """Give what tells whether, from now on, a request was refused for want of a right.
+
+        `by` is a part of its URI, where several ask.
+        """
+        return self.asked(
+            lambda one: _uses(one, right) and one.status == FORBIDDEN and by in one.uri
+        )
+
+    def answered(self, right: Right) -> Callable[[], bool]:
+        """Give what tells whether, from now on, a request was granted by a right.
+
+        No request is for the verb that the guard asks for: it is needed for a pod's patch.
+        """
+        if right.verb == "release":
+            right = right._replace(group="", resource="pods", verb="patch")
+        return self.asked(lambda one: _uses(one, right) and one.status in GRANTED)
+
+    def await_refusal(self, right: Right, *, by: str = "") -> None:
+        """Wait until yet another request is refused for want of a right."""
+        self.world.eventually(self.refused(right, by=by))
+
+    def unexplained(self) -> list[Request]:
+        """Give the requests that were refused though nothing that they need was missing."""
+        refused = [one for one in self.log.requests() if one.status == FORBIDDEN]
+        return [one for one in refused if not any(_explains(one, *each) for each in self.times)]
+
+
+def holder(right: Right) -> str:
+    """Name who has a right: `controller`, `webhook` or `releaser`."""
+    return str(right).partition(":")[0]
+
+
+def _uses(one: Request, right: Right) -> bool:
+    needs = (right.group, right.resource, right.verb)
+    return one.account == holder(right) and needs in one.needed and right.name in {"", one.name}
+
+
+def _explains(one: Request, right: Right, began: float, ended: float) -> bool:
+    return _uses(one, right) and began <= one.at <= ended
+
+
+def _rule(right: Right) -> dict[str, list[str]]:
+    rule = {"apiGroups": [right.group], "resources": [right.resource], "verbs": [right.verb]}
+    return rule | ({"resourceNames": [right.name]} if right.name else {})
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Stage]:
+    """Install Holdfast with the rights that it has beside KubeVirt, and run it by them alone."""
+    with installation(folder) as made, Proxy(made.plane) as proxy:
+        plane = made.plane
+        machines.define(plane, *KINDS)
+        for process in ("controller", "webhook"):
+            plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
+        made.world.kubectl("create", "rolebinding", ADMIN, f"--user={ADMIN}", "--clusterrole=admin")
+        made.world.eventually(lambda: not refusal(made.world.kubectl, "get", "vm,vmi,vmim"))
+        by_token = ("holdfast-controller", proxy.url), ("holdfast-webhook", "")
+        files = [
+            token_kubeconfig(plane, folder / f"{account}.token", account, url)
+            for account, url in by_token
+        ]
+        names = {f"system:serviceaccount:{NAMESPACE}:{account}": account for account, _ in by_token}
+        known = {user: name.removeprefix("holdfast-") for user, name in names.items()}
+        log = Log(plane.audit_log, known | {ADMIN: "releaser"})
+        made.stack.callback(log.close)
+        stage = Stage(made, proxy, log)
+        made.world.eventually(lambda: all(map(stage.allowed, stage.rights)))
+        made.module, made.kubeconfig = hasty.__name__, files[0]
+        made.replica("--kubeconfig", str(files[1]))
+        made.controller()
+        made.ready()
+        yield stage
