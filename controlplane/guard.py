@@ -38,7 +38,11 @@ class Guard:
 
     def restores(self, setting: Path) -> None:
         """Have the file of the kernel's say again what it says now, when we are gone."""
-        self._tell(f"write {setting} {setting.read_text().strip()}\n")
+        self.writes(setting, setting.read_text().strip())
+
+    def writes(self, setting: Path, value: str) -> None:
+        """Have this written into the file of the kernel's when we are gone."""
+        self._tell(f"write {setting} {value}\n")
 
     def close(self) -> None:
         """Let the reaper do its work now, and wait for it."""

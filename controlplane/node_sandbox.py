@@ -42,6 +42,8 @@ KERNEL_SETTINGS = (
     "vm/panic_on_oom",
 )
 """What a kubelet sets for the whole machine, and what it needs more of."""
+CONTROLLERS = frozenset({"cpu", "cpuset", "hugetlb", "memory", "pids"})
+"""Of control groups of version 2: what a kubelet asks for, where the machine has it."""
 _INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
 _INOTIFY_INSTANCES = 1024  # a kubelet and its kin take dozens; Debian allows 128 a user
 
@@ -110,7 +112,7 @@ def _run(command: Sequence[str], guard: Guard) -> int:
         _INOTIFY.write_text(str(_INOTIFY_INSTANCES))
     (directory / "tmp").mkdir(parents=True, mode=0o700)
     directory.chmod(0o755)  # containers of other users go through it
-    _make_cgroup(directory.name)
+    _make_cgroup(directory.name, guard)
     child = subprocess.Popen(
         ["unshare", *_NEW, sys.executable, "-I", node_init.__file__, *command],
         env={**os.environ, _VARIABLE: str(directory), "TMPDIR": str(directory / "tmp")},
@@ -124,15 +126,38 @@ def _run(command: Sequence[str], guard: Guard) -> int:
         raise
 
 
-def _make_cgroup(name: str) -> None:
+def _make_cgroup(name: str, guard: Guard) -> None:
     """Make the control group in each hierarchy that the machine has, of either version."""
     if (_CGROUPS / "cgroup.controllers").exists():
+        enable_controllers(_CGROUPS, guard)
         (_CGROUPS / name).mkdir()
         return
     for hierarchy in _CGROUPS.iterdir():
         if (hierarchy / "cgroup.procs").exists() and not hierarchy.is_symlink():
             (hierarchy / name).mkdir()
             _inherit_cpus(hierarchy, name)
+
+
+def enable_controllers(root: Path, guard: Guard) -> None:
+    """Have the groups below a root of version 2 count and limit all that a kubelet asks for.
+
+    It takes no group that lacks a controller which the machine has, and systemd enables fewer.
+    Raises ControlPlaneError where they cannot be enabled.
+    """
+    there = set((root / "cgroup.controllers").read_text().split())
+    enabling = root / "cgroup.subtree_control"
+    lacking = sorted(there & CONTROLLERS - set(enabling.read_text().split()))
+    if not lacking:
+        return
+    guard.writes(enabling, " ".join(f"-{one}" for one in lacking))
+    try:
+        enabling.write_text(" ".join(f"+{one}" for one in lacking))
+    except OSError as error:
+        raise ControlPlaneError(
+            f"a real node needs the controllers {', '.join(lacking)} for its control group, and "
+            f"{enabling} takes none ({os.strerror(error.errno or 0)}); run this on a machine or VM "
+            "of its own, not in a container"
+        ) from error
 
 
 def _inherit_cpus(hierarchy: Path, name: str) -> None:

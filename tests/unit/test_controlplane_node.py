@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import tarfile
 import tomllib
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 import yaml
@@ -115,6 +116,46 @@ def test_a_control_group_goes_from_every_hierarchy_with_all_below_it(tmp_path: P
         "memory",
         "memory/others",
     ]
+
+
+def version_2(root: Path, enabled: str) -> Path:
+    """Make a root of control groups as Linux shows it, and give where controllers are enabled."""
+    (root / "cgroup.controllers").write_text("cpuset cpu io memory hugetlb pids rdma misc\n")
+    enabling = root / "cgroup.subtree_control"
+    enabling.write_text(enabled)
+    return enabling
+
+
+def test_the_node_has_every_controller_that_its_kubelet_asks_for(tmp_path: Path) -> None:
+    enabling = version_2(tmp_path, "cpu io memory pids\n")
+    guard = Guard()
+    node_sandbox.enable_controllers(tmp_path, guard)
+    assert enabling.read_text() == "+cpuset +hugetlb"
+    guard.close()
+    assert enabling.read_text() == "-cpuset -hugetlb"
+
+
+def test_controllers_that_are_enabled_are_left_alone(tmp_path: Path) -> None:
+    enabling = version_2(tmp_path, "cpuset cpu memory hugetlb pids\n")
+    guard = Guard()
+    node_sandbox.enable_controllers(tmp_path, guard)
+    guard.close()
+    assert enabling.read_text() == "cpuset cpu memory hugetlb pids\n"
+
+
+class Busy(PosixPath):
+    """Files that take nothing, as those of a root of control groups with processes in it."""
+
+    def write_text(self, *_: object, **__: object) -> int:
+        raise OSError(errno.EBUSY, "busy")
+
+
+def test_a_container_without_control_groups_of_its_own_is_told_so(tmp_path: Path) -> None:
+    version_2(tmp_path, "")
+    guard = Guard()
+    with pytest.raises(ControlPlaneError, match=r"takes none \(.*busy\).* not in a container"):
+        node_sandbox.enable_controllers(Busy(tmp_path), guard)
+    guard.close()
 
 
 def test_a_setting_says_again_what_it_said(tmp_path: Path) -> None:
