@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,45 +38,161 @@ def test_promtool_refuses_what_is_wrong(rules: Path) -> None:
     assert promtool("check", "rules", str(rules)).returncode != 0
 
 
-FIRES = [
-    pytest.param("HoldfastPodsOverdue", {"holdfast_overdue_pods": "0x2 3x20"}, 3, id="overdue"),
-    pytest.param("HoldfastNoLeader", {"holdfast_leader": "1x2 0x20"}, 3, id="no leader"),
-    pytest.param("HoldfastNoLeader", {"up": "1x20"}, 0, id="no controller"),
-]
+Series = Mapping[str, str]
+"""What Prometheus sees of each series, a value a minute, as promtool has it written."""
+
+LEAF, CA = (f"holdfast_{one}_expiry_timestamp_seconds" for one in ("certificate", "ca"))
+UNCERTAIN, REGISTERED = "holdfast_clock_uncertainty_seconds", "holdfast_webhooks_registered"
+BACK = "holdfast_vm_pods_kept_back"
 
 
-@pytest.mark.parametrize(("alert", "series", "minute"), FIRES)
-def test_an_alert_fires_in_its_time_and_not_before(
-    rules: Path, tmp_path: Path, alert: str, series: dict[str, str], minute: int
-) -> None:
-    found = yaml.safe_load(rules.read_text())["groups"][0]["rules"]
-    (rule,) = (one for one in found if one["alert"] == alert)
-    waits = int(rule["for"].removesuffix("m"))
-    shown: dict[str, Any] = {"exp_labels": rule["labels"]}
-    shown["exp_annotations"] = {
-        key: text.replace("{{ $value }}", "3") for key, text in rule["annotations"].items()
+def reviews(outcome: str, values: str) -> Series:
+    return {f'holdfast_reviews_total{{path="mutate",outcome="{outcome}"}}': values}
+
+
+def late(in_time: int, all_of_them: int) -> Series:
+    """So many releases a minute are at most 5 s late, and all at most 15 s."""
+    counts = {"5.0": in_time, "15.0": all_of_them, "+Inf": all_of_them}
+    return {
+        f'holdfast_release_lateness_seconds_bucket{{le="{le}"}}': f"0+{count}x60"
+        for le, count in counts.items()
     }
-    expected: Sequence[tuple[int, list[Any]]] = (
-        (minute + waits - 1, []),
-        (minute + waits, [shown]),
-    )
-    tests = {
-        "rule_files": [str(rules)],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [
-                    {"series": name, "values": values} for name, values in series.items()
-                ],
-                "alert_rule_test": [
-                    {"eval_time": f"{at}m", "alertname": alert, "exp_alerts": alerts}
-                    for at, alerts in expected
-                ],
-            }
+
+
+def slow(point: str) -> Series:
+    """All calls at an extension point take between half a second and a second."""
+    metric = "holdfast_framework_extension_point_duration_seconds_bucket"
+    counts = {"0.5": 0, "1.0": 6, "+Inf": 6}
+    return {
+        f'{metric}{{le="{le}",extension_point="{point}"}}': f"0+{count}x60"
+        for le, count in counts.items()
+    }
+
+
+def ends(metric: str, days: int) -> Series:
+    """So many days, and five minutes, are left at the start; who has none yet says 0."""
+    left = f"{days * 86_400 + 300}x60"
+    return {f'{metric}{{pod="a"}}': left, f'{metric}{{pod="b"}}': "0x60"}
+
+
+def led(metric: str, leader: str, standby: str) -> Series:
+    """Two controllers have this metric, of which the first leads."""
+    return {
+        f'{metric}{{pod="a"}}': leader,
+        f'{metric}{{pod="b"}}': standby,
+        'holdfast_leader{pod="a"}': "1x60",
+        'holdfast_leader{pod="b"}': "0x60",
+    }
+
+
+FIRES = [
+    pytest.param("HoldfastPodsOverdue", {"holdfast_overdue_pods": "0x2 3x20"}, 3, "3", id="pods"),
+    pytest.param("HoldfastNoLeader", {"holdfast_leader": "1x2 0x20"}, 3, "", id="no leader"),
+    pytest.param("HoldfastNoLeader", {"up": "1x20"}, 0, "", id="no controller"),
+    pytest.param("HoldfastReleasesLate", late(0, 6), 1, "14.9s", id="all are late"),
+    pytest.param("HoldfastReleasesLate", late(40, 41), 1, "10.9s", id="one of 41 is late"),
+    pytest.param("HoldfastClockUnknown", led(UNCERTAIN, "0x2 2x20", "0x40"), 3, "", id="clock"),
+    pytest.param("HoldfastReviewsFail", reviews("failed", "0+1x30"), 1, "", id="failed"),
+    pytest.param("HoldfastReviewsFail", reviews("bad", "0+1x30"), 1, "", id="no reviews"),
+    pytest.param("HoldfastReviewsSlow", slow("mutate"), 1, "995ms", id="slow"),
+    pytest.param(
+        "HoldfastRefusalsSpike", reviews("refused", "0x60 0+30x40"), 62, "180", id="refusals"
+    ),
+    pytest.param("HoldfastCertificateExpires", ends(LEAF, 7), 6, "6d 23h 49m 0s", id="leaf"),
+    pytest.param("HoldfastAuthorityExpires", ends(CA, 30), 6, "29d 23h 49m 0s", id="CA"),
+    pytest.param(
+        "HoldfastWebhooksUnregistered", led(REGISTERED, "1x2 0x20", "1x40"), 3, "", id="webhooks"
+    ),
+    pytest.param("HoldfastVmsKeptBack", {BACK: "0x2 3x20"}, 3, "3", id="VMs"),
+]
+"""An alert, what is seen each minute, from which minute on that is wrong, and the value told."""
+
+HOUR = range(60)
+QUIET = [
+    pytest.param(
+        "HoldfastPodsOverdue", {"holdfast_overdue_pods": "0x2 3x1 0x2 3x1 0x60"}, HOUR, id="moments"
+    ),
+    pytest.param(
+        "HoldfastNoLeader",
+        {'holdfast_leader{pod="a"}': "1x2 0x60", 'holdfast_leader{pod="b"}': "0x3 1x60"},
+        HOUR,
+        id="the lead changes hands",
+    ),
+    pytest.param("HoldfastReleasesLate", late(199, 200), HOUR, id="one of 200 is late"),
+    pytest.param("HoldfastReleasesLate", late(0, 0), HOUR, id="no release"),
+    pytest.param("HoldfastClockUnknown", led(UNCERTAIN, "0.5x60", "2x60"), HOUR, id="standby's"),
+    pytest.param("HoldfastReviewsFail", reviews("refused", "0+9x60"), HOUR, id="refusals"),
+    pytest.param("HoldfastReviewsFail", reviews("failed", "0x5 1x60"), HOUR, id="a single one"),
+    pytest.param("HoldfastReviewsSlow", slow("release"), HOUR, id="slow at release"),
+    pytest.param("HoldfastRefusalsSpike", reviews("refused", "0+1x60"), HOUR, id="a few refusals"),
+    pytest.param(
+        "HoldfastRefusalsSpike",
+        reviews("refused", "0+30x1500"),
+        range(1450, 1500),
+        id="as many refusals as all day",
+    ),
+    pytest.param("HoldfastCertificateExpires", ends(LEAF, 8), HOUR, id="leaf"),
+    pytest.param("HoldfastAuthorityExpires", ends(CA, 31), HOUR, id="CA"),
+    pytest.param(
+        "HoldfastWebhooksUnregistered",
+        led(REGISTERED, "1x60", "0x60"),
+        HOUR,
+        id="standby knows not",
+    ),
+    pytest.param("HoldfastVmsKeptBack", {BACK: "0x2 3x4 0x2 3x4 0x60"}, HOUR, id="VMs for moments"),
+]
+"""An alert, what is seen each minute, and the minutes in which that is right."""
+
+
+def alerts(rules: Path) -> dict[str, Any]:
+    return {one["alert"]: one for one in yaml.safe_load(rules.read_text())["groups"][0]["rules"]}
+
+
+def check(
+    rules: Path, alert: str, series: Series, expected: Iterable[tuple[int, list[Any]]]
+) -> None:
+    """Have promtool play the series, and see what the alert does at these minutes."""
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [
+            {"eval_time": f"{at}m", "alertname": alert, "exp_alerts": shown}
+            for at, shown in expected
         ],
     }
-    path = tmp_path / "tests.yaml"
+    tests = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}
+    path = rules.with_name("tests.yaml")
     path.write_text(yaml.safe_dump(tests))
     done = promtool("test", "rules", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_seen_to_fire_and_to_be_quiet(rules: Path) -> None:
+    assert {row.values[0] for row in FIRES} == set(alerts(rules))
+    assert {row.values[0] for row in QUIET} == set(alerts(rules))
+
+
+@pytest.mark.parametrize(("alert", "series", "minute", "value"), FIRES)
+def test_an_alert_fires_in_its_time_and_not_before(
+    rules: Path, alert: str, series: Series, minute: int, value: str
+) -> None:
+    rule = alerts(rules)[alert]
+    waits = int(rule["for"].removesuffix("m"))
+    labels = dict(re.findall(r'(extension_point)="(\w+)"', " ".join(series)))
+
+    def told(text: str) -> str:
+        text = re.sub(r"{{ \$labels\.(\w+) }}", lambda found: labels[found[1]], text)
+        return re.sub(r"{{ \$value( \| \w+)? }}", value, text)
+
+    shown = {
+        "exp_labels": {**rule["labels"], **labels},
+        "exp_annotations": {key: told(text) for key, text in rule["annotations"].items()},
+    }
+    check(rules, alert, series, [(minute + waits - 1, []), (minute + waits, [shown])])
+
+
+@pytest.mark.parametrize(("alert", "series", "minutes"), QUIET)
+def test_an_alert_is_quiet_while_all_is_well(
+    rules: Path, alert: str, series: Series, minutes: range
+) -> None:
+    check(rules, alert, series, [(minute, []) for minute in minutes])
