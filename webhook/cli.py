@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
@@ -73,7 +72,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("holdfast"), prog_name="holdfast")
+@click.version_option(package_name="holdfast", prog_name="holdfast")
 def cli() -> None:
     """Hold pods back, keep VMs on their node, place workloads: beside the stock scheduler."""
 

@@ -25,6 +25,11 @@ class Holding(Profiles):
     ) -> None:
         super().__init__(profiles, timer=timer, observe=observe)
         self._allowed: set[tuple[str, str]] = set()
+        # isinstance of a protocol costs more than all the rest of a decision
+        self._holders = {
+            profile.name: [one for one in profile.plugins if isinstance(one, Holder)]
+            for profile in self.profiles.values()
+        }
 
     def due(self, pod: Pod) -> holds.Due:
         """Decide when a held pod is due, by the plugins of its profile that hold it.
@@ -33,12 +38,8 @@ class Holding(Profiles):
         """
         profile = self.profile_for(pod)
         gates = pod.gates
-        decisions = [
-            self._due(plugin, pod)
-            for plugin in (profile.plugins if profile else ())
-            # isinstance last: of a protocol, it costs more than all the rest of a decision
-            if getattr(plugin, "gate", None) in gates and isinstance(plugin, Holder)
-        ]
+        holders = self._holders[profile.name] if profile else ()
+        decisions = [self._due(plugin, pod) for plugin in holders if plugin.gate in gates]
         if not decisions:
             return _by_annotations(pod)
         return max(decisions, key=lambda decision: (decision.at_ms, decision.problem))

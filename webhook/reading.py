@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -57,32 +58,42 @@ class Time:
 
 
 def objects(api: Api, path: str, kind: type[T], query: Query | None = None) -> Iterator[T]:
-    """Go through all objects of a list, page by page. Raises ClusterError."""
+    """Go through all objects of a list, page by page. Raises ClusterError.
+
+    The next page is fetched while what has come is worked on.
+    """
     decoder = msgspec.json.Decoder(_Page[kind])  # type: ignore[valid-type]
     asked: dict[str, str | int] = {**(query or {}), "limit": PAGE}
-    while True:
-        body = api.request("GET", path, query=asked)
-        try:
-            page = decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise UnreachableError(f"the answer for {path} cannot be read: {exc}") from exc
-        yield from page.items or ()
-        if not page.metadata.continue_:
-            return
-        asked["continue"] = page.metadata.continue_
+    body = api.request("GET", path, query=asked)
+    with ThreadPoolExecutor(1, "next-page") as ahead:
+        while True:
+            page = _decoded(decoder, body, path)
+            items = page.items or ()
+            if not page.metadata.continue_:
+                yield from items
+                return
+            following = {**asked, "continue": page.metadata.continue_}
+            coming = ahead.submit(api.request, "GET", path, query=following)
+            yield from items
+            body = coming.result()
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes, path: str) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise UnreachableError(f"the answer for {path} cannot be read: {exc}") from exc
 
 
 def one(api: Api, path: str, kind: type[T]) -> T | None:
     """Read one object; None where there is none. Raises ClusterError."""
     try:
         body = api.request("GET", path)
-        return msgspec.json.decode(body, type=kind)
     except ApiStatusError as exc:
         if exc.status == _NOT_FOUND:
             return None
         raise
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise UnreachableError(f"the answer for {path} cannot be read: {exc}") from exc
+    return _decoded(msgspec.json.Decoder(kind), body, path)
 
 
 def node_state(api: Api, name: str) -> NodeState:

@@ -15,7 +15,6 @@ from webhook import config, plugins
 from webhook.errors import StartError
 from webhook.framework import Handle, Starting
 from webhook.lookup import ClusterLookup
-from webhook.metrics import ControllerMetrics
 from webhook.objects import Pod
 from webhook.pipeline import Pipeline
 from webhook.profiles import Profile
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from webhook.cluster import Cluster
     from webhook.controller import Controller
     from webhook.leader import Leader
+    from webhook.metrics import ControllerMetrics
     from webhook.publisher import Mode
     from webhook.recorder import LandingRecorder
     from webhook.replicas import Service

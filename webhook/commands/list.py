@@ -10,7 +10,6 @@ import click
 
 from webhook import held_pods, reading, wiring
 from webhook.commands import options, terminal
-from webhook.commands.watching import follow_pods
 from webhook.held_pods import HeldPod
 from webhook.objects import Pod
 
@@ -51,6 +50,8 @@ def list(  # noqa: A001 - the command's name
         return held_pods.held_pods(pods, pipeline)
 
     if watch:
+        from webhook.commands.watching import follow_pods  # noqa: PLC0415 - it needs all of rich
+
         follow_pods(cluster, path, query, lambda pods: page.lines(held(pods)))
         return
 
