@@ -104,18 +104,6 @@ def test_what_others_add_stays_and_nothing_is_written_again_and_again(
     assert mine in after["webhooks"][0]["matchConditions"]
 
 
-def test_an_apply_of_the_manifest_takes_nothing_away(shared: Installation) -> None:
-    before = shared.webhooks()
-    manifest = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": "holdfast", "labels": {"app.kubernetes.io/name": "holdfast"}},
-    }
-    for _ in range(2):
-        shared.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
-    assert shared.webhooks() == before
-
-
 def test_new_conditions_are_published_when_the_rollout_is_complete(
     installed: Installation, tmp_path: Path
 ) -> None:

@@ -1,0 +1,113 @@
+"""What Argo CD and Flux do to the objects that Holdfast writes into, done as they do it.
+
+Argo CD applies as kubectl does, or server-side. Flux applies server-side, and before that takes
+over whatever field somebody has written with kubectl. Both apply by force, again and again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.accounts import MANIFESTS
+from tests.e2e.installed import KINDS, Installation, installation
+from tests.e2e.test_cli import CRDS, Cli
+from tests.e2e.world import Object
+from webhook.publisher import FIELD_MANAGER
+
+REGISTRATION = MANIFESTS / "base" / "registration.yaml"
+ARGO, FLUX = "argocd-controller", "kustomize-controller"
+SERVER_SIDE = ("--server-side", "--force-conflicts")
+RECORD = "holdfast.dev/sticky-node"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("gitops")) as made:
+        made.replica()
+        made.controller()
+        made.ready()
+        made.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(CRDS))
+        made.plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
+        yield made
+
+
+def managed(installed: Installation, kind: str, name: str) -> list[Object]:
+    """Read who has written which fields of an object."""
+    arguments = ("get", kind, name, "--show-managed-fields", "-o", "json")
+    found = json.loads(installed.world.kubectl(*arguments))["metadata"]["managedFields"]
+    return list(found)
+
+
+def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    both = {key: merged(first[key], second[key]) for key in first.keys() & second.keys()}
+    return {**first, **second, **both}
+
+
+def take_over(installed: Installation, kind: str, name: str) -> None:
+    """Make what kubectl has written Flux' own, so that its next apply undoes it."""
+    entries = managed(installed, kind, name)
+    taken = [one for one in entries if one["manager"].startswith(("kubectl", FLUX))]
+    fields: dict[str, Any] = reduce(merged, (one["fieldsV1"] for one in taken), {})
+    own = {**taken[0], "manager": FLUX, "operation": "Apply", "fieldsV1": fields}
+    value = [own, *(one for one in entries if one not in taken)]
+    patch = json.dumps([{"op": "replace", "path": "/metadata/managedFields", "value": value}])
+    installed.world.kubectl("patch", kind, name, "--type=json", "-p", patch)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param((f"--field-manager={ARGO}",), id="Argo CD"),
+        pytest.param((*SERVER_SIDE, f"--field-manager={ARGO}"), id="Argo CD, server-side"),
+        pytest.param((*SERVER_SIDE, f"--field-manager={FLUX}"), id="Flux"),
+    ],
+)
+def test_applying_the_manifest_takes_nothing_and_nobody_takes_turns(
+    running: Installation, arguments: tuple[str, ...]
+) -> None:
+    before = running.webhooks()
+    versions = []
+    for _ in range(3):
+        for kind in KINDS:
+            if FLUX in arguments[-1]:
+                take_over(running, kind, "holdfast")
+        running.plane.kubectl("apply", *arguments, "-f", str(REGISTRATION))
+        versions.append([one["metadata"]["resourceVersion"] for one in running.configurations()])
+    assert running.webhooks() == before
+    assert versions[1] == versions[2]
+    for kind in KINDS:
+        writers = [
+            entry["manager"]
+            for entry in managed(running, kind, "holdfast")
+            if "f:webhooks" in entry["fieldsV1"]
+        ]
+        assert writers == [FIELD_MANAGER]
+
+
+def test_flux_undoes_what_kubectl_writes_on_a_vm_and_leaves_what_holdfast_writes(
+    running: Installation,
+) -> None:
+    metadata = {"name": "db", "annotations": {"team": "a"}}
+    kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
+    text = yaml.safe_dump({**kind, "metadata": metadata})
+
+    def applied() -> Any:
+        take_over(running, "vm", "db")
+        options = (*SERVER_SIDE, f"--field-manager={FLUX}", "-f", "-")
+        running.world.kubectl("apply", *options, stdin=text)
+        return running.world.get("vm", "db")["metadata"]["annotations"].get(RECORD)
+
+    running.world.kubectl("apply", *SERVER_SIDE, f"--field-manager={FLUX}", "-f", "-", stdin=text)
+    Cli(running.plane.kubeconfig, running.world.namespace).here("sticky", "set", "db", "node-1")
+    assert [applied(), applied()] == ["node-1", "node-1"]
+    running.world.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite")
+    assert applied() is None
+    named = "--field-manager=an-admin"
+    running.world.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite", named)
+    assert applied() == "node-2"
