@@ -7,11 +7,13 @@ message stands there that Holdfast does not say.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,15 +28,18 @@ from controlplane.settings import Settings
 from tests.fakes import FakeLookup
 from tests.unit.builders import UID, body, make_pipeline, make_pod, read_review
 from tests.unit.vm_builders import VM_UID, make_launcher, make_vm, make_vmi
-from webhook import app, cli, config, guard, holds, plugins, preview, vms
-from webhook.cluster import Cluster
-from webhook.commands import explain, release, sticky
+from webhook import app, cli, config, guard, holds, plugins, preview, reading, vms
+from webhook.cluster import Api, Cluster
+from webhook.commands import explain, options, release, sticky, uninstall
+from webhook.commands import list as list_command
 from webhook.commands import preview as preview_command
+from webhook.commands.check_config import check_config
 from webhook.commands.controller import controller
 from webhook.commands.serve import serve
 from webhook.errors import ApiStatusError, HoldfastError, UnreachableError
 from webhook.framework import Handle
 from webhook.gunicorn_conf import listen
+from webhook.inspection import Node
 from webhook.leader import own_namespace
 from webhook.metrics import ServerMetrics
 from webhook.objects import Pod
@@ -58,6 +63,8 @@ def _raised(call: Callable[[], Any]) -> str:
         call()
     except (HoldfastError, ControlPlaneError) as exc:
         return str(exc)
+    except click.UsageError as exc:
+        return exc.format_message()
     raise AssertionError("nothing was raised")
 
 
@@ -447,6 +454,26 @@ def _not_yaml() -> str:
         return _raised(lambda: preview_command._documents(str(path))).replace(f"{folder}/", "")
 
 
+class _Unyielding(_Alike):
+    """An API with a held pod, which it lets nobody change."""
+
+    def __init__(self) -> None:
+        super().__init__({"items": [make_pod({}, gates=[holds.GATE])]})
+
+    def request(self, *asked: object, **__: object) -> bytes:
+        if asked[0] == "PATCH":
+            raise ApiStatusError("HTTP 403: closed for today", status=403)
+        return super().request()
+
+
+def _uninstalled(api: Api, step: Callable[[uninstall.Removal], None]) -> Callable[[], str]:
+    def produce() -> str:
+        with redirect_stderr(io.StringIO()):
+            return _raised(lambda: step(uninstall.Removal(api, "holdfast-system", 0.0)))
+
+    return produce
+
+
 def _preview(document: Mapping[str, Any]) -> str:
     seen = preview.preview(document, make_pipeline(), namespace="shop", now_ms=NOW_MS)
     return seen.refusals[0]
@@ -499,6 +526,56 @@ COMMANDS: Sequence[Case] = (
     ),
     Case(lambda: _raised(lambda: sticky._machine(_MISSING, "shop", "db")), "No VM has that name."),
     Case(lambda: _raised(lambda: sticky._existing(_MISSING, "node-9")), "No node has that name."),
+    Case(
+        lambda: _raised(lambda: release._check_outcome(1, 2)),
+        "Somebody refuses the release of some of the pods; the reason stands with each of them.",
+    ),
+    Case(
+        lambda: _raised(reading.Time().now_ms),
+        "A proxy takes the `Date` header off the answers, so nobody can say how long a pod waits.",
+    ),
+    Case(
+        lambda: _raised(lambda: reading.one(_Alike("hello"), "/api/v1/nodes/node-1", Node)),
+        "Something else than an API server answers at the kubeconfig's address.",
+        "check --kubeconfig and --context.",
+    ),
+    Case(
+        lambda: _raised(lambda: uninstall._confirm("https://x", can_ask=False)),
+        "`uninstall` asks first, and standard input is no terminal.",
+    ),
+    Case(
+        _uninstalled(_MISSING, lambda of: of._require_controller("3 pods wait for their time")),
+        "`uninstall --release wait` needs a controller that releases the pods.",
+    ),
+    Case(
+        _uninstalled(_Alike({"items": [make_pod({})]}), lambda of: of.stop_controller()),
+        "A step of `uninstall` takes longer than `--timeout`.",
+        "mend what is named, or give it longer; run it again.",
+    ),
+    Case(
+        _uninstalled(_Unyielding(), lambda of: of.clear_pods()),
+        "The API server, or another webhook, refuses what `uninstall` clears up.",
+    ),
+)
+
+MISUSE: Sequence[Case] = (
+    Case(
+        lambda: _raised(lambda: release._check_selection([], options.Scope())),
+        "`release` neither names pods nor selects any.",
+    ),
+    Case(
+        lambda: _raised(
+            lambda: release._check_selection(["web-0"], options.Scope(all_namespaces=True))
+        ),
+        "`release POD` was given `-A`.",
+    ),
+    Case(_started(preview_command.preview), "`preview` was given no file."),
+    Case(
+        _started(list_command.list, "--watch", "-o", "json"),
+        "`list --watch` was asked for what only tables can show.",
+    ),
+    Case(_started(check_config), "`check-config` was given no file."),
+    Case(_started(cli.cli, "lst"), "There is no such command."),
 )
 
 # --- the control plane of tests and demo -------------------------------------------------------
@@ -573,6 +650,7 @@ CASES: Mapping[str, Sequence[Case]] = MappingProxyType(
         "Configuration": CONFIGURATION,
         "Start of a command": START,
         "Commands for people": COMMANDS,
+        "Commands that are called wrongly": MISUSE,
         "Notes of Events": PROBLEMS,
         "The control plane of tests and demo": CONTROL_PLANE,
     }

@@ -18,6 +18,7 @@ MOST_ROWS = 500
 """Pods in the table; those due first. `holdfast list -A` has them all."""
 TIMELINE_MINUTES = 60
 _BAR_WIDTH, _HEIGHT = 12, 80
+_SECOND_MS = 1_000
 
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -34,7 +35,7 @@ th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px sol
 .bad { font-weight: bold } .bad::before { content: "! " }
 dl { display: grid; grid-template-columns: fit-content(50%) 1fr; gap: .25rem 1rem;
   overflow-wrap: anywhere }
-dd { margin: 0 } svg { width: 100%; height: auto } rect { fill: currentColor }
+dd { margin: 0 } svg { width: 100%; height: auto } rect { fill: #3d7cc9 }
 """
 
 
@@ -72,10 +73,12 @@ class Status:
 def page(status: Status) -> bytes:
     """Write the page."""
     held = sorted(status.held, key=lambda one: (one.due_ms, one.pod))
-    as_of = f"{escape(status.server)}, as of {values.canonical_instant(status.now_ms)}"
+    now = values.canonical_instant(status.now_ms // _SECOND_MS * _SECOND_MS)
+    as_of = f"{escape(status.server)}, as of {now}"
     parts = [
         _HEAD,
-        f"<title>Holdfast: {len(held)} held pods</title><style>{_STYLE}</style></head><body>",
+        f"<title>Holdfast: {tables.counted(len(held), 'held pod')}</title>",
+        f"<style>{_STYLE}</style></head><body>",
         f"<header><h1>Holdfast</h1><p>{as_of}. Reload the page to look again.</p></header>",
         "<main>",
         *_facts(status.facts),
@@ -123,7 +126,7 @@ def _held(held: Sequence[Held], now_ms: int) -> Iterator[str]:
     shown = held[:MOST_ROWS]
     more = f", the first {MOST_ROWS} of them" if len(held) > MOST_ROWS else ""
     rows = (_held_row(one, now_ms) for one in shown)
-    caption = f"{len(held)} held pods{more}"
+    caption = f"{tables.counted(len(held), 'held pod')}{more}"
     yield from _table(caption, ("Pod", "Due", "Left", "Remark"), rows)
 
 
@@ -143,14 +146,16 @@ def _released(released: Sequence[Released], now_ms: int) -> Iterator[str]:
         (("/".join(one.pod), f"{tables.duration(now_ms - one.at_ms)} ago", one.note), True)
         for one in newest
     )
-    yield from _table(f"The last {len(newest)} releases", ("Pod", "When", "What was told"), rows)
+    caption = f"The last {tables.counted(len(newest), 'release')}"
+    yield from _table(caption, ("Pod", "When", "What was told"), rows)
 
 
 def _machines(machines: Sequence[StickyVm] | None) -> Iterator[str]:
     if machines is None:
         return
     shown = machines[:MOST_ROWS]
-    count = f"The first {MOST_ROWS}" if len(machines) > MOST_ROWS else str(len(machines))
+    number = len(machines)
+    title = f"The first {MOST_ROWS} VMs" if number > MOST_ROWS else tables.counted(number, "VM")
     rows = (
         (
             (
@@ -164,7 +169,7 @@ def _machines(machines: Sequence[StickyVm] | None) -> Iterator[str]:
         for one in shown
     )
     head = ("VM", "Comes back to", "Runs on", "Remark")
-    yield from _table(f"{count} VMs", head, rows)
+    yield from _table(title, head, rows)
 
 
 def _sticks(one: StickyVm) -> str:

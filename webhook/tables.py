@@ -22,6 +22,11 @@ def lines(
     return [_line(row, widths) for row in table]
 
 
+def counted(number: int, thing: str) -> str:
+    """Write how many there are of something: `1 held pod`, `2 held pods`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def duration(milliseconds: int) -> str:
     """Write how long something is for people, in two units at most: `45s`, `2m30s`, `3d4h`.
 

@@ -36,7 +36,7 @@ def test_the_page_tells_of_held_and_of_released_pods(
         name = f"{world.namespace}/goes"
         seen = world.eventually(lambda: "released 0" in (text := page()) and name in text and text)
         assert isinstance(seen, str)
-        held, _, released = seen.partition("releases</h2></caption>")
+        held, _, released = seen.partition("The last 1 release</h2></caption>")
         assert f"{world.namespace}/waits" in held
         assert name in released
         assert "leads" in seen

@@ -183,6 +183,13 @@ def test_every_event_is_on_the_page_and_no_other() -> None:
     assert len(described) == len(reasons)
 
 
+def test_every_logger_is_on_the_page_and_no_other() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "webhook").rglob("*.py"))
+    named = set(re.findall(r'getLogger\("(holdfast\.\w+)"\)', code))
+    described = re.findall(r"^\| \w+ \| `(holdfast\.\w+)` \|", read("reference/logs.md"), re.M)
+    assert set(described) == named
+
+
 # --- errors ------------------------------------------------------------------------------------
 
 CASES = [

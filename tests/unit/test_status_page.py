@@ -97,6 +97,14 @@ def test_an_empty_page_is_a_page() -> None:
     assert "The last 0 releases" in seen.text
 
 
+def test_one_is_told_as_one() -> None:
+    status = Status("https://x", CREATED_MS, (), [WAITS], [Released(("a", "b"), CREATED_MS, "")])
+    written = status_page.page(status).decode()
+    assert "<title>Holdfast: 1 held pod</title>" in written
+    assert "<h2>1 held pod</h2>" in written
+    assert "<h2>The last 1 release</h2>" in written
+
+
 def test_releases_are_shown_the_newest_first() -> None:
     old = Released(("a", "old"), CREATED_MS - MINUTE, "released 0.010 s after its time")
     new = Released(("a", "new"), CREATED_MS - SECOND, "released 0.020 s after its time")

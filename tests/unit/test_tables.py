@@ -23,6 +23,18 @@ def test_duration(milliseconds: int, text: str) -> None:
     assert tables.duration(milliseconds) == text
 
 
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        pytest.param(0, "0 held pods", id="none"),
+        pytest.param(1, "1 held pod", id="one"),
+        pytest.param(2, "2 held pods", id="two"),
+    ],
+)
+def test_counted(number: int, text: str) -> None:
+    assert tables.counted(number, "held pod") == text
+
+
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
     assert tables.lines(("A", "LONG"), [("xxx", "y"), ("z", "")]) == [
         "A     LONG",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from webhook import guard, held_pods, reading, wiring
+from webhook import guard, held_pods, reading, tables, wiring
 from webhook.cluster import Api, pod_path
 from webhook.commands import options, terminal
 from webhook.errors import CommandError
@@ -58,9 +58,14 @@ def release(
     if len(found) > 1 and not yes:
         _confirm(found, can_ask=sys.stdin.isatty())
     failed = [pod for pod in found if not _release(Releaser(cluster, pipeline), pipeline, pod)]
+    _check_outcome(len(failed), len(found))
+
+
+def _check_outcome(failed: int, found: int) -> None:
     if failed:
         raise CommandError(
-            f"{len(failed)} of {len(found)} pods are held still; the reasons are above"
+            f"{failed} of {tables.counted(found, 'pod')} could not be released; the reasons are "
+            "above"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from webhook import config, dev, reading, uninstallation, vms
+from webhook import config, dev, reading, tables, uninstallation, vms
 from webhook.cluster import JSON_PATCH, Api, pod_path
 from webhook.commands import options, terminal
 from webhook.errors import ApiStatusError, CommandError, ConfigurationError
@@ -76,9 +76,7 @@ def uninstall(
     """
     cluster = target.connect()
     if not yes:
-        if not sys.stdin.isatty():
-            raise CommandError("nobody can confirm here; give --yes")
-        click.confirm(f"Uninstall Holdfast from {cluster.server}?", abort=True)
+        _confirm(cluster.server, can_ask=sys.stdin.isatty())
     removal = Removal(cluster, namespace, timeout)
     removal.stop_asking()
     if release == "wait":
@@ -92,6 +90,12 @@ def uninstall(
     terminal.write([("Holdfast is uninstalled", "green")])
     if removal.is_served_from_elsewhere():
         terminal.write([(_STILL_SERVED, "yellow")])
+
+
+def _confirm(server: str, *, can_ask: bool) -> None:
+    if not can_ask:
+        raise CommandError("nobody can confirm here; give --yes")
+    click.confirm(f"Uninstall Holdfast from {server}?", abort=True)
 
 
 class Removal:
@@ -118,7 +122,8 @@ class Removal:
             self._require_controller(f"{len(gated)} pods wait for their time")
             if told != len(gated):
                 told = len(gated)
-                self._tell(f"waiting for {told} held pods ({uninstallation.named(gated)})")
+                waiting = tables.counted(told, "held pod")
+                self._tell(f"waiting for {waiting} ({uninstallation.named(gated)})")
             time.sleep(_POLL)
 
     def record_landings(self, *, purge: bool) -> None:
@@ -127,7 +132,7 @@ class Removal:
         if not landed or purge:
             return
         self._require_controller(f"where {uninstallation.named(landed)} landed is not recorded")
-        self._tell(f"waiting for {len(landed)} landings to be recorded")
+        self._tell(f"waiting for {tables.counted(len(landed), 'landing')} to be recorded")
         self._until(
             lambda: not self._remainder().landed,
             "landings are not recorded; look at the controller's log, or give --purge",
@@ -159,15 +164,16 @@ class Removal:
             reason = self._clear(pod)
             if reason:
                 failed[uninstallation.named([pod])] = reason
-        self._tell(f"cleared {len(found.gated)} held pods")
+        self._tell(f"cleared {tables.counted(len(found.gated), 'held pod')}")
         left = self._remainder()
         if not left.empty:
+            count = len(_all(left))
             name, reason = next(
                 iter(failed.items()), (uninstallation.named(_all(left)), "it is new")
             )
             raise CommandError(
-                f"{len(_all(left))} pods still carry a gate or finalizer of Holdfast's, such as "
-                f"{name} ({reason}); nothing that clears them was removed: run this again"
+                f"gates or finalizers of Holdfast's are left on {tables.counted(count, 'pod')}, "
+                f"such as {name} ({reason}); nothing that clears them was removed: run this again"
             )
 
     def forget_vms(self) -> None:
