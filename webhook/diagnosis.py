@@ -73,7 +73,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that was read. `kinds` are the kinds of webhook configurations that are registered."""
+    """All that was read. `kinds` are the kinds of webhooks that are registered."""
 
     server: str
     version: str
@@ -189,18 +189,16 @@ def _leader(facts: Facts) -> Iterator[Finding]:
         "start the controller: kubectl -n holdfast-system rollout restart "
         "deployment/holdfast-controller; meanwhile holdfast release lets pods go by hand"
     )
-    waiting = 0 if isinstance(facts.held, Unread) else len(facts.held)
+    number = 0 if isinstance(facts.held, Unread) else len(facts.held)
+    waiting = f"{tables.counted(number, 'held pod')} wait{'s' if number == 1 else ''} for one"
     if facts.lease is None:
         # one that runs alone, as holdfast dev does, needs no Lease
         level = Level.PROBLEM if _late(facts) else Level.WARNING
-        text = f"no controller was ever elected; {waiting} held pods wait for one"
+        text = f"no controller was ever elected; {waiting}"
         yield Finding(level, "leader", text, f"unless one runs without election, {start}")
         return
     ago = tables.duration(max(0, facts.now_ms - facts.lease.until_ms))
-    text = (
-        f"no controller leads; the last one's Lease ran out {ago} ago; "
-        f"{waiting} held pods wait for one"
-    )
+    text = f"no controller leads; the last one's Lease ran out {ago} ago; {waiting}"
     yield Finding(Level.PROBLEM, "leader", text, start)
 
 
@@ -221,11 +219,12 @@ def _held(facts: Facts) -> Iterator[Finding]:
         return
     late = _late(facts)
     if late:
+        count = f"{len(late)} of {len(facts.held)} {'is' if len(late) == 1 else 'are'}"
         more = f" and {len(late) - _MOST_NAMED} more" if len(late) > _MOST_NAMED else ""
         yield Finding(
             Level.PROBLEM,
             "held pods",
-            f"{len(late)} of {len(facts.held)} are overdue: {', '.join(late[:_MOST_NAMED])}{more}",
+            f"{count} overdue: {', '.join(late[:_MOST_NAMED])}{more}",
             "the controller's log and the pods' Events (ReleaseFailed) say why; "
             "holdfast release lets them go by hand",
         )

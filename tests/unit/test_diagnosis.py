@@ -97,7 +97,7 @@ NONE = certificate(None)
             {"lease": Lease("pod-1", CREATED_MS - 3 * SECOND), "held": [waiting(None)]},
             Level.PROBLEM,
             "leader",
-            "ran out 3s ago; 1 held pods wait for one",
+            "ran out 3s ago; 1 held pod waits for one",
             id="dead leader",
         ),
         pytest.param(

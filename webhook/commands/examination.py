@@ -45,7 +45,7 @@ def examine(api: Api, server: str, time: reading.Time) -> Facts:
         version=version.get("gitVersion", "of an unknown version"),
         now_ms=time.now_ms(),
         skew_seconds=clocks.time() - boot_time() - middle,
-        kinds=kinds if isinstance(kinds, Unread) else [kind for kind, _ in kinds],
+        kinds=kinds if isinstance(kinds, Unread) else [*_calling(kinds)],
         bundles=[*_bundles(clients)],
         endpoints=[_endpoint(api, client) for client in _addresses(clients)],
         lease=_asked("Leases", lambda: _lease(api)),
@@ -74,6 +74,11 @@ def _configurations(api: Api) -> list[tuple[str, Document]]:
             api, registration.path(kind, "").rstrip("/"), dict, {"labelSelector": LABEL}
         )
     ]
+
+
+def _calling(configurations: Sequence[tuple[str, Document]]) -> Iterator[str]:
+    """Give the kinds of those that name a webhook: the manifests have them empty."""
+    return (kind for kind, configuration in configurations if configuration.get("webhooks"))
 
 
 def _clients(configurations: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:

@@ -1,0 +1,206 @@
+"""`holdfast doctor` on an installation: whole, and with each of its parts broken.
+
+Service, Secrets, Lease and webhook configurations are those of the manifests; what is broken stays
+so, since no controller runs any more after the first test.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from certs import authority
+from tests.e2e.accounts import NAMESPACE
+from tests.e2e.installed import KINDS, SERVICE, Installation, installation, port
+from tests.e2e.pairs import CA, LEAF
+from tests.e2e.test_cli import Cli
+from tests.e2e.world import Object, pod
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What it says: the exit status, and of each thing its level, the text, and the cure."""
+
+    status: int
+    lines: list[tuple[str, str, str, str]]
+
+    @property
+    def levels(self) -> dict[str, str]:
+        return {about: level for level, about, _, _ in self.lines}
+
+    def of(self, about: str) -> tuple[str, str, str]:
+        """Give the level, the text and the cure of what is worst about one thing."""
+        found = [(level, text, cure) for level, name, text, cure in self.lines if name == about]
+        return max(found, key=lambda one: ("OK", "WARNING", "PROBLEM").index(one[0]))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("doctor")) as made:
+        made.replica()
+        made.controller()
+        made.ready()
+        yield made
+
+
+def cli(of: Installation) -> Cli:
+    return Cli(of.plane.kubeconfig, of.world.namespace)
+
+
+def doctor(of: Installation) -> Findings:
+    done = cli(of).run("doctor")
+    assert done.stderr == ""
+    lines = re.findall(
+        r"^(OK|WARNING|PROBLEM|UNKNOWN) +([\w ]+): (.+)\n(?: {9}(.+)\n)?", done.stdout, re.MULTILINE
+    )
+    assert len(re.findall(r"^\S", done.stdout, re.MULTILINE)) == len(lines)
+    return Findings(done.returncode, lines)
+
+
+def test_a_whole_installation_is_well(whole: Installation) -> None:
+    found = doctor(whole)
+    assert found.levels == dict.fromkeys(
+        (
+            *("API server", "clock", "webhooks", "caBundle", "server", "certificate"),
+            *("leader", "held pods"),
+        ),
+        "OK",
+    )
+    assert found.status == 0
+    assert found.of("server")[1] == f"1 ready at Service {NAMESPACE}/{SERVICE}"
+
+
+@pytest.fixture(scope="module")
+def left_alone(whole: Installation) -> Installation:
+    """The same without its controller, which would mend what is broken."""
+    whole.controllers[0].stop()
+    return whole
+
+
+def test_without_a_leader(left_alone: Installation) -> None:
+    found = doctor(left_alone)
+    level, text, cure = found.of("leader")
+    assert (found.status, level) == (1, "PROBLEM")
+    assert text.startswith("no controller leads; the last one's Lease ran out ")
+    assert "rollout restart deployment/holdfast-controller" in cure
+    assert {level for about, level in found.levels.items() if about != "leader"} == {"OK"}
+
+
+def test_a_gate_without_a_controller(left_alone: Installation) -> None:
+    world = left_alone.world
+    world.create_when_called(pod("stuck", {"delay": "1"}))
+    world.eventually(lambda: doctor(left_alone).levels["held pods"] == "PROBLEM")
+    found = doctor(left_alone)
+    _, text, cure = found.of("held pods")
+    assert text == f"1 of 1 is overdue: {world.namespace}/stuck"
+    assert "holdfast release" in cure
+    assert found.of("leader")[1].endswith("; 1 held pod waits for one")
+    assert found.status == 1
+    cli(left_alone).here("release", "stuck")
+    assert doctor(left_alone).levels["held pods"] == "OK"
+
+
+@pytest.fixture
+def spoilt(left_alone: Installation) -> Iterator[Installation]:
+    """The same, as it was again after the test."""
+    before = left_alone.configurations()
+    leaf = left_alone.secret(LEAF)
+    yield left_alone
+    for kind, one in zip(KINDS, before, strict=True):
+        patch(left_alone, kind, {"op": "add", "path": "/webhooks", "value": one["webhooks"]})
+    keep(left_alone, leaf)
+    left_alone.join(0, port(left_alone.replicas[0]))
+
+
+def patch(installed: Installation, kind: str, operation: Object) -> None:
+    operations = json.dumps([operation])
+    installed.kubectl("patch", kind, "holdfast", "--type=json", "-p", operations)
+
+
+def keep(installed: Installation, leaf: dict[str, str]) -> None:
+    """Put a certificate into the Secret that is served."""
+    text = json.dumps({"data": leaf})
+    installed.kubectl("patch", "secret", LEAF, "--type=merge", "-p", text)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "lost"),
+    [
+        pytest.param(KINDS, "pods are not held", id="both"),
+        pytest.param(KINDS[:1], "pods are not held", id="mutating"),
+        pytest.param(KINDS[1:], "bad values are not refused", id="validating"),
+    ],
+)
+def test_configurations_without_webhooks(
+    spoilt: Installation, kinds: tuple[str, ...], lost: str
+) -> None:
+    for kind in kinds:
+        patch(spoilt, kind, {"op": "replace", "path": "/webhooks", "value": []})
+    found = doctor(spoilt)
+    level, text, cure = found.of("webhooks")
+    assert (found.status, level) == (1, "PROBLEM")
+    assert text.endswith(f"webhook is registered, so {lost}")
+    assert cure.startswith("start the controller")
+
+
+def test_a_ca_bundle_that_was_blanked(spoilt: Installation) -> None:
+    path = "/webhooks/0/clientConfig/caBundle"
+    patch(spoilt, KINDS[0], {"op": "remove", "path": path})
+    found = doctor(spoilt)
+    level, text, cure = found.of("caBundle")
+    assert (found.status, level) == (1, "PROBLEM")
+    assert text == "CA 1 of webhook pods.holdfast.dev (mutating) has no certificate"
+    assert "leading controller write the caBundle anew" in cure
+
+
+@pytest.mark.parametrize(
+    ("starts", "level", "told"),
+    [
+        pytest.param(-24 * DAY, "WARNING", "is valid until", id="expires soon"),
+        pytest.param(-31 * DAY, "PROBLEM", "expired at", id="has expired"),
+    ],
+)
+def test_a_certificate_that_was_not_renewed(
+    spoilt: Installation, starts: timedelta, level: str, told: str
+) -> None:
+    data = {key: base64.b64decode(value) for key, value in spoilt.secret(CA).items()}
+    keep(spoilt, leaf_of(authority.KeyPair(data["tls.crt"], data["tls.key"]), starts))
+    found = doctor(spoilt)
+    assert found.of("certificate")[0] == level
+    assert told in found.of("certificate")[1]
+    assert "see that the controller renews it" in found.of("certificate")[2]
+
+
+def test_a_certificate_of_another_ca(spoilt: Installation) -> None:
+    other = authority.new_ca("another", now=datetime.now(UTC))
+    keep(spoilt, leaf_of(other, timedelta()))
+    level, text, cure = doctor(spoilt).of("certificate")
+    assert level == "PROBLEM"
+    assert text.startswith("the registered caBundle has not issued the certificate of Service ")
+    assert "a GitOps tool must leave it alone" in cure
+
+
+def leaf_of(ca: authority.KeyPair, starts: timedelta) -> dict[str, str]:
+    """Make what the Secret holds: a leaf for 30 days, issued so long ago."""
+    name = f"{SERVICE}.{NAMESPACE}.svc"
+    now = datetime.now(UTC) + starts
+    pair = authority.issue(ca, common_name=name, now=now, lifetime=30 * DAY, dns_names=[name])
+    data = {"tls.crt": pair.certificate, "tls.key": pair.key}
+    return {key: base64.b64encode(value).decode() for key, value in data.items()}
+
+
+def test_no_server_that_is_ready(spoilt: Installation) -> None:
+    spoilt.join(0, port(spoilt.replicas[0]), ready=False)
+    found = doctor(spoilt)
+    level, text, cure = found.of("server")
+    assert (found.status, level) == (1, "PROBLEM")
+    assert text.startswith("no admission server is ready at Service ")
+    assert "see the Pods of the Deployment holdfast-webhook" in cure
