@@ -108,7 +108,7 @@ def test_a_landing_is_recorded_before_anything_goes(
         assert (finalizers(pod), annotated(machines).get(RECORD)) == ([FINALIZER], None)
 
         with uninstalling(plane, log, "--release", "wait") as command:
-            machines.eventually(lambda: "waiting for 1 landings" in log.read_text())
+            machines.eventually(lambda: "waiting for 1 landing to be recorded" in log.read_text())
             assert not is_gone(plane)
             holdfast.controller.start()
         assert command.returncode == 0, log.read_text()
