@@ -1,7 +1,8 @@
 """The pods that wait, in the order in which they are due. Pure: no I/O, no clock, no locks.
 
 One small tuple a pod, in a heap that is cleaned lazily: a pod that changes gets a new heap entry,
-and an entry that no longer agrees with the table is dropped when it comes up.
+and an entry that no longer agrees with the table is dropped when it comes up. What is counted looks
+at the pods that are due, never at all of them: a metrics page must not hold up a release.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class ReleaseQueue:
     def __init__(self) -> None:
         self._held: dict[Names, Held] = {}
         self._heap: list[tuple[int, Names]] = []
+        self._out: set[Names] = set()
+        """Pods that `pop_due` handed out: held still, and without an entry in the heap."""
+        self._alike: Counter[tuple[tuple[str, ...], bool]] = Counter()
+        """How many pods have these gates, and whether no time is known for them."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -65,19 +70,25 @@ class ReleaseQueue:
         """Add a pod, or follow its change."""
         known = self._held.get(key)
         self._held[key] = held
+        if known is not None:
+            self._uncount(known)
+        self._alike[_kind(held)] += 1
         if known is None or known.due_ms != held.due_ms:
-            heapq.heappush(self._heap, (held.due_ms, key))
+            self._push(key, held)
             self._compact()
 
     def discard(self, key: Names) -> None:
         """Forget a pod."""
-        self._held.pop(key, None)
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._uncount(held)
+            self._out.discard(key)
 
     def retry(self, key: Names) -> None:
         """Bring up a pod again that `pop_due` handed out and that is held still."""
         held = self._held.get(key)
         if held is not None:
-            heapq.heappush(self._heap, (held.due_ms, key))
+            self._push(key, held)
 
     def next_due_ms(self) -> int | None:
         """Tell when the next pod is due, or None when nothing waits."""
@@ -97,31 +108,60 @@ class ReleaseQueue:
         first = heapq.heappop(self._heap)
         while self._heap and self._heap[0] == first:
             heapq.heappop(self._heap)  # a change to and fro left it here twice
+        self._out.add(first[1])
         return first[1]
 
     def overdue(self, now_ms: int) -> int:
         """Count the pods whose time has come."""
-        return sum(held.due_ms <= now_ms for held in self._held.values())
+        return sum(1 for _ in self._due(now_ms))
 
     def holds(self, now_ms: int) -> Counter[tuple[str, str]]:
         """Count the holds, by plugin and by what they wait for: a pod may have several.
 
         That is `time`, `plugin` where no time is known, or `release` where the time has come.
         """
-        alike: Counter[tuple[tuple[str, ...], bool, bool]] = Counter(
-            (held.gates, held.due_ms <= now_ms, held.due_ms >= holds.NEVER_MS)
-            for held in self._held.values()
-        )
+        due = Counter(_kind(held) for held in self._due(now_ms))
         found: Counter[tuple[str, str]] = Counter()
-        for (gates, is_due, is_open), count in alike.items():
-            reason = "release" if is_due else "plugin" if is_open else "time"
+        for kind, count in self._alike.items():
+            gates, is_open = kind
+            waiting = {"release": due[kind], "plugin" if is_open else "time": count - due[kind]}
             for gate in gates:
                 if gate.startswith(holds.OWN_PREFIX):
-                    found[gate.removeprefix(holds.OWN_PREFIX), reason] += count
+                    for reason in filter(waiting.get, waiting):
+                        found[gate.removeprefix(holds.OWN_PREFIX), reason] += waiting[reason]
         return found
+
+    def _due(self, now_ms: int) -> Iterator[Held]:
+        """Go through the pods whose time has come: those handed out, and the top of the heap."""
+        keys, below = set(self._out), [0]
+        while below:
+            index = below.pop()
+            if index < len(self._heap) and self._heap[index][0] <= now_ms:
+                keys.add(self._heap[index][1])
+                below += (2 * index + 1, 2 * index + 2)
+        for key in keys:
+            held = self._held.get(key)
+            if held is not None and held.due_ms <= now_ms:
+                yield held
+
+    def _push(self, key: Names, held: Held) -> None:
+        heapq.heappush(self._heap, (held.due_ms, key))
+        self._out.discard(key)
+
+    def _uncount(self, held: Held) -> None:
+        kind = _kind(held)
+        self._alike[kind] -= 1
+        if not self._alike[kind]:
+            del self._alike[kind]
 
     def _compact(self) -> None:
         # annotations that change over and over must not grow the heap without end
         if len(self._heap) > 2 * len(self._held) + 1_000:
-            self._heap = [(held.due_ms, key) for key, held in self._held.items()]
+            self._heap = [
+                (held.due_ms, key) for key, held in self._held.items() if key not in self._out
+            ]
             heapq.heapify(self._heap)
+
+
+def _kind(held: Held) -> tuple[tuple[str, ...], bool]:
+    return held.gates, held.due_ms >= holds.NEVER_MS

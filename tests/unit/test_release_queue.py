@@ -126,9 +126,50 @@ def test_changes_over_and_over_do_not_grow_the_heap_without_end() -> None:
     assert drained(queue, 10**9) == ["a", "b"]
 
 
+def test_counting_looks_at_no_pod_that_is_not_due() -> None:
+    class Watched(dict[tuple[str, str], Held]):
+        looked = 0
+
+        def get(self, *arguments: object) -> Held | None:  # type: ignore[override]
+            self.looked += 1
+            return super().get(*arguments)  # type: ignore[call-overload,no-any-return]
+
+    queue = queue_of(**{f"p{number}": number for number in range(10_000)})
+    queue._held = watched = Watched(queue._held)
+
+    assert queue.overdue(4) == 5
+    assert queue.holds(4) == {("delay", "release"): 5, ("delay", "time"): 9_995}
+    assert watched.looked < 100
+
+
 changes = st.lists(
-    st.tuples(st.sampled_from("pdn"), st.sampled_from("abc"), st.integers(0, 50)), max_size=60
+    st.tuples(st.sampled_from("pdnr"), st.sampled_from("abc"), st.integers(0, 50)), max_size=60
 )
+
+
+@given(changes)
+@example([("p", "a", 1), ("n", "a", 1), ("p", "a", 9), ("n", "b", 2)])
+def test_counts_agree_with_a_look_at_all(found: list[tuple[str, str, int]]) -> None:
+    queue, now = ReleaseQueue(), 0
+    for action, name, number in found:
+        key = ("default", name)
+        if action == "p":
+            queue.put(key, held(number if number < 40 else holds.NEVER_MS))
+        elif action == "d":
+            queue.discard(key)
+        elif action == "r":
+            queue.retry(key)
+        else:
+            now = max(now, number)
+            queue.pop_due(now)
+        waiting = [one for one in map(queue.get, queue) if one is not None]
+        due = sum(one.due_ms <= now for one in waiting)
+        never = sum(one.due_ms == holds.NEVER_MS for one in waiting)
+        counts = {"release": due, "plugin": never, "time": len(waiting) - due - never}
+        assert queue.overdue(now) == due
+        assert queue.holds(now) == {
+            ("delay", reason): count for reason, count in counts.items() if count
+        }
 
 
 @given(changes)
@@ -142,6 +183,8 @@ def test_agrees_with_a_sorted_table(found: list[tuple[str, str, int]]) -> None:
         elif action == "d":
             queue.discard(("default", name))
             table.pop(name, None)
+        elif action == "r":
+            queue.retry(("default", name))
         else:
             now = max(now, number)
             due = heapq.nsmallest(10, ((at, one) for one, at in table.items() if at <= now))

@@ -1,0 +1,173 @@
+"""One client's connection: gunicorn's asgi protocol, with the phase that it is in and its limits.
+
+It builds on private names of gunicorn 27.0.1, each marked with "private:" and why it is used;
+gunicorn is pinned to that version, and tests/server holds each point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import Any, Protocol
+
+from gunicorn.asgi.protocol import ASGIProtocol  # type: ignore[import-untyped]
+AT_ONCE_LIMIT = 64 * 1024
+"""Bytes of a body that is waited for as a whole; an application takes longer ones as they come."""
+
+
+class Phase(enum.Enum):
+    """What a connection waits for; each phase has a limit in time."""
+
+    HANDSHAKE = enum.auto()
+    """TLS is being set up; asyncio itself ends this one."""
+    IDLE = enum.auto()
+    """The first byte of a request."""
+    READING = enum.auto()
+    """The end of a request whose first byte has come."""
+    ANSWERING = enum.auto()
+    """The application, and the client's taking of the answer."""
+    CLOSING = enum.auto()
+    """The client's consent to the end."""
+
+
+_BETWEEN_REQUESTS = frozenset({Phase.IDLE, Phase.ANSWERING})
+
+
+class Host(Protocol):
+    """What a connection needs of the worker that it belongs to."""
+
+    loop: asyncio.AbstractEventLoop
+    draining: bool
+
+    def served(self, connection: Connection) -> None:
+        """Take note that a connection has had an answer."""
+
+    def forget(self, connection: Connection) -> None:
+        """Count a connection no longer."""
+
+
+class Connection(ASGIProtocol):  # type: ignore[misc]
+    """One client's connection, from accept to close, and how long it has been in its phase."""
+
+    worker: Host
+
+    def __init__(self, worker: Host) -> None:
+        super().__init__(worker)
+        self.opening: asyncio.Task[None] | None = None
+        self.enter(Phase.HANDSHAKE)
+        self._at_once = False
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase now."""
+        self.phase = phase
+        self.since: float = self.worker.loop.time()
+
+    def finish(self) -> None:
+        """Close in the orderly way; what has been written is still sent."""
+        if self.phase is Phase.HANDSHAKE:
+            self.drop()
+            return
+        self.enter(Phase.CLOSING)
+        # private: also what gunicorn calls at its keep-alive limit.
+        self._close_transport()
+        # private: wakes gunicorn's task for this connection, which then sees that it is closed.
+        self._request_ready.set()
+
+    def drop(self) -> None:
+        """Close at once and forget the connection, whatever it is doing."""
+        self.worker.forget(self)
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """TLS is set up."""
+        self.enter(Phase.IDLE)
+        self._names = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave nothing behind; gunicorn alone would keep its task for another three seconds."""
+        super().connection_lost(exc)
+        self.worker.forget(self)
+        self._request_ready.set()  # private: see finish()
+
+    def _feed_callback_parser(self, data: bytes) -> bool:
+        # private: gets all bytes of requests, from the socket and those read ahead. The event is
+        # set from a request's last header until its answer: bytes that come then are read ahead.
+        if self.phase in _BETWEEN_REQUESTS and not self._request_ready.is_set():
+            self.enter(Phase.READING)
+        return bool(super()._feed_callback_parser(data))
+
+    def _on_headers_complete(self) -> bool:
+        # private: the parser's callback at the end of a head. It wakes gunicorn's task for this
+        # connection, which is left asleep where the request may be answered without it.
+        ready, self._request_ready = self._request_ready, None
+        try:
+            skips_body = bool(super()._on_headers_complete())
+        finally:
+            self._request_ready = ready
+        self._at_once = self._awaiting_request and self._is_plain(self._current_request)
+        if not self._at_once:
+            ready.set()
+        return skips_body
+
+    def _is_plain(self, request: Any) -> bool:
+        """Tell whether all there is to a request is its body, and that is short."""
+        return bool(
+            request.method == "POST"
+            and not request.chunked
+            and request.content_length <= AT_ONCE_LIMIT
+            and not request.may_upgrade()
+            and not self._body_receiver.expect_continue
+        )
+
+    def _on_message_complete(self) -> None:
+        # private: the parser's callback at a request's last byte.
+        self.enter(Phase.ANSWERING)
+        super()._on_message_complete()
+        if self._at_once:
+            self._at_once = False
+            if not self._answer_at_once():
+                self._request_ready.set()
+
+    def _answer_at_once(self) -> bool:
+        """Answer the request that has come, where that cannot block, and tell whether it was done.
+
+        gunicorn's task, scope, messages and body receiver cost twice as much as a review.
+        """
+        # private: what gunicorn's own loop looks at, calls and sets for each request.
+        request, parser = self._current_request, self._callback_parser
+        if parser.remaining() or self._flow_control.write_paused or self._will_close(request, None):
+            return False
+        scope = self._build_http_scope(request, *self._names)
+        answer = self.app.at_once(scope, b"".join(self._body_receiver._chunks))
+        if answer is None:
+            return False
+        status, headers, body = answer
+        self._send_response_start(status, headers, request)
+        self._send_body(body)
+        parser.reset()
+        self._current_request = self._body_receiver = None
+        self._arm_keepalive_timer()
+        return True
+
+    def _arm_keepalive_timer(self) -> None:
+        # private: called after an answer, before waiting for the next request. In the place of a
+        # timer for each request, the worker looks at all connections every TICK.
+        if self.phase is Phase.ANSWERING:
+            self.enter(Phase.IDLE)
+            self.worker.served(self)
+
+    async def _serve_http_request(
+        self, request: object, sockname: object, peername: object
+    ) -> bool:
+        # private: gunicorn makes a task of each request, for applications that go on after their
+        # answer. Ours does not, and the task with its callbacks costs as much as the parsing.
+        return bool(await self._handle_http_request(request, sockname, peername))
+
+    def _will_close(self, request: object, response_requires_close: object) -> bool:
+        # private: gunicorn's one place where "Connection: close" is decided. worker.alive stays
+        # True while draining: gunicorn closes by it also where it has promised to keep alive.
+        return self.worker.draining or bool(super()._will_close(request, response_requires_close))
