@@ -105,6 +105,11 @@ class Controller:
         self._stop.set()
         self.wake()
 
+    @property
+    def busy(self) -> bool:
+        """True while as many releases are under way as may be."""
+        return len(self._under_way) >= WORKERS
+
     def wake(self) -> None:
         """Look at once at what is due: the clock is better known, or this one leads now."""
         with self._changed:
@@ -199,23 +204,29 @@ class Controller:
             local = self._now()
             while (key := self._retries.pop_due(local)) is not None:
                 self._queue.retry(key)
-            passed = self._clock.surely_passed(local)
-            # until all are known, the first that are due are not
-            leads = self._leading() and self.synced
-            if leads and passed is not None:
-                self._hand_out(pool, int(passed * 1_000))
-            self._changed.wait(self._next_wait(local, passed if leads else None))
+            passed = self._may_release_until(local)
+            while len(self._under_way) < WORKERS and (due := self._next_due(passed)) is not None:
+                pool.submit(self._guarded, self._carry_out, *due)
+            self._changed.wait(self._next_wait(local, passed))
 
-    def _hand_out(self, pool: ThreadPoolExecutor, now_ms: int) -> None:
-        while len(self._under_way) < WORKERS and not self._stop.is_set():
-            key = self._queue.pop_due(now_ms)
-            if key is None:
-                return
+    def _may_release_until(self, local: float) -> float | None:
+        """Tell the time up to which what is due may be released; None while nothing may."""
+        # until all are known, the first that are due are not
+        if self._stop.is_set() or not (self._leading() and self.synced):
+            return None
+        return self._clock.surely_passed(local)
+
+    def _next_due(self, passed: float | None) -> tuple[Names, Held] | None:
+        """Take the next pod that is due at that time, as it was found to be due.
+
+        What changes from here on fails the patch's tests.
+        """
+        while passed is not None and (key := self._queue.pop_due(int(passed * 1_000))) is not None:
             held = self._queue.get(key)
             if held is not None and key not in self._under_way:
                 self._under_way.add(key)
-                # as it was found to be due: what changes from here on fails the patch's tests
-                pool.submit(self._guarded, self._release, key, held)
+                return key, held
+        return None
 
     def _next_wait(self, local: float, passed: float | None) -> float:
         wait = min(LONGEST_WAIT, self._retries.next_at() - local)
@@ -224,14 +235,21 @@ class Controller:
             wait = min(wait, due_ms / 1_000 - passed)
         return max(wait, 0.0)
 
-    # --- one release, in a thread of the pool --------------------------------------------------
+    # --- releases, in threads of the pool ------------------------------------------------------
 
-    def _release(self, key: Names, held: Held) -> None:
+    def _carry_out(self, key: Names, held: Held) -> None:
+        """Release a pod, and then what else is due: to hand each over costs half a release."""
+        due: tuple[Names, Held] | None = (key, held)
+        while due is not None:
+            due = self._release(*due)
+
+    def _release(self, key: Names, held: Held) -> tuple[Names, Held] | None:
+        """Release a pod, and take the next one that is due."""
         if not self._leading():  # the process was stopped, or lost the lead, since it was due
             with self._changed:
                 self._under_way.discard(key)
                 self._queue.retry(key)
-            return
+            return None
         attempt = self._releaser.release(key, held)
         if attempt.outcome is Outcome.RELEASED:
             final = (attempt.held or held)._replace(due_ms=held.due_ms, known_ms=held.known_ms)
@@ -240,7 +258,10 @@ class Controller:
         with self._changed:
             self._under_way.discard(key)
             self._settle(key, held, attempt)
-            self._changed.notify_all()
+            following = self._next_due(self._may_release_until(self._now()))
+            if following is None or attempt.outcome is not Outcome.RELEASED:
+                self._changed.notify_all()  # there is room, or something to try again
+            return following
 
     def _settle(self, key: Names, tried: Held, attempt: Attempt) -> None:
         """Note how an attempt ended; the watch may have told of another pod meanwhile."""

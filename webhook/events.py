@@ -34,6 +34,9 @@ NODE_UNAVAILABLE = "StickyNodeUnavailable"
 RATE = 20.0
 """Events a second, once the burst is used up: a burst of releases must not fill etcd."""
 BURST = 500.0
+MAKE_WAY_SECONDS = 1.0
+"""How long an event waits for releases that use all there is: it costs as much as one of them."""
+LOOK_SECONDS = 0.1
 TIMEOUT = 5.0
 NOTE_LENGTH = 1_000
 """Bytes of a note; the API server takes 1024."""
@@ -118,6 +121,8 @@ class Recorder:
         self._instance = instance
         self._waiting: queue.Queue[Event] = queue.Queue(int(BURST))
         self._tokens, self._filled_at = BURST, now()
+        self.busy: Callable[[], bool] = lambda: False
+        """Whether there is more urgent work than events; for who knows to set."""
 
     def record(self, event: Event) -> None:
         """Take an event; drop it when they come faster than they may."""
@@ -133,10 +138,16 @@ class Recorder:
                 event = self._waiting.get(timeout=0.5)
             except queue.Empty:
                 continue
+            self._make_way(stop)
             if self._may_tell():
                 self._tell(event)
             else:
                 self._on_dropped()
+
+    def _make_way(self, stop: threading.Event) -> None:
+        end = self._now() + MAKE_WAY_SECONDS
+        while self.busy() and self._now() < end and not stop.wait(LOOK_SECONDS):
+            pass
 
     def _may_tell(self) -> bool:
         now = self._now()

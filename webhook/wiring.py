@@ -221,6 +221,7 @@ def controller(
     leading = always if leader is None else leader.leading
     chronicle = Chronicle(recorder, now_ms=lambda: int(some_time() * 1_000))
     loop = Controller(cluster, decider, clock, metrics, told=chronicle, leading=leading)
+    recorder.busy = lambda: loop.busy
     landings = LandingRecorder(
         cluster,
         partial(sticky_args, decider),

@@ -266,8 +266,29 @@ def test_no_more_releases_are_under_way_than_there_are_workers() -> None:
     assert len(world.pool.jobs) == module.WORKERS
 
     world.settle()
-    assert sorted(world.released) == world.released
-    assert len(world.released) == 40
+    assert len(set(world.released)) == len(world.released) == 40
+
+
+def test_who_has_released_a_pod_takes_the_next_that_is_due() -> None:
+    world = World(*pods(**{f"p{number:02}": str(number) for number in range(40)}))
+    world.move(30)
+    world.turn()
+    world.work()
+
+    began = [f"p{number:02}" for number in range(module.WORKERS)]
+    behind = [f"p{number:02}" for number in range(module.WORKERS, 31)]
+    assert world.released == [began[0], *behind, *began[1:]]  # in turn, where threads do it at once
+
+
+def test_who_has_released_a_pod_takes_no_other_when_the_lead_is_lost() -> None:
+    world = World(*pods(**{f"p{number:02}": "1" for number in range(module.WORKERS + 1)}))
+    world.move(60)
+    world.turn()
+    world.api.before("PATCH", lambda: setattr(world, "leads", False))
+    world.pool.jobs[1:] = []
+    world.work()
+
+    assert world.released == ["p00"]
 
 
 def test_not_synced_before_the_first_list() -> None:
@@ -903,11 +924,11 @@ def test_what_the_watch_tells_while_an_attempt_is_under_way_stands() -> None:
     world.api.before("PATCH", lambda: None)
     world.move(15)
     world.turn()
-    world.api.annotate(KEY, delay="14")
+    world.api.annotate(KEY, delay="16")
     world.tell()
     world.work()
 
-    assert Due(CREATED_MS + 14_000) == world.controller.get(KEY)
+    assert Due(CREATED_MS + 16_000) == world.controller.get(KEY)
 
 
 def test_plugin_tells_an_event() -> None:

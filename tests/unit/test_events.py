@@ -167,3 +167,27 @@ def test_silence_tells_nothing() -> None:
     silence = Silence()
     silence.record(EVENT)
     silence.run(threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("busy_until", "told_at"),
+    [
+        pytest.param(0.0, 0.0, id="at rest"),
+        pytest.param(0.35, 0.4, id="until there is room"),
+        pytest.param(60.0, events.MAKE_WAY_SECONDS, id="never for long"),
+    ],
+)
+def test_event_makes_way_for_releases(busy_until: float, told_at: float) -> None:
+    class Clockwork(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            world.now += timeout or 0.0
+            return self.is_set()
+
+    world, stop = World(), Clockwork()
+    world.recorder.busy = lambda: world.now < busy_until
+    world.api.before("POST", stop.set)
+    world.recorder.record(EVENT)
+    world.recorder.run(stop)
+
+    assert len(world.api.bodies) == 1
+    assert world.now == pytest.approx(told_at)
