@@ -103,6 +103,12 @@ class Bridge:
         else:
             await send({"type": "websocket.close"})
 
+    def at_once(self, scope: Scope, body: bytes) -> Answer | None:
+        """Answer a POST whose body is whole; None, with nothing done, where that may block."""
+        if len(body) > self._body_limit:
+            return None  # the usual way says so
+        return self._answer_now(self._environ(scope), body)
+
     def close(self) -> None:
         """Take no more work into the pool; what waits there is dropped, what runs may finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -118,6 +124,10 @@ class Bridge:
             return _text(refusal.status, str(refusal), close=True)
         if body is None:
             return None
+        return self._answer_now(environ, body) or await self._call_in_pool(environ)
+
+    def _answer_now(self, environ: dict[str, Any], body: bytes) -> Answer | None:
+        """Read a review into the environ, and answer it unless that may block."""
         environ["wsgi.input"] = BytesIO(body)
         try:
             environ[REVIEW], may_block = self._prepare(body)
@@ -126,7 +136,7 @@ class Bridge:
         except Exception:
             _logger.exception("cannot read a review")
             return _text(500, "internal error while reading the review; see the server's log")
-        return await self._call_in_pool(environ) if may_block else self._call(environ)
+        return None if may_block else self._call(environ)
 
     async def _body(self, environ: dict[str, Any], receive: Receive) -> bytes | None:
         """Read the whole body; None when the client left before its end."""

@@ -10,7 +10,12 @@ import asyncio
 import enum
 from typing import Any, Protocol
 
-from gunicorn.asgi.protocol import ASGIProtocol  # type: ignore[import-untyped]
+from gunicorn.asgi import protocol  # type: ignore[import-untyped]
+
+from webhook.request_parser import RequestParser
+
+# private: the class of parsers that gunicorn's connections make, and know again.
+protocol.PythonProtocol = RequestParser
 AT_ONCE_LIMIT = 64 * 1024
 """Bytes of a body that is waited for as a whole; an application takes longer ones as they come."""
 
@@ -46,10 +51,14 @@ class Host(Protocol):
         """Count a connection no longer."""
 
 
-class Connection(ASGIProtocol):  # type: ignore[misc]
+class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
     """One client's connection, from accept to close, and how long it has been in its phase."""
 
     worker: Host
+    # private: the request that is read now, its body, and what wakes gunicorn's task for it.
+    _current_request: Any
+    _body_receiver: Any
+    _request_ready: Any
 
     def __init__(self, worker: Host) -> None:
         super().__init__(worker)

@@ -115,7 +115,7 @@ def _gunicorn_settings(settings: ServerSettings, fd: int) -> dict[str, Any]:
         "certfile": os.devnull,  # a sign that it is TLS; the worker makes the context
         "asgi_loop": "asyncio",
         "asgi_lifespan": "on",
-        "http_parser": "python",  # the C parser takes a header line of any length into memory
+        "http_parser": "python",  # see request_parser.py
         "limit_request_fields": 64,
         "keepalive": max(1, math.ceil(settings.keepalive)),  # 0 would mean none; see worker.py
         "timeout": HEARTBEAT,

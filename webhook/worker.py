@@ -2,7 +2,7 @@
 
 The stock worker serves plaintext when its certificate cannot be loaded, lets stalled clients stay
 for ever, does not count its connections, and closes kept-alive connections at SIGTERM without
-having said so. This one accepts connections itself, gives every state of a connection a limit in
+having said so. This one accepts connections itself, gives every phase of a connection a limit in
 time, and announces its end. It builds on private names of gunicorn 27.0.1, each marked with
 "private:" and why it is used; gunicorn is pinned to that version, and tests/server holds each
 point.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import asyncio.sslproto
 import contextlib
-import enum
 import gc
 import logging
 import os
@@ -23,9 +22,9 @@ from typing import Any
 
 from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
 from gunicorn.asgi.lifespan import LifespanManager  # type: ignore[import-untyped]
-from gunicorn.asgi.protocol import ASGIProtocol  # type: ignore[import-untyped]
 from gunicorn.workers.gasgi import ASGIWorker  # type: ignore[import-untyped]
 
+from webhook.connection import Connection, Phase
 from webhook.process import write_whole
 from webhook.settings import ServerSettings
 from webhook.tls import LiveCertificate
@@ -43,107 +42,15 @@ NO_DESCRIPTORS_PAUSE = 0.5
 READ_BUFFER = 32 * 1024
 """Bytes that asyncio holds for each TLS connection, idle ones too; a TLS record has at most 16 KiB.
 Its own 256 KiB make 300 MB of a thousand connections that stall in their handshake."""
+GC_THRESHOLD = 20_000
+"""New objects between two collections of the youngest: as many as some fifty reviews make, not as
+two. Reviews leave no cycles behind."""
 RELOAD_INTERVAL = 2.0
 """Seconds between two looks at the certificate's files; a mounted Secret lags by more."""
 CAP_LOG_INTERVAL = 10.0
 """Seconds between two log lines about the connection cap."""
 
 _logger = logging.getLogger("holdfast.server")
-
-
-class Phase(enum.Enum):
-    """What a connection waits for; each phase has a limit in time."""
-
-    HANDSHAKE = enum.auto()
-    """TLS is being set up; asyncio itself ends this one."""
-    IDLE = enum.auto()
-    """The first byte of a request."""
-    READING = enum.auto()
-    """The end of a request whose first byte has come."""
-    ANSWERING = enum.auto()
-    """The application, and the client's taking of the answer."""
-    CLOSING = enum.auto()
-    """The client's consent to the end."""
-
-
-_BETWEEN_REQUESTS = frozenset({Phase.IDLE, Phase.ANSWERING})
-
-
-class Connection(ASGIProtocol):  # type: ignore[misc]
-    """One client's connection, from accept to close, and how long it has been in its phase."""
-
-    worker: HoldfastWorker
-
-    def __init__(self, worker: HoldfastWorker) -> None:
-        super().__init__(worker)
-        self.opening: asyncio.Task[None] | None = None
-        self.enter(Phase.HANDSHAKE)
-
-    def enter(self, phase: Phase) -> None:
-        """Begin a phase now."""
-        self.phase = phase
-        self.since: float = self.worker.loop.time()
-
-    def finish(self) -> None:
-        """Close in the orderly way; what has been written is still sent."""
-        if self.phase is Phase.HANDSHAKE:
-            self.drop()
-            return
-        self.enter(Phase.CLOSING)
-        # private: also what gunicorn calls at its keep-alive limit.
-        self._close_transport()
-        # private: wakes gunicorn's task for this connection, which then sees that it is closed.
-        self._request_ready.set()
-
-    def drop(self) -> None:
-        """Close at once and forget the connection, whatever it is doing."""
-        self.worker.forget(self)
-        if self.transport is not None:
-            self.transport.abort()
-        elif self.opening is not None:
-            self.opening.cancel()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """TLS is set up."""
-        self.enter(Phase.IDLE)
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Leave nothing behind; gunicorn alone would keep its task for another three seconds."""
-        super().connection_lost(exc)
-        self.worker.forget(self)
-        self._request_ready.set()  # private: see finish()
-
-    def _feed_callback_parser(self, data: bytes) -> bool:
-        # private: gets all bytes of requests, from the socket and those read ahead. The event is
-        # set from a request's last header until its answer: bytes that come then are read ahead.
-        if self.phase in _BETWEEN_REQUESTS and not self._request_ready.is_set():
-            self.enter(Phase.READING)
-        return bool(super()._feed_callback_parser(data))
-
-    def _on_message_complete(self) -> None:
-        # private: the parser's callback at a request's last byte.
-        self.enter(Phase.ANSWERING)
-        super()._on_message_complete()
-
-    def _arm_keepalive_timer(self) -> None:
-        # private: called after an answer, before waiting for the next request. In the place of a
-        # timer for each request, the worker looks at all connections every TICK.
-        if self.phase is Phase.ANSWERING:
-            self.enter(Phase.IDLE)
-            self.worker.newcomers.pop(self, None)
-
-    async def _serve_http_request(
-        self, request: object, sockname: object, peername: object
-    ) -> bool:
-        # private: gunicorn makes a task of each request, for applications that go on after their
-        # answer. Ours does not, and the task with its callbacks costs as much as the parsing.
-        return bool(await self._handle_http_request(request, sockname, peername))
-
-    def _will_close(self, request: object, response_requires_close: object) -> bool:
-        # private: gunicorn's one place where "Connection: close" is decided. worker.alive stays
-        # True while draining: gunicorn closes by it also where it has promised to keep alive.
-        return self.worker.draining or bool(super()._will_close(request, response_requires_close))
 
 
 class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
@@ -178,6 +85,10 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
             on_failure=self.settings.on_reload_failure,
         )
 
+    def served(self, connection: Connection) -> None:
+        """Take note that a connection has had an answer."""
+        self.newcomers.pop(connection, None)
+
     def forget(self, connection: Connection) -> None:
         """Count a connection no longer."""
         self.connections.discard(connection)
@@ -207,6 +118,7 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
             # The collector writes to every object that it looks at: what has been made so far
             # stays, and looking at it would only copy the pages that are shared with the master.
             gc.freeze()
+            gc.set_threshold(GC_THRESHOLD)
             self._listen()
         except Exception as error:
             _logger.error("cannot start: %s", error)  # noqa: TRY400 - the cause is in one line

@@ -246,14 +246,18 @@ def waits_for_ever() -> None:
 
 
 def _slow_down(file: Path) -> None:
-    proper, read = asgi.Bridge._answer, file.read_text
+    proper, hasty, read = asgi.Bridge._answer, asgi.Bridge.at_once, file.read_text
 
     async def _answer(self: Any, scope: Any, receive: Any) -> Any:
         if scope["method"] == "POST" and (seconds := float(read() or 0)):
             await asyncio.sleep(seconds)
         return await proper(self, scope, receive)
 
+    def at_once(self: Any, scope: Any, body: bytes) -> Any:
+        return None if float(read() or 0) else hasty(self, scope, body)
+
     _put(asgi.Bridge, _answer)
+    _put(asgi.Bridge, at_once)
 
 
 def _put(owner: Any, function: Callable[..., Any]) -> None:

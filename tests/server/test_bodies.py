@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +33,43 @@ def test_body_arrives_whole(serve: Serve, size: int, pieces: int) -> None:
             assert answer.json()["received"] == len(body)
     finally:
         client.close()
+
+
+HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+CLOSING = HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+
+
+def received(answers: bytes) -> list[int]:
+    """Give how long the bodies were that the application has seen, in order."""
+    assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b'"received":')
+    return [int(part.partition(b",")[0]) for part in answers.split(b'"received":')[1:]]
+
+
+@pytest.mark.parametrize("size", [10, 60_000, 70_000, 600_000], ids="{:,} bytes".format)
+def test_body_in_pieces_arrives_whole(serve: Serve, size: int) -> None:
+    server = serve(request_deadline=20.0)
+    body = json.dumps({"pad": "x" * size}).encode()
+    with server.raw() as client:
+        for head in (HEAD, CLOSING):
+            client.sendall(head % len(body))
+            for start in range(0, len(body), size // 3):
+                client.sendall(body[start : start + size // 3])
+                time.sleep(0.02)
+        answers = everything_from(client)
+    assert received(answers) == [len(body), len(body)]
+
+
+def test_requests_that_come_together_are_answered_in_turn(serve: Serve) -> None:
+    server = serve()
+    blocking = b'{"block": true, "sleep": 0.2}'
+    bodies = [b"{}", b'{"a": 1}', blocking, b"{ }", b'{"last": 1}']
+    *ahead, last = [
+        head % len(body) + body for head, body in zip([HEAD] * 4 + [CLOSING], bodies, strict=True)
+    ]
+    with server.raw() as client:
+        client.sendall(b"".join(ahead) + last)
+        answers = everything_from(client)
+    assert received(answers) == [len(body) for body in bodies]
 
 
 def test_unreadable_body_reaches_the_app_as_such(serve: Serve) -> None:

@@ -127,6 +127,39 @@ def test_environ_is_what_wsgi_asks_for(make: Make) -> None:
     assert {key: environ[key] for key in expected} == expected
 
 
+def test_review_that_cannot_block_is_answered_at_once(make: Make) -> None:
+    app = App()
+    status, headers, body = make(app).at_once(scope(), b"{}") or (0, [], b"")
+
+    assert (status, body) == (200, b"fine")
+    assert (b"content-length", b"4") in headers
+    assert app.calls[0]["wsgi.input"].read() == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "body"),
+    [
+        pytest.param({"prepare": blocking}, b"{}", id="it may block"),
+        pytest.param({"body_limit": 10}, b"x" * 11, id="it is too long"),
+    ],
+)
+def test_others_are_left_to_the_usual_way(
+    make: Make, settings: dict[str, Any], body: bytes
+) -> None:
+    app = App()
+    assert make(app, **settings).at_once(scope(), body) is None
+    assert app.calls == []
+
+
+def test_what_is_no_review_is_answered_at_once_as_well(make: Make) -> None:
+    def refuse(_body: bytes) -> tuple[object, bool]:
+        raise ReviewError("no review")
+
+    app = App()
+    assert make(app, prepare=refuse).at_once(scope(), b"{}") is not None
+    assert isinstance(app.calls[0][REVIEW], ReviewError)
+
+
 def test_answer_has_its_length(make: Make) -> None:
     start, _ = asyncio.run(talk(make(App()), scope(), request(b"{}")))
     assert start["headers"] == [(b"content-type", b"text/plain"), (b"content-length", b"4")]
