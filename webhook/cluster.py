@@ -19,8 +19,9 @@ import yaml
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
+from webhook.answers import Answer, Failure, Headers, read_date, status_error
 from webhook.errors import StartError, UnreachableError
-from webhook.wire import Answer, Failure, Headers, Wire, read_date, status_error
+from webhook.wire import Wire
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach the API server."""

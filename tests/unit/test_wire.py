@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from certs import authority
-from webhook.wire import Answer, Failure, Wire, read_date, status_error
+from webhook.answers import Answer, Failure, read_date, status_error
+from webhook.wire import Wire
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nDate: Thu, 24 Dec 2026 17:00:00 GMT\r\n\r\n{}"
 PATIENCE = 20.0
@@ -163,6 +164,52 @@ def test_chunks_are_put_together(serve: Callable[..., Server], plain: Plain) -> 
     asked = plain(server)
 
     assert [get(asked).data, get(asked).data] == [b"{}", b"{}"]
+
+
+def test_interim_answer_is_not_taken_for_the_answer(
+    serve: Callable[..., Server], plain: Plain
+) -> None:
+    asked = plain(serve([b"HTTP/1.1 103 Early Hints\r\nDate: x\r\n\r\n" + OK, OK]))
+    first = get(asked)
+
+    assert (first.status, first.reason, first.data) == (200, "OK", b"{}")
+    assert first.headers.get("date") == "Thu, 24 Dec 2026 17:00:00 GMT"
+    assert get(asked).status == 200
+
+
+def test_answer_may_end_with_its_connection(serve: Callable[..., Server], plain: Plain) -> None:
+    asked = plain(serve([b"HTTP/1.1 200 OK\r\n\r\n{}"], [OK]))
+
+    assert [get(asked).data, get(asked).data] == [b"{}", b"{}"]
+
+
+def test_connection_that_says_more_than_it_was_asked_is_not_used_again(
+    serve: Callable[..., Server], plain: Plain
+) -> None:
+    asked = plain(serve([OK + OK.replace(b"{}", b"[]")], [OK]))
+
+    assert [get(asked).data, get(asked).data] == [b"{}", b"{}"]
+
+
+@pytest.mark.parametrize(
+    ("target", "header"),
+    [
+        pytest.param("/a\r\nX: y", "b", id="target"),
+        pytest.param("/a", "b\nX: y", id="header"),
+        pytest.param("/a", "b\rX: y", id="carriage return"),
+        pytest.param("/a", "\u0142", id="not Latin-1"),
+    ],
+)
+def test_what_would_be_another_line_is_not_sent(
+    serve: Callable[..., Server], plain: Plain, target: str, header: str
+) -> None:
+    server = serve([OK])
+    asked = plain(server)
+    with pytest.raises(Failure, match="/a"):
+        asked.exchange("GET", target, headers={"X-A": header}, body=None, timeout=PATIENCE)
+
+    assert get(asked).status == 200
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
