@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import click
+from click.exceptions import NoSuchCommand
 from click.shell_completion import ShellComplete
 
 from webhook.errors import ApiStatusError, HoldfastError, UnreachableError
@@ -63,6 +64,15 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(f"webhook.commands.{name}"), name)
         assert isinstance(command, click.Command)  # noqa: S101 - by COMMANDS' own rule
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is meant; where there is none, name the one that is nearest."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as exc:  # click knows only commands that are imported
+            raise NoSuchCommand(exc.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of all commands without importing one."""

@@ -113,7 +113,7 @@ def _decided(facts: Facts) -> Iterator[str]:
         yield f"no profile serves schedulerName {values.shown(facts.pod.spec.scheduler_name)}"
         return
     how = "as recorded at its creation" if recorded else "by its schedulerName"
-    yield f"profile {profile}, {how}; asked again now, its plugins say:"
+    yield f"profile {profile}, {how}; were it created now, its plugins would say:"
     for step in facts.trace.steps:
         yield f"{step.plugin}: {step.told}"
 

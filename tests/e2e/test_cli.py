@@ -336,6 +336,13 @@ def test_preview_needs_no_cluster(tmp_path: Path) -> None:
     assert done.stdout.count(f"{path}: Deployment default/web: changed") == 2
 
 
+@pytest.mark.parametrize("text", ["", "kind: Service", "a: b"])
+def test_preview_of_what_has_no_pods(text: str, tmp_path: Path) -> None:
+    done = Cli(tmp_path / "none", "default").run("preview", "-f", "-", stdin=text)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "No pod and no template of pods is in what was given.\n"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -59,7 +59,10 @@ def preview(
         make: Make = DryRun(cluster, namespace or cluster.namespace).preview
     else:
         make = _offline(config_path, namespace or "default")
-    refused = sum([_shown(name, make) for name in names])
+    made = [each for name in names for each in _shown(name, make)]
+    if not made:
+        click.echo("No pod and no template of pods is in what was given.", err=True)
+    refused = sum(bool(each.refusals) for each in made)
     if refused:
         raise CommandError(f"{refused} would be refused; the reasons are above")
 
@@ -74,16 +77,14 @@ def _offline(config_path: Path | None, namespace: str) -> Make:
     return make
 
 
-def _shown(name: str, make: Make) -> int:
-    """Show all objects of a file, and count those that would be refused."""
-    refused = 0
+def _shown(name: str, make: Make) -> Iterator[Preview]:
+    """Show what becomes of all objects of a file, and give it."""
     for document in _documents(name):
         for each in previews.objects(document):
             if previews.concerns(each):
                 made = make(each)
                 terminal.write(_lines(name, made))
-                refused += bool(made.refusals)
-    return refused
+                yield made
 
 
 def _documents(name: str) -> Sequence[Any]:
