@@ -322,6 +322,8 @@ def test_cluster_without_kubevirt_is_said_once_and_its_coming_noticed(
         world.bind(world.start(finalizer=False), "n1")
         world.ready()
         one.eventually(lambda: world.record() == "n1")
+        followed = {f"following {path}" for path in absent}
+        one.eventually(lambda: followed <= set(caplog.messages))
         world.api.kinds -= absent
         one.eventually(lambda: said() == 6)  # again once it is gone
         before = one.sample("holdfast_watch_restarts_total", reason="absent")
