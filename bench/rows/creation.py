@@ -147,7 +147,11 @@ def _configurations(there: World, way: str, server: Server) -> Mapping[str, Obje
     for configuration in made.values():
         for webhook in configuration["webhooks"]:
             webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": way}}
-    return {path: one for path, one in made.items() if way != ALONE or "mutating" in path}
+    return {
+        path: one
+        for path, one in made.items()
+        if way != ALONE or one["kind"].startswith("Mutating")
+    }
 
 
 def _works(there: World, way: str) -> bool:

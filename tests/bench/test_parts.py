@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench import load, page, results, reviews, stats
 from bench.results import BARS, Bar
+from bench.rows import creation
 from webhook import review as webhook_review
 
 
@@ -21,6 +23,20 @@ def test_interval_holds_the_ratio_and_is_the_same_each_time() -> None:
     low, high = stats.interval(stats.median_ratio, ours, theirs)
     assert low <= stats.median_ratio(ours, theirs) <= high
     assert stats.interval(stats.median_ratio, ours, theirs) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("way", "kinds"),
+    [
+        pytest.param(creation.BOTH, ["Mutating", "Validating"], id="both"),
+        pytest.param(creation.ALONE, ["Mutating"], id="the mutating one alone"),
+    ],
+)
+def test_each_way_registers_the_webhooks_that_it_is_named_for(way: str, kinds: list[str]) -> None:
+    there: Any = SimpleNamespace(certificate=SimpleNamespace(ca=b"PEM"))
+    server: Any = SimpleNamespace(port=8443)
+    made = creation._configurations(there, way, server).values()
+    assert [one["kind"].removesuffix("WebhookConfiguration") for one in made] == kinds
 
 
 @pytest.mark.parametrize(
