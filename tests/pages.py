@@ -65,7 +65,8 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             Elsewhere(r"kubectl -n \S+ rollout status", _NODE, '"rollout", "status"'),
             Elsewhere(r"kubectl wait ", _NODE, '"wait"'),
             Elsewhere(r"holdfast uninstall", _INSTALLED, '"uninstall"'),
-            Elsewhere(r"kubectl (delete|get|patch)", "tests/e2e/test_pages.py", "install.md"),
+            Elsewhere(r"kubectl delete", _INSTALLED, '"kubectl delete -k ."'),
+            Elsewhere(r"kubectl (get|patch)", "tests/e2e/test_pages.py", "install.md"),
         ),
         "docs/how-to/certificates.md": (
             Elsewhere(r"holdfast controller .*=self", _INSTALLED_HERE, '"--leader-elect"'),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.launcher import ControlPlane
+from docs import transcript
 from tests.e2e.pairs import shown
 from tests.e2e.world import World
 
@@ -159,6 +160,28 @@ def uninstall(plane: ControlPlane, release: str) -> None:
     options = ["--yes", "--kubeconfig", str(plane.kubeconfig)]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def by_the_page(plane: ControlPlane, start: str) -> str:
+    """Run the commands of the install page that begin so, among the manifests, as it says.
+
+    They give what they print; that a search finds nothing is no failure.
+    """
+    page = (MANIFESTS.parent / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
+    found = [step.command for step in transcript.steps(page) if step.command.startswith(start)]
+    assert found, start
+    path = f"{plane.bin}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", "\n".join(found)],
+        cwd=MANIFESTS,
+        env={**os.environ, "PATH": path, "KUBECONFIG": str(plane.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0 or "| grep" in found[-1], done.stderr
+    return done.stdout
 
 
 def everything(plane: ControlPlane) -> set[str]:

@@ -17,6 +17,7 @@ from tests.node.installation import (
     NAMESPACE,
     TAGS,
     Installation,
+    by_the_page,
     everything,
     kill,
     reload_failures,
@@ -248,6 +249,24 @@ def test_uninstalling_may_wait_for_held_pods(
     world = World.in_new_namespace(plane, "uninstall-later")
     made = world.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
     uninstall(plane, "wait")
+    released = world.releases()
+    early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
+    assert (early, [gates(one) for one in world.all("pods")]) == ([], [[]] * 20)
+    plane.kubectl("delete", "namespace", world.namespace, timeout=200)
+    assert everything(plane) == installation.before
+
+
+@pytest.mark.timeout(900)
+def test_uninstalling_by_kubectl_alone_leaves_no_trace(
+    plane: ControlPlane, installation: Installation
+) -> None:
+    installation.install()
+    world = World.in_new_namespace(plane, "uninstall-by-hand")
+    made = world.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
+    assert "webhookconfiguration" in by_the_page(plane, "kubectl delete mutating")
+    assert by_the_page(plane, "kubectl get pods -A").count("held-") == 20
+    world.eventually(lambda: by_the_page(plane, "kubectl get pods -A") == "")
+    assert 'namespace "holdfast-system" deleted' in by_the_page(plane, "kubectl delete -k .")
     released = world.releases()
     early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
     assert (early, [gates(one) for one in world.all("pods")]) == ([], [[]] * 20)
