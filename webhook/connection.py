@@ -43,6 +43,8 @@ class Host(Protocol):
 
     loop: asyncio.AbstractEventLoop
     draining: bool
+    sent_ahead: asyncio.Lock
+    """Who of those that send requests ahead is next."""
 
     def served(self, connection: Connection) -> None:
         """Take note that a connection has had an answer."""
@@ -174,7 +176,14 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
     ) -> bool:
         # private: gunicorn makes a task of each request, for applications that go on after their
         # answer. Ours does not, and the task with its callbacks costs as much as the parsing.
-        return bool(await self._handle_http_request(request, sockname, peername))
+        keep = bool(await self._handle_http_request(request, sockname, peername))
+        # private: the bytes of requests that were sent ahead. gunicorn would answer all of them
+        # before it looks at another connection. Of all such requests one is answered between two
+        # looks at the sockets, so that whoever waits for its answers does not wait for these.
+        if self._http1_buffered():
+            async with self.worker.sent_ahead:
+                await asyncio.sleep(0)
+        return keep
 
     def _will_close(self, request: object, response_requires_close: object) -> bool:
         # private: gunicorn's one place where "Connection: close" is decided. worker.alive stays

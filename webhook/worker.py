@@ -74,6 +74,7 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
             Phase.ANSWERING: self.settings.answer_deadline,
             Phase.CLOSING: self.settings.shutdown_timeout,
         }
+        self.sent_ahead = asyncio.Lock()
         self._turned_away = 0
         self._cap_logged = float("-inf")
         self._looked = 0.0

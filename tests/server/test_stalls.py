@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import json
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -72,6 +73,18 @@ def test_part_of_a_second_request_read_ahead_is_closed_too(serve: Serve) -> None
     with server.raw() as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal")
         assert everything_from(client).count(b"HTTP/1.1 200 OK") == 1
+
+
+def test_requests_sent_ahead_keep_no_other_waiting(serve: Serve) -> None:
+    server = serve()
+    body = json.dumps({"sleep": 0.2}).encode()
+    request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    other = server.client()
+    assert ask(other, "GET", "/count").body == b"0"
+    with server.raw() as client, closing(other):
+        client.sendall(request * 20)
+        time.sleep(0.1)  # the first of them is being answered
+        assert int(ask(other, "GET", "/count").body) < 10
 
 
 def test_dripping_header_is_closed_at_the_deadline(serve: Serve) -> None:

@@ -1,0 +1,144 @@
+"""The controller, broken on purpose."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tests.faults.breaks.replacing import put
+from webhook import clock, controller, leader, publisher, reflector, releaser
+from webhook.release_queue import Held
+
+
+def early() -> None:
+    """Releases go by the upper bound of the API server's clock, and two seconds more."""
+
+    def surely_passed(self: clock.ServerClock, local: float) -> float | None:
+        known = self.bounds(local)
+        return None if known is None else local + known.high + 2
+
+    put(clock.ServerClock, surely_passed)
+
+
+def wall_clock() -> None:
+    """Releases go by this machine's wall clock."""
+
+    def surely_passed(_self: clock.ServerClock, _local: float) -> float:
+        return time.time()
+
+    put(clock.ServerClock, surely_passed)
+
+
+def gives_up() -> None:
+    """A release that fails is not tried again, and what is listed anew is not read."""
+    forgets_to_list()
+    proper = releaser.Releaser.release
+
+    def release(self: releaser.Releaser, key: Any, held: Held) -> releaser.Attempt:
+        attempt = proper(self, key, held)
+        if attempt.outcome is releaser.Outcome.RETRY:
+            return releaser.Attempt(releaser.Outcome.GONE)
+        return attempt
+
+    put(releaser.Releaser, release)
+
+
+def forgets_to_list() -> None:
+    """Pods that are there at the start, or after a watch broke off, are not seen."""
+    proper = controller.Controller.replace
+
+    def replace(self: controller.Controller, _pods: Any) -> None:
+        proper(self, [])
+
+    put(controller.Controller, replace)
+
+
+def trusts_silence() -> None:
+    """A watch may be silent for ever."""
+    reflector.WATCH_SILENCE_SECONDS = 1e6
+
+
+def dies_of_gone() -> None:
+    """Nothing is followed any more when a watch has failed."""
+
+    def run(self: Any, stop: threading.Event) -> None:
+        self._follow(stop)
+
+    put(reflector.Reflector, run)
+
+
+def writes_blindly() -> None:
+    """A release tests neither uid nor version nor gate: it empties the list of gates."""
+
+    def release_patch(_held: Held) -> Sequence[Any]:
+        return [{"op": "replace", "path": "/spec/schedulingGates", "value": []}]
+
+    put(releaser, release_patch)
+
+
+def always_leads() -> None:
+    """Every controller takes itself for the leader, and none tests what it writes."""
+
+    def leading(_self: leader.Leader) -> bool:
+        return True
+
+    put(leader.Leader, leading)
+    writes_blindly()
+
+
+def dies_of_errors() -> None:
+    """A request that fails ends the controller, and nobody starts it again."""
+
+    def turn(self: leader.Leader) -> None:
+        self._try()
+        self._tell()
+
+    put(leader.Leader, turn)
+
+
+def slow_hand() -> None:
+    """One release a second, and no more at once."""
+    proper = releaser.Releaser.release
+    controller.WORKERS = 1
+
+    def release(self: releaser.Releaser, key: Any, held: Held) -> releaser.Attempt:
+        time.sleep(1)
+        return proper(self, key, held)
+
+    put(releaser.Releaser, release)
+
+
+def leaks() -> None:
+    """Each release leaves a file open, and a thread."""
+    proper = releaser.Releaser.release
+
+    def release(self: releaser.Releaser, key: Any, held: Held) -> releaser.Attempt:
+        left.append(os.open(os.devnull, os.O_RDONLY))
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return proper(self, key, held)
+
+    left: list[int] = []
+    put(releaser.Releaser, release)
+
+
+def never_repairs() -> None:
+    """Certificates and webhook configurations are left as they are once there are webhooks."""
+    proper = publisher.Publisher._keep
+
+    def _keep(self: Any, now: Any) -> None:
+        if not all(publisher._webhooks(self._read(path)) for path in self._paths):
+            proper(self, now)
+
+    put(publisher.Publisher, _keep)
+
+
+def never_forgets() -> None:
+    """A pod that is gone, or no longer held, is released all the same when its time has come."""
+
+    def _forget(_self: controller.Controller, _key: Any) -> None:
+        return
+
+    put(controller.Controller, _forget)

@@ -1,0 +1,146 @@
+"""The admission server, broken on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
+from gunicorn.asgi.protocol import ASGIProtocol  # type: ignore[import-untyped]
+
+from tests.faults.breaks.replacing import put
+from webhook import affinity, asgi, registration, worker
+from webhook.framework import success
+from webhook.plugins import delay
+
+FOR_EVER = 1e6
+"""Seconds."""
+
+
+def lets_through() -> None:
+    """The admission server holds nothing, and finds nothing wrong with that."""
+
+    def mutate(_self: Any, _pod: Any, _context: Any) -> Any:
+        return success()
+
+    def validate(_self: Any, _pod: Any, _context: Any) -> Any:
+        return success()
+
+    put(delay.Delay, mutate)
+    put(delay.Delay, validate)
+
+
+def fails_open() -> None:
+    """What cannot be asked about is let through."""
+    proper = registration.Registration.configurations
+
+    def configurations(self: Any, pipeline: Any) -> Any:
+        made = proper(self, pipeline)
+        for each in made.values():
+            for webhook in each["webhooks"]:
+                webhook["failurePolicy"] = "Ignore"
+        return made
+
+    put(registration.Registration, configurations)
+
+
+def one_at_a_time() -> None:
+    """Whoever is slow keeps all others waiting."""
+    proper = asyncio.sleep
+
+    async def sleep(seconds: float, *others: Any) -> None:
+        if sys._getframe(1).f_code.co_name == "_answer":
+            time.sleep(seconds)  # noqa: ASYNC251 - that is what is broken
+        await proper(seconds, *others)
+
+    put(asyncio, sleep)
+
+
+def dies_of_a_full_disk() -> None:
+    """A line that cannot be logged is an error of whoever logs it."""
+
+    def handleError(_self: logging.Handler, record: logging.LogRecord) -> None:  # noqa: N802
+        raise OSError(f"cannot log {record.name}")
+
+    put(logging.StreamHandler, handleError)
+    put(logging.Handler, handleError)
+
+
+def dies_without_descriptors() -> None:
+    """A connection that cannot be accepted ends the worker."""
+
+    def _pause_accepting(_self: Any, _listener: Any, error: OSError) -> None:
+        os._exit(int(bool(error)))
+
+    put(worker.HoldfastWorker, _pause_accepting)
+
+
+def adds_again() -> None:
+    """A requirement is added to a term that has it already."""
+    proper = affinity.terms
+
+    def terms(pod: Any) -> Any:
+        return [((), ()) for _ in found] if (found := proper(pod)) else found
+
+    put(affinity, terms)
+
+
+def waits_for_ever() -> None:
+    """The admission server sets its clients no time limits, and makes no room for newcomers."""
+    proper = worker.HoldfastWorker.__init__
+
+    def __init__(self: Any, *given: Any, **named: Any) -> None:  # noqa: N807 - it takes its place
+        proper(self, *given, **named)
+        self.settings = replace(self.settings, handshake_timeout=FOR_EVER)
+
+    def _make_room(_self: Any) -> bool:
+        return False
+
+    async def _tick(self: Any, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.notify()
+
+    put(worker.HoldfastWorker, __init__)
+    put(worker.HoldfastWorker, _make_room)
+    put(worker.HoldfastWorker, _tick)
+
+
+def reads_on() -> None:
+    """What a client sends is read ahead without end."""
+
+    def _pause_reading(_self: Any) -> None:
+        return
+
+    put(ASGIProtocol, _pause_reading)
+
+
+def leaves_the_dead() -> None:
+    """A worker that has ended is not replaced."""
+    proper = Arbiter.manage_workers
+
+    def manage_workers(self: Any) -> None:
+        if not self.worker_age:
+            proper(self)
+
+    put(Arbiter, manage_workers)
+
+
+def slow_down(file: Path) -> None:
+    """Let each review take as many seconds longer as the file says.
+
+    The file stays open: a row may let descriptors run out.
+    """
+    proper, opened = asgi.Bridge._answer, os.open(file, os.O_RDONLY)
+
+    async def _answer(self: Any, scope: Any, receive: Any) -> Any:
+        if scope["method"] == "POST" and (seconds := float(os.pread(opened, 64, 0) or 0)):
+            await asyncio.sleep(seconds)
+        return await proper(self, scope, receive)
+
+    put(asgi.Bridge, _answer)
