@@ -96,6 +96,10 @@ class Command:
         """End it as Ctrl-C would, and return its exit status."""
         return self._end(signal.SIGINT)
 
+    def terminate(self) -> int:
+        """End it as a kubelet does, and return its exit status."""
+        return self._end(signal.SIGTERM)
+
     def close(self) -> None:
         """Stop it if it runs, and remove what is temporary."""
         if self._process is not None:

@@ -151,13 +151,15 @@ class Installation:
         given += ["--port", "0", "--await-certificate"]
         given += ["--kubeconfig", str(self.plane.kubeconfig)]
         log = self.folder / f"replica-{number}.log"
+        ahead = self.folder / f"ahead-replica-{number}"
+        ahead.write_text("0")
         command = Command(
             "serve",
             *given,
             *arguments,
             log=log,
             module=self.server_module,
-            environment=self.environment,
+            environment={**self.environment, "SECONDS_AHEAD": str(ahead)},
         )
         self.replicas.append(self.stack.enter_context(command))
         self.join(number, port(command))

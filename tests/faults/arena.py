@@ -42,29 +42,11 @@ REPLICAS = CONTROLLERS = 2
 PROBE_SECONDS, PROBE_FAILURES = 2.0, 2
 """How often readiness is asked for, and how often in vain before a replica gets no more calls: as
 in the manifests."""
-CONFIGURATION = {
-    "apiVersion": "holdfast.dev/v1alpha1",
-    "kind": "HoldfastConfiguration",
-    "profiles": [
-        {
-            "schedulerName": "*",
-            "pluginConfig": [
-                {
-                    "name": "placement",
-                    "args": {
-                        "rules": [
-                            {
-                                "name": "space",
-                                "when": {"annotation": "type", "equals": "space"},
-                                "require": [{"key": ROLE, "operator": "In", "values": ["edge"]}],
-                            }
-                        ]
-                    },
-                }
-            ],
-        }
-    ],
-}
+REPLICA_AHEAD = 3_600.0
+"""Seconds by which a replica's clock is ahead at most: weeks ahead, its certificate has expired."""
+PRE_STOP_SECONDS = 3.0
+"""How long a replica serves on when it has left the Service: endpoints reach the API server in
+moments here, and in the manifests' ten seconds elsewhere."""
 
 
 @dataclass
@@ -76,6 +58,10 @@ class Arena:
     proxy: Proxy
     audit: Audit
     machines: Machines
+    configuration: Path
+    """The configuration file of every process."""
+    generation: int = 0
+    """How many configurations have been rolled out."""
     resting: set[int] = field(default_factory=set)
     """Replicas that a row has taken down, and that nobody is to look after."""
 
@@ -110,10 +96,29 @@ class Arena:
         self.installed.join(number, installed.port(command))
         self.resting.discard(number)
 
+    def roll_out(self) -> str:
+        """Have the replicas serve another configuration, and give the annotation that it adds.
+
+        One after the other leaves the Service, ends, and comes back, as in a rollout.
+        """
+        self.generation += 1
+        annotation = configure(self.configuration, self.generation)
+        for number, command in enumerate(self.replicas):
+            self.resting.add(number)
+            self.installed.join(number, installed.port(command), ready=False)
+            time.sleep(PRE_STOP_SECONDS)
+            command.terminate()
+            self.revive(number)
+        self.installed.apply(installed.deployment(f"generation-{self.generation}"))
+        return annotation
+
     def shift_clocks(self, seconds: float) -> None:
-        """Set the wall clock of both controllers this much ahead."""
+        """Set the wall clock of every process this much ahead; of replicas, an hour at most."""
         for number in range(CONTROLLERS):
             (self.installed.folder / f"ahead-{number}").write_text(str(seconds))
+        for number in range(REPLICAS):
+            ahead = self.installed.folder / f"ahead-replica-{number}"
+            ahead.write_text(str(min(seconds, REPLICA_AHEAD)))
 
     def slow_reviews(self, seconds: float) -> None:
         """Let each request of a replica take this much longer."""
@@ -129,6 +134,24 @@ class Arena:
                 for child in process.children():
                     found[f"{kind}-{number}-worker"] = child
         return found
+
+
+def configure(path: Path, generation: int) -> str:
+    """Write the configuration of that number, and give the annotation that only it knows."""
+    annotation = f"example.com/generation-{generation}"
+    require = [{"key": ROLE, "operator": "In", "values": ["edge"]}]
+    rules = [
+        {"name": "space", "when": {"annotation": "type", "equals": "space"}, "require": require},
+        {"name": "new", "when": {"annotation": annotation, "equals": "yes"}, "require": require},
+    ]
+    placement = {"name": "placement", "args": {"rules": rules}}
+    content = {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "HoldfastConfiguration",
+        "profiles": [{"schedulerName": "*", "pluginConfig": [placement]}],
+    }
+    path.write_text(json.dumps(content))
+    return annotation
 
 
 def leads(command: Command) -> bool:
@@ -161,7 +184,7 @@ def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
         kubeconfig = controller_kubeconfig(plane, folder / "controller.kubeconfig", proxy.url)
         plane.kubectl("apply", "-f", str(kubevirt_rights()))
         configuration = folder / "holdfast.yaml"
-        configuration.write_text(yaml.safe_dump(CONFIGURATION))
+        configure(configuration, 0)
         made = installed.install(plane, kubeconfig, folder, stack)
         made.module = made.server_module = BROKEN
         made.environment = {VARIABLE: broken, SLOW: str(folder / "slow")}
@@ -174,7 +197,7 @@ def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
         audit = Audit(plane.audit_log)
         stack.callback(audit.close)
         machines = Machines(made.world, stack)
-        harmed = Arena(plane, made, proxy, audit, machines)
+        harmed = Arena(plane, made, proxy, audit, machines, configuration)
         stack.enter_context(_kubelet(harmed))
         machines.create()
         yield harmed

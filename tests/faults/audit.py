@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.e2e.accounts import NAMESPACE
 from tests.e2e.world import seconds
 
 Key = tuple[str, str]
 """A pod's namespace and name."""
+CONTROLLER = f"system:serviceaccount:{NAMESPACE}:"
+"""How the names of Holdfast's own accounts begin."""
 _OK = 200
 
 
@@ -77,7 +80,8 @@ class Audit:
         key = about["namespace"], about.get("name", "")
         status = event.get("responseStatus", {}).get("code", 500)
         write = Write(seconds(event["requestReceivedTimestamp"]), status)
-        if patch and event.get("userAgent") == "holdfast" and "subresource" not in about:
+        user = event.get("user", {}).get("username", "")
+        if patch and user.startswith(CONTROLLER) and "subresource" not in about:
             self.releases[key].append(write)
         elif binding and status < 300:
             self.bindings.setdefault(key, write.at)

@@ -1,7 +1,8 @@
-"""Clients that misbehave, in a process of their own: `python -m tests.faults.crowd HOST:PORT KIND`.
+"""Clients that misbehave, in a process of their own.
 
-They come back as often as they are closed, until standard input ends; then the number of answers is
-printed.
+`python -m tests.faults.crowd HOST:PORT KIND=COUNT...`; with `flood=COUNT@RATE` they ask as often a
+second, all together. They come back as often as they are closed, until standard input ends; then
+their account is printed, as JSON.
 """
 
 from __future__ import annotations
@@ -10,17 +11,50 @@ import asyncio
 import json
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 
 from tests.unit.builders import make_pod, make_review
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Act = Callable[[Streams], Awaitable[None]]
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 PAUSE = 0.05
 """Seconds until a client that was closed comes again."""
-answers = 0
+BEAT = 0.05
+"""Seconds between two looks at how many requests are due."""
+MOST_AT_ONCE = 50
+"""Requests that a client sends in one go."""
+
+
+@dataclass
+class Account:
+    """What all clients together have seen."""
+
+    asked: int = 0
+    """Requests that were due, of which the server may not have taken all."""
+    sent: int = 0
+    answers: int = 0
+    clients: int = 0
+    ended: set[int] = field(default_factory=set)
+    """The clients whose connection the server has ended at least once."""
+
+    began: float = 0.0
+    """When the first client was connected, by the monotonic clock."""
+
+    def shown(self) -> str:
+        """Write it as JSON."""
+        counts = {"asked": self.asked, "sent": self.sent, "answers": self.answers}
+        seconds = time.monotonic() - self.began if self.began else 0.0
+        never = self.clients - len(self.ended)
+        return json.dumps({**counts, "seconds": seconds, "never ended": never})
+
+
+account = Account()
 
 
 async def bare(streams: Streams) -> None:
@@ -56,58 +90,108 @@ async def drip(streams: Streams) -> None:
             await asyncio.wait_for(streams[0].read(1), 1.0)
 
 
-async def flood(streams: Streams) -> None:
-    """Ask for review after review, as fast as they are answered."""
-    global answers  # noqa: PLW0603 - one process, one figure
+def review() -> bytes:
+    """Make a request for a review."""
     body = json.dumps(make_review(make_pod({"delay": "60"}))).encode()
-    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    reader, writer = streams
+    return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+async def answer(reader: asyncio.StreamReader) -> None:
+    """Read one answer."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+    await reader.readexactly(length)
+    account.answers += 1
+
+
+async def ask(streams: Streams) -> None:
+    """Ask for review after review, as fast as they are answered."""
+    request = review()
     while True:
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-        await reader.readexactly(length)
-        answers += 1
+        streams[1].write(request)
+        await answer(streams[0])
 
 
-KINDS: dict[str, tuple[Callable[[Streams], Awaitable[None]], bool]] = {
+async def flood(streams: Streams, pace: float) -> None:
+    """Ask for reviews at a pace, a second, whether there are answers or not."""
+    request, reader, writer = review(), *streams
+    reading = asyncio.create_task(read_answers(reader))
+    began, due = time.monotonic(), 0
+    try:
+        while not reading.done():
+            now = int((time.monotonic() - began) * pace)
+            account.asked += now - due
+            most = min(now - due, MOST_AT_ONCE)
+            due = now
+            writer.write(request * most)
+            await writer.drain()  # what is due meanwhile is asked for as well, in vain
+            account.sent += most
+            await asyncio.sleep(BEAT)
+    finally:
+        account.asked += int((time.monotonic() - began) * pace) - due
+        reading.cancel()
+
+
+async def read_answers(reader: asyncio.StreamReader) -> None:
+    """Read all answers, until there is none."""
+    with suppress(OSError, EOFError):
+        while True:
+            await answer(reader)
+
+
+KINDS: dict[str, tuple[Act, bool]] = {
     "bare": (bare, False),
     "half-a-hello": (half_a_hello, False),
     "half-a-header": (half_a_header, True),
     "half-a-body": (half_a_body, True),
     "drip": (drip, True),
-    "flood": (flood, True),
+    "ask": (ask, True),
 }
 """What each does, and whether it does so within TLS."""
 
 
-async def client(address: str, kind: str) -> None:
+async def client(address: str, act: Act, *, tls: bool, number: int) -> None:
     """Be one client, again and again."""
     host, _, port = address.rpartition(":")
-    act, tls = KINDS[kind]
     context = ssl._create_unverified_context() if tls else None
     while True:
-        with suppress(OSError, EOFError, TimeoutError):
+        try:
             streams = await asyncio.open_connection(host, int(port), ssl=context)
+            account.began = account.began or time.monotonic()
             try:
                 await act(streams)
             finally:
                 streams[1].transport.abort()
+        except ConnectionRefusedError:
+            pass
+        except (OSError, EOFError):
+            account.ended.add(number)
+        else:
+            account.ended.add(number)
         await asyncio.sleep(PAUSE)
 
 
+def ordered(order: str) -> Iterator[tuple[Act, bool]]:
+    """Give what each of the ordered clients does, and whether within TLS."""
+    kind, _, many = order.partition("=")
+    count, _, rate = many.partition("@")
+    for _ in range(int(count)):
+        yield (partial(flood, pace=float(rate) / int(count)), True) if rate else KINDS[kind]
+
+
 async def main(address: str, orders: list[str]) -> None:
-    """Run as many clients of each kind as are ordered, as KIND=COUNT."""
+    """Run as many clients of each kind as are ordered."""
+    acts = [one for order in orders for one in ordered(order)]
+    account.clients = len(acts)
     tasks = [
-        asyncio.create_task(client(address, kind))
-        for kind, _, count in (order.partition("=") for order in orders)
-        for _ in range(int(count))
+        asyncio.create_task(client(address, act, tls=tls, number=number))
+        for number, (act, tls) in enumerate(acts)
     ]
     await asyncio.to_thread(sys.stdin.read)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    print(answers)
+    print(account.shown())
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ DELAY = (1.0, 12.0)
 """Seconds for which delayed pods ask."""
 SHORT_DELAY = (1.0, 6.0)
 """Likewise, in the short form."""
+TIMED_OUT = ("deadline exceeded", "imed out", "imeout")
+"""What a failed creation says where somebody did not wait any longer."""
 _AT_ONCE = 48
 _SWEEP_SECONDS = 2.0
 _BEHIND = 5
@@ -66,6 +68,11 @@ class Failure:
         """Whether an admission webhook is the reason, rather than the API server or its etcd."""
         return "webhook" in self.said
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether somebody did not wait any longer, as happens on a machine that is too busy."""
+        return any(text in self.said for text in TIMED_OUT)
+
 
 @dataclass
 class Load:
@@ -86,6 +93,8 @@ class Load:
     """Pods that do not have exactly one gate of ours, or one term, where they asked for it."""
     waits: list[float] = field(default_factory=list)
     """Seconds that each creation took."""
+    begun: list[float] = field(default_factory=list)
+    """When each creation was begun, those that failed too: seconds since 1970."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
@@ -115,6 +124,8 @@ class Load:
         """Create one pod, and note how that went."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         began = time.time()
+        with self.lock:
+            self.begun.append(began)
         try:
             answer = cluster.request("POST", path, body=msgspec.json.encode(wish.manifest()))
         except ClusterError as exc:

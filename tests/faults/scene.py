@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -13,12 +13,17 @@ import msgspec
 
 from tests.e2e.world import Object, World, gates
 from tests.faults.arena import Arena
-from tests.faults.load import DELAY, GATE, SHORT_DELAY, Load
+from tests.faults.load import DELAY, GATE, SHORT_DELAY, Failure, Load
 from webhook.cluster import Cluster
 from webhook.errors import ClusterError
 
 CALM = 3.0
 """Seconds of load before the harm."""
+AFTER, LAST = 6.0, 3.0
+"""Seconds of load after it, and those at its end in which creations succeed again."""
+LAST_FAILED = 0.2
+"""The share of the last creations that may fail: six in ten ask, all of which fail when nothing
+answers; a call or two that a crowded machine gives up is no more than this."""
 SOAK = 10
 """The number in the list after which VMs are waited for even in the short form."""
 BOUND = 60.0
@@ -28,8 +33,11 @@ BOUND = 60.0
 SAID, MOST_SAID = 300, 3
 """How much is kept of what failed creations said: characters of each, and how many."""
 CROWDED = 0.02
-"""The share of creations that may fail in the short form where none should: the tests share their
-machine, and a call that waits for a processor for 3 s is given up."""
+"""The share of creations that may time out in the short form where none should: the tests share
+their machine, and a call that waits for a processor for 3 s is given up. No other failure is
+excused."""
+Span = tuple[float, float]
+"""From when to when: seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,10 @@ class Check:
     def passed(self) -> bool:
         """Whether it is no more than that."""
         return self.found <= self.most
+
+    def is_worse(self, other: Check) -> bool:
+        """Whether it exceeds its bound by more than another does."""
+        return self.found - self.most > other.found - other.most
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,8 @@ class Fault:
     """Whether pods that ask for something may be refused meanwhile."""
     outage: bool = False
     """Whether the API server itself may fail meanwhile."""
+    halts: bool = False
+    """Whether nothing can be released meanwhile; else pods are released on time all the same."""
     tested: bool = False
     """Whether it is part of `make test`, in its short form."""
 
@@ -77,7 +91,12 @@ class Scene:
     short: bool
     checks: dict[str, Check] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
+    began: float = 0.0
+    """When the harm began: seconds since 1970."""
     recovered: float = 0.0
+    """When all was well again: seconds since 1970; the end of the act, where it is not noted."""
+    halted: list[Span] = field(default_factory=list)
+    """When nothing could be released."""
     mark: str = ""
     """Tells what this scene makes from what others make in the same namespace."""
 
@@ -93,8 +112,18 @@ class Scene:
         time.sleep(seconds if short is None else self.lasts(seconds, short))
 
     def check(self, name: str, found: float, most: float = 0) -> None:
-        """Note a figure that must be no more than `most`."""
-        self.checks[name] = Check(round(found, 3), most)
+        """Note a figure that must be no more than `most`; of several by one name, the worst."""
+        noted, known = Check(round(found, 3), most), self.checks.get(name)
+        if known is None or noted.is_worse(known):
+            self.checks[name] = noted
+
+    def act(self, fault: Fault) -> None:
+        """Do the harm, and note when it was over."""
+        self.began = time.time()
+        fault.act(self)
+        self.recovered = self.recovered or time.time()
+        if fault.halts:
+            self.halted.append((self.began, self.recovered))
 
     def eventually(self, look: Callable[[], object], seconds: float = BOUND) -> float:
         """Wait until something is so, and tell how many seconds that took; never raises.
@@ -140,9 +169,8 @@ def run(fault: Fault, arena: Arena, *, seed: int, short: bool) -> Result:
     try:
         with arena.machines.restarting(random.Random(source.random())), load.running():
             time.sleep(CALM)
-            fault.act(scene)
-            scene.recovered = time.time()
-            time.sleep(CALM)
+            scene.act(fault)
+            time.sleep(AFTER)
         judge(fault, scene)
         said = ""
     except Exception as exc:  # noqa: BLE001 - a row that breaks has failed, and others go on
@@ -172,35 +200,61 @@ def judge(fault: Fault, scene: Scene) -> None:
         if any(one < due for one in [*tries[name], bound[name]])
     }
     late = [
-        max(tries[name]) - max(due, scene.recovered)
+        max(tries[name]) - expected(due, scene.halted)
         for name, due in load.due.items()
         if tries[name]
     ]
-    failures = [one for one in load.failures if one.by_webhook]
-    others = [one for one in load.failures if not one.by_webhook]
     scene.check("loads without a delayed pod", int(not load.due))
     scene.check("early", len(early))
     scene.check("stuck", len(held))
     scene.check("seconds late, at most", max(late, default=0.0), BOUND)
     scene.check("delayed pods let through", len(load.ungated))
     scene.check("pods with other than one gate and one term", len(load.misshapen))
-    scene.check("creations refused that ask nothing", sum(not one.wish.asks for one in failures))
-    crowded = CROWDED * load.made if scene.short else 0
-    if not fault.refuses:
-        asking = sum(one.wish.asks for one in failures)
-        scene.check("creations refused that ask", asking, crowded)
-    if not fault.outage:
-        scene.check("creations failed by the API server", len(others), crowded)
+    judge_creations(fault, scene)
     if not scene.short or fault.group == SOAK:
         scene.figures["seconds until VMs ran"] = round(scene.arena.machines.settle(), 1)
     scene.check("sticky VMs astray", len(scene.arena.machines.astray()))
     scene.figures |= {
         "pods": load.made,
         "delayed": len(load.due),
-        "refused": len(failures),
-        "failed": len(others),
         "restarts of VMs": scene.arena.machines.restarts,
     }
+
+
+def expected(due: float, halted: Iterable[Span]) -> float:
+    """Tell from when on a pod's release is awaited: its due time, or the end of what kept it.
+
+    A span counts where it began before the pod had to be released.
+    """
+    for began, ended in sorted(halted):
+        if began <= due + BOUND:
+            due = max(due, ended)
+    return due
+
+
+def judge_creations(fault: Fault, scene: Scene) -> None:
+    """Check which creations failed, and that they succeed in the end."""
+    load = scene.load
+    refused = [one for one in load.failures if one.by_webhook]
+    others = [one for one in load.failures if not one.by_webhook]
+    asking = [one for one in refused if one.wish.asks]
+    crowded = CROWDED * load.made if scene.short else 0
+    scene.check("creations refused that ask nothing", len(refused) - len(asking))
+    if not fault.refuses:
+        _excuse(scene, "creations refused that ask", asking, crowded)
+    if not fault.outage:
+        _excuse(scene, "creations failed by the API server", others, crowded)
+    end = max(load.begun, default=0.0) - LAST
+    last = sum(at > end for at in load.begun)
+    failed = sum(one.at > end for one in load.failures)
+    scene.check("share of the last creations that failed", failed / max(last, 1), LAST_FAILED)
+    scene.figures |= {"refused": len(refused), "failed": len(others)}
+
+
+def _excuse(scene: Scene, name: str, failures: Sequence[Failure], most: float) -> None:
+    timed_out = sum(one.timed_out for one in failures)
+    scene.check(name, len(failures) - timed_out)
+    scene.check(f"{name}: timed out", timed_out, most)
 
 
 def _held(cluster: Cluster, namespace: str) -> list[str]:

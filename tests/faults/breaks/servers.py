@@ -136,11 +136,19 @@ def slow_down(file: Path) -> None:
 
     The file stays open: a row may let descriptors run out.
     """
-    proper, opened = asgi.Bridge._answer, os.open(file, os.O_RDONLY)
+    proper, hasty = asgi.Bridge._answer, asgi.Bridge.at_once
+    opened = os.open(file, os.O_RDONLY)
+
+    def seconds() -> float:
+        return float(os.pread(opened, 64, 0) or 0)
 
     async def _answer(self: Any, scope: Any, receive: Any) -> Any:
-        if scope["method"] == "POST" and (seconds := float(os.pread(opened, 64, 0) or 0)):
-            await asyncio.sleep(seconds)
+        if scope["method"] == "POST" and (longer := seconds()):
+            await asyncio.sleep(longer)
         return await proper(self, scope, receive)
 
+    def at_once(self: Any, scope: Any, body: bytes) -> Any:
+        return None if seconds() else hasty(self, scope, body)
+
     put(asgi.Bridge, _answer)
+    put(asgi.Bridge, at_once)

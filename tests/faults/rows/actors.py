@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from webhook.cluster import JSON_PATCH, Cluster, pod_path
 from webhook.errors import ApiStatusError
 
 FOREIGN = "example.com/other"
+NOT_FOUND = 404
 
 
 def reinvoked(scene: Scene) -> None:
@@ -43,10 +44,27 @@ def reinvoked(scene: Scene) -> None:
 def foreign_gates(scene: Scene) -> None:
     """Add gates of others before and after ours, and take them off before or after its release."""
     count = 6 if scene.short else 40
-    held = [{"name": FOREIGN}]
+    held = {"name": FOREIGN}
     names = [f"{mine(scene)}{number}" for number in range(count)]
-    scene.world.create_pods(pod(name, {"delay": "6"}, schedulingGates=held) for name in names)
     before, after = names[: count // 2], names[count // 2 :]
+
+    def add(seen: Object) -> list[Object]:
+        if seen["metadata"].get("name") not in after or FOREIGN in gates(seen):
+            return []
+        return [{"op": "add", "path": "/spec/schedulingGates/-", "value": held}]
+
+    first = [pod(name, {"delay": "6"}, schedulingGates=[held]) for name in before]
+    last = [pod(name, {"delay": "6"}) for name in after]
+
+    def is_called() -> bool:
+        (seen,) = scene.world.create_pods(last[:1], dry_run=True)
+        return gates(seen) == [GATE, FOREIGN]
+
+    with other_webhook(scene.arena.plane, "zz-gates", add):
+        scene.eventually(is_called)
+        made = scene.world.create_pods([*first, *last])
+    misplaced = [one for one in made if gates(one) != gates_of(one, before)]
+    scene.check("pods without both gates in their order", len(misplaced))
     take_off(scene, before, FOREIGN)
     seconds = scene.eventually(lambda: not waiting(scene, GATE))
     scene.check("seconds until ours were gone", seconds, BOUND)
@@ -56,26 +74,39 @@ def foreign_gates(scene: Scene) -> None:
     take_off(scene, after, FOREIGN)
 
 
+def gates_of(seen: Object, before: Container[str]) -> list[str]:
+    """Give the gates that a pod is to have, by whether the other one was there before ours."""
+    return [FOREIGN, GATE] if seen["metadata"]["name"] in before else [GATE, FOREIGN]
+
+
 def stripped(scene: Scene) -> None:
     """Take our gate off by hand."""
     names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
-    scene.world.create_pods(pod(name, {"delay": "5"}) for name in names)
+    made = scene.world.create_pods(pod(name, {"delay": "12"}) for name in names)
     take_off(scene, names, GATE)
-    scene.go_on(8)
+    due = max(map(created, made)) + 12
+    audit, space = scene.arena.audit, scene.world.namespace
+
+    def scheduled() -> bool:
+        audit.read()
+        return all((space, name) in audit.bindings for name in names)
+
+    seconds = scene.eventually(scheduled, BOUND)
+    scene.check("seconds until they were scheduled", seconds, BOUND)
     scene.check("gates that came back", len(waiting(scene, GATE)))
-    scene.arena.audit.read()
-    space = scene.world.namespace
-    writes = [one for name in names for one in scene.arena.audit.releases[space, name]]
-    scene.check("releases of what is not held", sum(one.worked for one in writes))
+    time.sleep(max(0.0, due + 3 - time.time()))
+    audit.read()
+    tried = sum(len(audit.releases[space, name]) for name in names)
+    scene.check("releases of what is not held", tried)
 
 
 def recreated(scene: Scene) -> None:
     """Delete pods that wait, and make others of their names that wait for longer."""
     names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
-    scene.world.create_pods(pod(name, {"delay": "4"}) for name in names)
+    scene.world.create_pods(pod(name, {"delay": "8"}) for name in names)
     scene.go_on(2)
     scene.world.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
-    made = scene.world.create_pods(pod(name, {"delay": "9"}) for name in names)
+    made = scene.world.create_pods(pod(name, {"delay": "14"}) for name in names)
     since = {one["metadata"]["name"]: created(one) for one in made}
     seconds = scene.eventually(lambda: not waiting(scene, GATE), BOUND)
     scene.check("seconds until they were released", seconds, BOUND)
@@ -85,13 +116,19 @@ def recreated(scene: Scene) -> None:
         name
         for name, at in since.items()
         for one in releases[scene.world.namespace, name]
-        if one.worked and at <= one.at < at + 9
+        if one.worked and at <= one.at < at + 14
     ]
     scene.check("released by their former time", len(early))
 
 
 def refused(scene: Scene) -> None:
     """Have a validating webhook refuse every release."""
+    path = f"/api/v1/namespaces/{scene.world.namespace}/events"
+    query: dict[str, str | int] = {"fieldSelector": "reason=ReleaseFailed", "limit": 1}
+
+    def told() -> bool:
+        with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
+            return bool(msgspec.json.decode(cluster.request("GET", path, query=query))["items"])
 
     def decide(seen: Object) -> list[Object] | str:
         delayed = "delay" in seen["metadata"].get("annotations", {})
@@ -99,6 +136,7 @@ def refused(scene: Scene) -> None:
         return [] if open_still else "closed for two minutes"
 
     with other_webhook(scene.arena.plane, "closed", decide, operations=("UPDATE",)):
+        scene.check("seconds until an Event told it", scene.eventually(told, BOUND), BOUND)
         scene.go_on(120, 10)
 
 
@@ -106,13 +144,19 @@ def namespaces(scene: Scene) -> None:
     """Delete a namespace in which pods wait."""
     plane, name = scene.arena.plane, f"{scene.world.namespace}-{scene.mark}-gone"
     world = type(scene.world).in_new_namespace(plane, name)
-    world.create_pods(pod(f"{mine(scene)}{number}", {"delay": "3600"}) for number in range(50))
+    names = [f"{mine(scene)}{number}" for number in range(50)]
+    made = world.create_pods(pod(one, {"delay": "40"}) for one in names)
     plane.kubectl("delete", "namespace", name, "--wait=false")
 
     def gone() -> bool:
         return not plane.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name")
 
     scene.check("seconds until it was gone", scene.eventually(gone, BOUND), BOUND)
+    since = time.time()
+    time.sleep(max(0.0, max(map(created, made)) + 43 - since))
+    scene.arena.audit.read()
+    writes = [write for one in names for write in scene.arena.audit.releases[name, one]]
+    scene.check("releases of pods that are gone", sum(write.at > since for write in writes))
 
 
 def quota(scene: Scene) -> None:
@@ -121,7 +165,7 @@ def quota(scene: Scene) -> None:
     world = type(scene.world).in_new_namespace(plane, name)
     world.kubectl("create", "quota", "few", "--hard=pods=5")
     world.eventually(lambda: world.get("quota", "few").get("status", {}).get("hard"))
-    world.create_pods(pod(f"{mine(scene)}{number}", {"delay": "5"}) for number in range(5))
+    world.create_pods(pod(f"{mine(scene)}{number}", {"delay": "12"}) for number in range(5))
     try:
         world.create_pods([pod("one-more", {"delay": "5"})])
         over = 1
@@ -169,7 +213,7 @@ def take_off(scene: Scene, names: Iterable[str], gate: str) -> None:
     with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
         for name in names:
             path = pod_path(scene.world.namespace, name)
-            while gate in (found := gates(msgspec.json.decode(cluster.request("GET", path)))):
+            while gate in (found := gates_now(cluster, path)):
                 place = f"/spec/schedulingGates/{found.index(gate)}"
                 operations = [
                     {"op": "test", "path": place, "value": {"name": gate}},
@@ -178,6 +222,16 @@ def take_off(scene: Scene, names: Iterable[str], gate: str) -> None:
                 body = msgspec.json.encode(operations)
                 with suppress(ApiStatusError):  # it has just moved
                     cluster.request("PATCH", path, body=body, content_type=JSON_PATCH)
+
+
+def gates_now(cluster: Cluster, path: str) -> list[str]:
+    """Read a pod's gates; one that has run, and was cleared away, has none."""
+    try:
+        return gates(msgspec.json.decode(cluster.request("GET", path)))
+    except ApiStatusError as exc:
+        if exc.status != NOT_FOUND:
+            raise
+        return []
 
 
 FAULTS = [
@@ -199,7 +253,7 @@ FAULTS = [
         "gate-stripped",
         7,
         stripped,
-        broken="writes-blindly",
+        broken="never-forgets",
         means="A person who takes the gate off has decided: the pod is scheduled, and forgotten.",
     ),
     Fault(
@@ -214,6 +268,7 @@ FAULTS = [
         7,
         refused,
         broken="gives-up",
+        halts=True,
         means="The refusal is told as an Event on the pod; the release is tried again until it "
         "succeeds, and holds up no other.",
     ),
@@ -221,7 +276,7 @@ FAULTS = [
         "namespace-deleted",
         7,
         namespaces,
-        broken="gives-up",
+        broken="never-forgets",
         means="Held pods go with their namespace; nothing of Holdfast's keeps it.",
     ),
     Fault(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 from certs import authority, rotation
-from tests.e2e import installed
+from tests.e2e import installed, pairs
 from tests.e2e.pairs import CA, LEAF, corrupt, delete, mismatch, usable
 from tests.faults.scene import Fault, Scene
 
@@ -15,6 +17,13 @@ X509 = ("x509", "certificate", "tls:")
 """What a failed creation says whose reason is a certificate."""
 OVERLAP = rotation.PROPAGATION.total_seconds()
 """Seconds that API servers are given to learn of a new CA before it signs anything."""
+ROUNDED = 1.0
+"""The times in certificates are whole seconds."""
+SERVED = 150.0
+"""Seconds until a mounted Secret has reached every replica: of a kubelet, that is; here moments."""
+YEAR = authority.CA_LIFETIME
+AGED = YEAR / 5
+"""What is left of a CA that is to be replaced: less than a third, and more than a leaf's life."""
 
 
 def fingerprint(scene: Scene) -> str:
@@ -66,11 +75,75 @@ def lost_ca(scene: Scene) -> None:
         lambda: made.secret(CA).get("tls.crt", before) != before, installed.REPAIR
     )
     scene.check("seconds until there was another", seconds, installed.REPAIR)
-    if not scene.short:  # else the next row would meet a CA that may sign nothing yet
-        seconds = replaced(scene, leaf, OVERLAP + installed.REPAIR)
-        scene.check("seconds until it had signed", seconds, OVERLAP + installed.REPAIR)
+    signed(scene, leaf, time.time())  # else the next row would meet a CA that may sign nothing yet
     scene.go_on(20, 5)
     by_certificates(scene)
+
+
+def signed(scene: Scene, before: str, since: float) -> None:
+    """Wait until another CA, made or introduced `since`, has signed a leaf: not too soon.
+
+    Then until every replica serves it.
+    """
+    made = scene.arena.installed
+    seconds = replaced(scene, before, OVERLAP + installed.REPAIR)
+    scene.check("seconds until it had signed", seconds, OVERLAP + installed.REPAIR)
+    issued = issue_time(made)
+    scene.check("seconds by which a CA signed too soon", OVERLAP - (issued - since), ROUNDED)
+    wanted = fingerprint(scene)
+    seconds = scene.eventually(lambda: all_serve(scene, wanted), SERVED)
+    scene.check("seconds until every replica served it", seconds, SERVED)
+
+
+def issue_time(made: installed.Installation) -> float:
+    """Tell when the leaf was issued: seconds since 1970."""
+    return (pairs.leaf(made).not_before + authority.BACKDATED).timestamp()
+
+
+def all_serve(scene: Scene, wanted: str) -> bool:
+    """Tell whether every replica serves the certificate of that fingerprint."""
+    try:
+        return all(pairs.shown(one.address) == wanted for one in scene.arena.replicas)
+    except OSError:
+        return False
+
+
+def rotated(scene: Scene) -> None:
+    """Have the CA replaced by another, ten times, each time in the order of a rotation.
+
+    One with a fifth of its life left is put beside the CA that signs, as a leader does that is
+    killed then. It is promoted, and in its turn replaced by one that the leader makes.
+    """
+    made, signers = scene.arena.installed, {signer(scene)}
+    turns = 1 if scene.short else 5
+    for _ in range(turns):
+        before, since = fingerprint(scene), time.time()
+        introduce(made, YEAR if scene.short else AGED)
+        signed(scene, before, since)
+        signers.add(signer(scene))
+        if not scene.short:
+            before = fingerprint(scene)
+            signed(scene, before, issue_time(made))
+            signers.add(signer(scene))
+    rotations = len(signers) - 1
+    scene.check("rotations that did not come", turns * (1 if scene.short else 2) - rotations)
+    scene.figures["rotations"] = scene.figures.get("rotations", 0) + rotations
+    by_certificates(scene)
+
+
+def introduce(made: installed.Installation, left: timedelta) -> None:
+    """Put a CA that has so much of its year left into the place of the next one."""
+    now = datetime.now(UTC)
+    pair = authority.new_ca("holdfast CA, the next", now=now - YEAR + left, lifetime=YEAR)
+    data = {rotation.NEXT_CERTIFICATE: pair.certificate, rotation.NEXT_KEY: pair.key}
+    patch = {"data": {name: base64.b64encode(value).decode() for name, value in data.items()}}
+    made.kubectl("patch", "secret", CA, "--type=merge", "-p", json.dumps(patch))
+
+
+def signer(scene: Scene) -> str:
+    """Name the CA that signs."""
+    data = base64.b64decode(scene.arena.installed.secret(CA)["tls.crt"])
+    return authority.read(data).fingerprint
 
 
 def renewed(scene: Scene) -> None:
@@ -85,8 +158,8 @@ def renewed(scene: Scene) -> None:
 
 
 def by_certificates(scene: Scene) -> None:
-    """Check that no creation failed for a certificate's sake."""
-    said = [one.said for one in scene.load.failures]
+    """Check that no creation failed for a certificate's sake since the row began."""
+    said = [one.said for one in scene.load.failures if one.at >= scene.began]
     scene.check("x509 errors", sum(any(word in one for word in X509) for one in said))
 
 
@@ -114,6 +187,14 @@ FAULTS = [
         broken="never-repairs",
         means="Another CA is made and published beside the old one before anything is signed by "
         "it.",
+    ),
+    Fault(
+        "ca-rotated",
+        8,
+        rotated,
+        broken="never-repairs",
+        means="The next CA is in the caBundle for a minute before it signs, and the old one stays "
+        "there: no call fails.",
     ),
     Fault(
         "certificates-renewed",

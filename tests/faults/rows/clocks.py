@@ -1,4 +1,4 @@
-"""The wall clock of the controllers' machine is wrong, and steps while pods wait."""
+"""The wall clocks of Holdfast's machines are wrong, and step while pods wait."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ import time
 from demo.command import Command
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.world import created, pod
-from tests.faults.arena import BROKEN
+from tests.faults.arena import BROKEN, leads
+from tests.faults.load import terms
 from tests.faults.scene import BOUND, Fault, Scene
 from webhook.controller import WORKERS
 
@@ -33,7 +34,6 @@ def stopped(scene: Scene) -> None:
     leader = scene.arena.leader()
     os.kill(leader.pid, signal.SIGSTOP)
     try:
-        others = [one for one in scene.arena.controllers if one is not leader]
         began = time.monotonic()
         scene.arena.leader()
         scene.check("seconds to another leader", time.monotonic() - began, TAKEOVER)
@@ -41,7 +41,7 @@ def stopped(scene: Scene) -> None:
     finally:
         os.kill(leader.pid, signal.SIGCONT)
     scene.go_on(3)
-    scene.check("leaders beside the new one", int(scene.arena.leader() not in others))
+    scene.check("leaders beside the new one", int(leads(leader)))
     once(scene)
 
 
@@ -65,16 +65,23 @@ def several(scene: Scene) -> None:
 
 
 def once(scene: Scene) -> None:
-    """Check that no pod was released twice."""
+    """Check that no pod was released twice since the row began."""
     scene.go_on(2)
     scene.arena.audit.read()
-    releases = scene.arena.audit.releases
-    twice = [key for key, writes in releases.items() if sum(one.worked for one in writes) > 1]
-    scene.check("released twice", len([key for key in twice if key[0] == scene.world.namespace]))
+    twice = [
+        name
+        for (space, name), writes in scene.arena.audit.releases.items()
+        if space == scene.world.namespace
+        and sum(one.worked and one.at >= scene.began for one in writes) > 1
+    ]
+    scene.check("released twice", len(twice))
 
 
 def away(scene: Scene) -> None:
-    """Have both controllers down while a thousand pods fall due, then start them."""
+    """Have both controllers down while a thousand pods fall due, then start them.
+
+    Meanwhile another configuration is rolled out, which they start with.
+    """
     for each in scene.arena.controllers:
         each.kill()
     count, seconds = (100, 12.0) if scene.short else (1_000, 600.0)
@@ -87,6 +94,7 @@ def away(scene: Scene) -> None:
     )
     due = {one["metadata"]["name"]: created(one) for one in made}
     due = {name: at + delays[name] for name, at in due.items()}
+    changed = scene.arena.roll_out()
     time.sleep(max(0.0, max(due.values()) - time.time()))
     began = time.time()
     for each in scene.arena.controllers:
@@ -110,6 +118,15 @@ def away(scene: Scene) -> None:
         abs(place - in_time[name]) for place, name in enumerate(sorted(at, key=at.__getitem__))
     ]
     scene.check("places out of order", max(moved, default=0), 2 * WORKERS)
+    seconds = scene.eventually(lambda: is_placed(scene, changed), BOUND)
+    scene.check("seconds until the other configuration was in force", seconds, BOUND)
+
+
+def is_placed(scene: Scene, annotation: str) -> bool:
+    """Ask whether a pod with this annotation is placed: once with the term of the rule, or not."""
+    asked = pod(f"asks-{scene.mark}", {annotation: "yes"})
+    (seen,) = scene.world.create_pods([asked], dry_run=True)
+    return terms(seen) == 1
 
 
 FAULTS = [
@@ -118,6 +135,7 @@ FAULTS = [
         3,
         killed,
         broken="forgets-to-list",
+        halts=True,
         means="The other controller takes the Lease within 20 s and releases what is overdue at "
         "once; one that is started again lists all held pods and carries on.",
     ),
@@ -126,6 +144,7 @@ FAULTS = [
         3,
         stopped,
         broken="always-leads",
+        halts=True,
         means="The other takes over within 20 s. The stopped one knows by the time alone that it "
         "leads no more; what it had on its way fails its own tests.",
     ),
@@ -134,6 +153,7 @@ FAULTS = [
         3,
         several,
         broken="always-leads",
+        halts=True,
         means="Two that release at once do no harm: each patch tests the pod's version, so that "
         "one of the two fails. A Lease that others have written is had again when it has ended.",
     ),
@@ -142,7 +162,9 @@ FAULTS = [
         3,
         away,
         broken="slow-hand",
+        halts=True,
         means="Pods stay held. When a controller is back, all that fell due meanwhile are "
-        "released within a minute, in the order of their due times.",
+        "released within a minute, in the order of their due times. A configuration that was "
+        "rolled out meanwhile is in force then.",
     ),
 ]

@@ -42,6 +42,7 @@ FAULTS = [
         broken="dies-of-errors",
         outage=True,
         refuses=True,
+        halts=True,
         means="Writes fail until it is back; each release is tried again until it succeeds.",
     ),
     Fault(
@@ -51,6 +52,7 @@ FAULTS = [
         broken="early",
         outage=True,
         refuses=True,
+        halts=True,
         means="Releases are as late as the API server's answers, never early.",
     ),
 ]

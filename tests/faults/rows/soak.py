@@ -41,8 +41,9 @@ def soak(scene: Scene) -> None:
             left = scene.source.sample(CHOICE, len(CHOICE))
         fault = left.pop()
         inner = Scene(scene.arena, scene.world, scene.load, scene.source, short=True)
-        fault.act(inner)
+        inner.act(fault)
         scene.arena.proxy.turn()
+        scene.halted += inner.halted
         failed = [name for name, check in inner.checks.items() if not check.passed]
         for name in failed:
             scene.checks[f"{fault.name}: {name}"] = inner.checks[name]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import psutil
 
+from demo.command import Command
 from tests.faults.scene import Fault, Scene
 
 ENDING = 5.0
@@ -107,34 +109,36 @@ def slow(scene: Scene) -> None:
 
 def full_disk(scene: Scene) -> None:
     """Let no process of Holdfast write to a file: what is logged fails."""
-    limit(scene, psutil.RLIMIT_FSIZE, lambda _: 1, controllers=True)
-    try:
+    commands = [*scene.arena.replicas, *scene.arena.controllers]
+    with limited(commands, psutil.RLIMIT_FSIZE, lambda _: 1):
         scene.go_on(60, 8)
-    finally:
-        limit(scene, psutil.RLIMIT_FSIZE, lambda _: psutil.RLIM_INFINITY, controllers=True)
 
 
 def no_descriptors(scene: Scene) -> None:
     """Let no replica open another file or connection."""
-    limit(scene, psutil.RLIMIT_NOFILE, lambda process: process.num_fds(), controllers=False)
-    try:
+    with limited(scene.arena.replicas, psutil.RLIMIT_NOFILE, lambda one: one.num_fds()):
         scene.go_on(60, 8)
-    finally:
-        limit(scene, psutil.RLIMIT_NOFILE, lambda _: 1024, controllers=False)
     since = time.time()
     scene.go_on(6)
     scene.check("seconds until errors ended", errors_end(scene, since), ENDING)
 
 
-def limit(
-    scene: Scene, kind: int, most: Callable[[psutil.Process], int], *, controllers: bool
-) -> None:
-    """Set a limit of the system for Holdfast's processes."""
-    pids = [each.pid for each in scene.arena.replicas]
-    pids += [each.pid for each in scene.arena.controllers] if controllers else []
-    for pid in pids:
-        for process in family(pid):
-            process.rlimit(kind, (most(process), process.rlimit(kind)[1]))
+@contextmanager
+def limited(
+    commands: Iterable[Command], kind: int, most: Callable[[psutil.Process], int]
+) -> Iterator[None]:
+    """Set a limit of the system for these commands' processes while the block lasts."""
+    before = {}
+    for command in commands:
+        before[command.pid] = psutil.Process(command.pid).rlimit(kind)
+        for process in family(command.pid):
+            process.rlimit(kind, (most(process), before[command.pid][1]))
+    try:
+        yield
+    finally:
+        for pid, usual in before.items():
+            for process in family(pid):
+                process.rlimit(kind, usual)
 
 
 FAULTS = [
@@ -160,7 +164,7 @@ FAULTS = [
         "webhook-out-of-memory",
         1,
         out_of_memory,
-        broken="fails-open",
+        broken="leaves-the-dead",
         refuses=True,
         means="The kernel kills the worker; its parent keeps the port and starts another at once.",
     ),
@@ -194,6 +198,7 @@ FAULTS = [
         no_descriptors,
         broken="dies-without-descriptors",
         refuses=True,
-        means="Connections that are open serve on; new ones wait until one closes.",
+        means="Connections that are open serve on; new ones wait until one closes, probes among "
+        "them: a replica that cannot take those leaves the Service until it can.",
     ),
 ]
