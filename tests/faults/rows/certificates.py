@@ -17,6 +17,8 @@ X509 = ("x509", "certificate", "tls:")
 """What a failed creation says whose reason is a certificate."""
 OVERLAP = rotation.PROPAGATION.total_seconds()
 """Seconds that API servers are given to learn of a new CA before it signs anything."""
+SIGNED = OVERLAP + 2 * installed.REPAIR
+"""Seconds until a new CA has signed: it is seen, API servers learn of it, and that is seen."""
 ROUNDED = 1.0
 """The times in certificates are whole seconds."""
 SERVED = 150.0
@@ -86,8 +88,8 @@ def signed(scene: Scene, before: str, since: float) -> None:
     Then until every replica serves it.
     """
     made = scene.arena.installed
-    seconds = replaced(scene, before, OVERLAP + installed.REPAIR)
-    scene.check("seconds until it had signed", seconds, OVERLAP + installed.REPAIR)
+    seconds = replaced(scene, before, SIGNED)
+    scene.check("seconds until it had signed", seconds, SIGNED)
     issued = issue_time(made)
     scene.check("seconds by which a CA signed too soon", OVERLAP - (issued - since), ROUNDED)
     wanted = fingerprint(scene)
