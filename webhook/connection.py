@@ -185,6 +185,12 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
                 await asyncio.sleep(0)
         return keep
 
+    def _resume_reading(self) -> None:
+        # private: called after each answer. gunicorn reads on then, however much a client has sent
+        # ahead: 32 KiB more for each of its answers, without end.
+        if not self._is_buffer_full():
+            super()._resume_reading()
+
     def _will_close(self, request: object, response_requires_close: object) -> bool:
         # private: gunicorn's one place where "Connection: close" is decided. worker.alive stays
         # True while draining: gunicorn closes by it also where it has promised to keep alive.

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
@@ -85,6 +86,29 @@ def test_requests_sent_ahead_keep_no_other_waiting(serve: Serve) -> None:
         client.sendall(request * 20)
         time.sleep(0.1)  # the first of them is being answered
         assert int(ask(other, "GET", "/count").body) < 10
+
+
+def test_requests_sent_ahead_are_not_kept_in_memory(serve: Serve) -> None:
+    server = serve()
+    assert server.get("/healthz").status == 200
+    before = server.worker.memory_info().rss
+    stop = threading.Event()
+
+    def send(client: socket.socket) -> None:
+        with suppress(OSError):
+            while not stop.is_set():
+                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+
+    with server.raw() as client:
+        sender = threading.Thread(target=send, args=(client,), daemon=True)
+        sender.start()
+        answered = 0
+        while answered < 1_000:
+            answered += client.recv(65536).count(b"HTTP/1.1 200 OK")
+        grown = server.worker.memory_info().rss - before
+        stop.set()
+    sender.join()
+    assert grown < 16 * MIB
 
 
 def test_dripping_header_is_closed_at_the_deadline(serve: Serve) -> None:
