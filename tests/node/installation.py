@@ -154,12 +154,17 @@ def reload_failures(address: str) -> float:
     return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 
 
-def uninstall(plane: ControlPlane, release: str) -> None:
-    """Run `holdfast uninstall --purge`; what it says is shown where it fails."""
-    command = [sys.executable, "-m", "webhook", "uninstall", "--release", release, "--purge"]
-    options = ["--yes", "--kubeconfig", str(plane.kubeconfig)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+def holdfast(plane: ControlPlane, *arguments: str) -> str:
+    """Run a command of `holdfast`, which has to succeed; what it says is shown where it fails."""
+    command = [sys.executable, "-m", "webhook", *arguments, "--kubeconfig", str(plane.kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def uninstall(plane: ControlPlane, release: str) -> None:
+    """Run `holdfast uninstall --purge`."""
+    holdfast(plane, "uninstall", "--release", release, "--purge", "--yes")
 
 
 def by_the_page(plane: ControlPlane, start: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from tests.node.installation import (
     Installation,
     by_the_page,
     everything,
+    holdfast,
     kill,
     reload_failures,
     uninstall,
@@ -26,6 +29,7 @@ from tests.node.installation import (
 from tests.node.load import creating
 
 RIGHTS = Path(__file__).resolve().parent / "rights"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 ASKS = {"delay": "3600"}
 RESTARTS = 5
 MOST_ERROR_SECONDS = 5.0
@@ -37,6 +41,11 @@ FOLLOW = 150.0
 
 def written_down(name: str) -> list[str]:
     return (RIGHTS / f"{name}.txt").read_text().splitlines()
+
+
+def shown(page: str) -> list[str]:
+    """Give the commands of kubectl that stand in a page's sentences."""
+    return re.findall(r"`(kubectl -n [^`]+|kubectl get [^`]+)`", (DOCS / page).read_text())
 
 
 def earlier(plane: ControlPlane) -> list[str]:
@@ -66,6 +75,39 @@ def test_a_pod_is_released_and_runs_on_the_node(world: World) -> None:
     seen = world.get("pod", "real")
     assert seen["spec"]["nodeName"] == node_plan.NAME
     assert world.releases()["real"] >= created(seen) + 3
+
+
+def test_the_doctor_finds_nothing_wrong(plane: ControlPlane, installation: Installation) -> None:
+    found = [line.partition(":")[0].split() for line in holdfast(plane, "doctor").splitlines()]
+    assert [about for level, *about in found if level != "OK"] == []
+    assert [about for _, *about in found] == [
+        *(["API", "server"], ["clock"], ["webhooks"], ["caBundle"], ["server"], ["certificate"]),
+        *(["leader"], ["held", "pods"]),
+    ]
+
+
+@pytest.mark.parametrize("command", shown("how-to/respond-to-alerts.md"))
+def test_what_the_runbooks_look_at_is_there(
+    command: str, plane: ControlPlane, installation: Installation
+) -> None:
+    assert len(plane.kubectl(*shlex.split(command)[1:]).splitlines()) > 1
+
+
+def test_the_level_of_the_logs_is_changed_by_a_rollout(
+    world: World, plane: ControlPlane, installation: Installation
+) -> None:
+    (command,) = shown("reference/logs.md")
+    selected = ("-l", "app.kubernetes.io/component=webhook", "--tail=-1")
+
+    def told() -> bool:
+        world.apply(pod("told", ASKS), dry_run=True)  # at first an old replica may be asked still
+        return f"mutate patched: {world.namespace}/told" in installation.kubectl("logs", *selected)
+
+    plane.kubectl(*shlex.split(command)[1:])
+    installation.rolled_out("holdfast-webhook")
+    world.eventually(told)
+    plane.kubectl(*shlex.split(command.replace("=debug", "-"))[1:])
+    installation.rolled_out("holdfast-webhook")
 
 
 def test_applying_again_changes_nothing(plane: ControlPlane, installation: Installation) -> None:
