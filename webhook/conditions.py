@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from webhook import holds
-from webhook.framework import Marking, Plugin, judges_templates
+from webhook.framework import Holder, Marking, Plugin, Settling, judges_templates
 from webhook.pipeline import Pipeline
 from webhook.workloads import RESOURCES
 
@@ -27,8 +27,25 @@ def asks(pipeline: Pipeline, pod: str = POD) -> str:
     if pod == POD:
         expressions += [_own(f"{pod}.spec.schedulingGates", "one.name")]
         expressions += [_own(f"{pod}.metadata.finalizers", "one")]
-    tests = [one for one in dict.fromkeys(expressions) if one != "false"]
-    return " || ".join(f"({test})" for test in tests) or "false"
+    return _any(expressions)
+
+
+def unsettled(pipeline: Pipeline) -> str:
+    """Make the expression that is true for every new pod that has to be checked by a call.
+
+    Spared are pods of which each plugin that they concern says that the API server can see for
+    itself that nothing is missing.
+    """
+    plugins = _plugins(pipeline)
+    expressions = [_unsettled(plugin) for plugin in plugins]
+    gates = [
+        plugin.gate
+        for plugin in plugins
+        if isinstance(plugin, Settling) and isinstance(plugin, Holder)
+    ]
+    expressions += [_own(f"{POD}.spec.schedulingGates", "one.name", known=dict.fromkeys(gates))]
+    expressions += [_own(f"{POD}.metadata.finalizers", "one")]
+    return _any(expressions)
 
 
 def changes(pipeline: Pipeline, pod: str = POD) -> str:
@@ -60,6 +77,12 @@ def has_annotation(keys: Iterable[str], pod: str) -> str:
     annotations = f"{pod}.metadata.annotations"
     tests = " || ".join(f"{string(key)} in {annotations}" for key in keys)
     return f"{_present(annotations)} && ({tests})"
+
+
+def has_gate(name: str, pod: str) -> str:
+    """Make an expression: the pod has this scheduling gate."""
+    gates = f"{pod}.spec.schedulingGates"
+    return f"{_present(gates)} && {gates}.exists(one, one.name == {string(name)})"
 
 
 def has_entry(field: str, key: str, pod: str, values: Iterable[str] | None = None) -> str:
@@ -121,8 +144,22 @@ def _old(pod: str) -> str:
     return "oldObject" + pod.removeprefix(POD)
 
 
-def _own(path: str, name: str) -> str:
-    return f"has({path}) && {path}.exists(one, {name}.startsWith('{holds.OWN_PREFIX}'))"
+def _any(expressions: Iterable[str]) -> str:
+    tests = [one for one in dict.fromkeys(expressions) if one != "false"]
+    return " || ".join(f"({test})" for test in tests) or "false"
+
+
+def _unsettled(plugin: Plugin) -> str:
+    match = plugin.match(POD)
+    return f"({match}) && !({plugin.settled(POD)})" if isinstance(plugin, Settling) else match
+
+
+def _own(path: str, name: str, known: Iterable[str] = ()) -> str:
+    """Make an expression: there is a name of ours at this path, and it is none of the known."""
+    test = f"{name}.startsWith('{holds.OWN_PREFIX}')"
+    if listed := list(known):
+        test += f" && !({name} in {strings(listed)})"
+    return f"has({path}) && {path}.exists(one, {test})"
 
 
 def _of_kind(kind: str) -> str:

@@ -161,6 +161,22 @@ class Releasing(Protocol):
 
 
 @runtime_checkable
+class Settling(Protocol):
+    """What a plugin has as well that can let the API server check a new pod in its place.
+
+    A pod that only such plugins concern, and that they have all seen to, is stored without a call
+    of the validating webhook.
+    """
+
+    def settled(self, pod: str) -> str:
+        """Give a CEL expression that is true only where `validate` would say nothing of a new pod.
+
+        It is evaluated where `match` is true; true for too few pods costs calls, and no more.
+        """
+        ...
+
+
+@runtime_checkable
 class Finalizing(Protocol):
     """What a plugin that puts a finalizer of ours on pods has as well.
 

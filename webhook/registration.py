@@ -61,8 +61,11 @@ class Registration:
         return {**webhook, "failurePolicy": "Fail", "reinvocationPolicy": "IfNeeded"}
 
     def _pods(self, pipeline: Pipeline) -> Configuration:
-        """Check pods as they are stored; on UPDATE, only where one of our keys changes."""
-        condition = _by_operation(conditions.asks(pipeline), conditions.changes(pipeline))
+        """Check pods as they are stored, those that the API server cannot judge by itself.
+
+        On UPDATE, only where one of our keys changes.
+        """
+        condition = _by_operation(conditions.unsettled(pipeline), conditions.changes(pipeline))
         webhook = self._webhook(
             "validate.pods", "/validate", ["CREATE", "UPDATE"], _PODS, condition
         )

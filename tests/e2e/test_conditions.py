@@ -1,15 +1,22 @@
-"""The CEL conditions and the plugins' predicates in Python agree on generated pods."""
+"""The CEL conditions and what the plugins say in Python agree on generated pods."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import time
+from collections.abc import Iterator
+
+import pytest
+import yaml
 
 from tests.e2e.world import Object, World, pod
-from webhook import config, holds, plugins
+from tests.unit.builders import read_review
+from webhook import conditions, config, holds, plugins
 from webhook.errors import ApiStatusError
+from webhook.framework import Code
 from webhook.objects import Pod
+from webhook.pipeline import Pipeline
 
 SEED = 364
 KEYS = ["delay", "holdfast.dev/delay", "holdfast.dev/not-before", "holdfast.dev/jitter", "type"]
@@ -51,15 +58,18 @@ def owner(api_version: str, kind: str, *, controller: bool) -> Object:
     return {**reference, "controller": True} if controller else reference
 
 
-def test_a_pod_is_sent_where_python_says_that_it_has_to_be(world: World) -> None:
-    pipeline = config.build_pipeline(
+def default_pipeline() -> Pipeline:
+    return config.build_pipeline(
         config.Configuration(),
         plugins.registry(found=()),
         source="",
         timer=time.perf_counter,
         observe=lambda **_: None,
     )
-    profile = pipeline.profiles["*"]
+
+
+def test_a_pod_is_sent_where_python_says_that_it_has_to_be(world: World) -> None:
+    profile = default_pipeline().profiles["*"]
 
     def concerned(manifest: Object) -> bool:
         read = Pod.of(manifest)
@@ -80,3 +90,106 @@ def test_a_pod_is_sent_where_python_says_that_it_has_to_be(world: World) -> None
         assert sent == concerned(manifest), (SEED, manifest)
         outcomes.add(sent)
     assert outcomes == {True, False}
+
+
+SECONDS = ["15", "604800", "604801", "999999999", "1000000000", "0", "015", "+15", "-15", "1_5"]
+OTHERWISE = ["1h", "15s", "1.5", "", " 15", "15\n", "fifteen", "٣", "9" * 30]
+NOW_MS = 1_790_000_000_000
+JUDGE = "unsettled"
+"""A policy by which the API server says what the condition comes to, without a webhook."""
+UNSETTLED = "has to be checked"
+
+
+@pytest.fixture
+def judged(world: World) -> Iterator[World]:
+    """The one namespace where no webhook is asked, with the condition as a policy in it."""
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1"}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
+    expression = f"!({conditions.unsettled(default_pipeline())})"
+    policy = {
+        **kind,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": JUDGE},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [{**rule, "resources": ["pods"]}]},
+            "validations": [{"expression": expression, "message": UNSETTLED}],
+        },
+    }
+    only = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
+    binding = {
+        **kind,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": JUDGE},
+        "spec": {
+            "policyName": JUDGE,
+            "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": only},
+        },
+    }
+    world.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([policy, binding]))
+    found = World(world.plane, "kube-system")
+    found.eventually(lambda: unsettled(found, pod("asks", {"delay": "15"})))
+    yield found
+    kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding"
+    world.kubectl("delete", kinds, JUDGE)
+
+
+def unsettled(judged: World, manifest: Object) -> bool:
+    try:
+        judged.create_pods([manifest], dry_run=True)
+    except ApiStatusError as exc:
+        if UNSETTLED not in str(exc):
+            raise
+        return True
+    return False
+
+
+def test_a_new_pod_is_stored_without_a_check_only_where_there_is_nothing_to_say(
+    judged: World,
+) -> None:
+    pipeline, source = default_pipeline(), random.Random(SEED)
+    outcomes = set()
+    for number in range(300):
+        manifest = generated(source, number)
+        made = manifest["metadata"].setdefault("annotations", {})
+        made |= {key: source.choice(SECONDS + OTHERWISE) for key in made if "delay" in key}
+        verdict = pipeline.validate(read_review(manifest), now_ms=NOW_MS)
+        checked = unsettled(judged, manifest)
+        said = verdict.code is not Code.SUCCESS or bool(verdict.warnings)
+        assert checked or not said, (SEED, manifest, verdict)
+        outcomes.add((checked, said))
+    assert outcomes == {(True, True), (True, False), (False, False)}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gates", "expected"),
+    [
+        pytest.param({"delay": "15"}, ["holdfast.dev/delay"], False, id="held as it asks"),
+        pytest.param({"holdfast.dev/delay": "604800"}, ["holdfast.dev/delay"], False, id="most"),
+        pytest.param({"delay": "15"}, ["x.io/y", "holdfast.dev/delay"], False, id="another's gate"),
+        pytest.param({"delay": "15"}, [], True, id="the gate is gone"),
+        pytest.param({"delay": "15"}, ["x.io/y"], True, id="another's gate alone"),
+        pytest.param({"delay": "604801"}, ["holdfast.dev/delay"], True, id="too long"),
+        pytest.param({"delay": "9" * 30}, ["holdfast.dev/delay"], True, id="beyond 64 bits"),
+        pytest.param({"delay": "15\n"}, ["holdfast.dev/delay"], True, id="a line break"),
+        pytest.param({"delay": "15s"}, ["holdfast.dev/delay"], True, id="a duration"),
+        pytest.param(
+            {"delay": "15", "holdfast.dev/delay": "15"}, ["holdfast.dev/delay"], True, id="both"
+        ),
+        pytest.param(
+            {"delay": "15", "holdfast.dev/jitter": "1"}, ["holdfast.dev/delay"], True, id="jitter"
+        ),
+        pytest.param({"delay": "15", "type": "space"}, ["holdfast.dev/delay"], True, id="placed"),
+        pytest.param(
+            {"delay": "15"}, ["holdfast.dev/delay", "holdfast.dev/x"], True, id="a gate unknown"
+        ),
+    ],
+)
+def test_what_is_checked_by_a_call(
+    judged: World, annotations: dict[str, str], gates: list[str], expected: bool
+) -> None:
+    manifest = pod("made", annotations)
+    manifest["spec"]["schedulingGates"] = [{"name": name} for name in gates]
+
+    assert expected == unsettled(judged, manifest)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.builders import make_delay, make_pipeline
-from tests.unit.scripted import Scripted, pipeline_of
+from tests.unit.scripted import Holding, Scripted, pipeline_of
 from webhook import conditions
 from webhook.framework import PluginClass
 from webhook.plugins.delay import Delay
@@ -102,6 +102,31 @@ def test_asks_says_the_same_thing_once() -> None:
     twice = make_pipeline("profiles: [{schedulerName: a}, {schedulerName: b}]")
 
     assert conditions.asks(make_pipeline()) == conditions.asks(twice)
+
+
+def test_unsettled_spares_what_the_plugins_say_of_themselves() -> None:
+    delay = make_delay()
+    expected = (
+        f"(({delay.match('object')}) && !({delay.settled('object')})) || "
+        "(has(object.spec.schedulingGates) && object.spec.schedulingGates.exists("
+        "one, one.name.startsWith('holdfast.dev/') && !(one.name in ['holdfast.dev/delay']))) || "
+        "(has(object.metadata.finalizers) && object.metadata.finalizers.exists("
+        "one, one.startsWith('holdfast.dev/')))"
+    )
+
+    assert expected == conditions.unsettled(make_pipeline(known=DELAY))
+
+
+def test_a_plugin_that_says_nothing_of_it_is_always_asked() -> None:
+    pipeline = pipeline_of(Holding())
+
+    assert conditions.asks(pipeline) == conditions.unsettled(pipeline)
+
+
+def test_a_gate_is_known_only_where_its_own_plugin_vouches_for_it() -> None:
+    made = conditions.unsettled(pipeline_of(make_delay(), Holding()))
+
+    assert "!(one.name in ['holdfast.dev/delay'])" in made
 
 
 def test_templates_without_plugins_are_never_asked_about() -> None:

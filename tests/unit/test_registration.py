@@ -93,7 +93,7 @@ def test_pods_are_validated_on_update_only_where_a_key_of_ours_changes(
     assert webhook["rules"][0]["operations"] == ["CREATE", "UPDATE"]
     assert [
         (
-            f"request.operation == 'CREATE' ? ({conditions.asks(pipeline)}) : "
+            f"request.operation == 'CREATE' ? ({conditions.unsettled(pipeline)}) : "
             f"({conditions.changes(pipeline)})"
         )
     ] == [one["expression"] for one in webhook["matchConditions"]]

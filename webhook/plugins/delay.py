@@ -6,6 +6,7 @@ scheduled while now < creationTimestamp + delay, and costs the scheduler nothing
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
 from webhook import conditions, holds, shapes, values, vms
@@ -14,6 +15,9 @@ from webhook.framework import Args, Context, Handle, Result, refuse, skip, succe
 from webhook.objects import Pod
 from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetSchedulerName
 from webhook.workloads import Workload
+
+_PLAIN, _PLAIN_MOST = "^[1-9][0-9]{0,8}$", 999_999_999
+"""Whole seconds as most people write them, and the most of them: in CEL, nothing overflows."""
 
 
 class DelayArgs(Args, frozen=True):
@@ -49,6 +53,22 @@ class Delay:
     def match(self, pod: str) -> str:
         """Match pods that carry one of the annotations."""
         return conditions.has_annotation(self.keys, pod)
+
+    def settled(self, pod: str) -> str:
+        """Tell those that have the gate, and ask for nothing but some whole seconds: most of all.
+
+        What is written in another way takes more than CEL to judge.
+        """
+        most = min(self._max_ms // 1_000, _PLAIN_MOST)
+        annotations = f"{pod}.metadata.annotations"
+        plain = [
+            f"{_only(key, self.keys, annotations)}"
+            f" && {annotations}[{conditions.string(key)}].matches('{_PLAIN}')"
+            f" && int({annotations}[{conditions.string(key)}]) <= {most}"
+            for key in self._args.annotations
+        ]
+        tests = " || ".join(f"({test})" for test in plain)
+        return f"{conditions.has_gate(self.gate, pod)} && ({tests})"
 
     def concerns(self, pod: Pod) -> bool:
         """Match pods that carry one of the annotations."""
@@ -126,6 +146,14 @@ class Delay:
                 "choose an earlier time, or ask an admin to raise maxDelay"
             )
         return ask
+
+
+def _only(key: str, keys: Iterable[str], annotations: str) -> str:
+    """Make an expression: of these annotations, the pod has this one alone."""
+    others = "".join(
+        f" && !({conditions.string(one)} in {annotations})" for one in keys if one != key
+    )
+    return f"{conditions.string(key)} in {annotations}{others}"
 
 
 def _migrates(pod: Pod) -> bool:
