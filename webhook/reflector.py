@@ -11,6 +11,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -192,13 +193,20 @@ class Reflector(Generic[Object]):
         return listing.version
 
     def _pages(self) -> Iterator[_List]:
-        query: dict[str, str | int] = {**self._selection, "limit": PAGE}
-        while True:
-            page = _LIST.decode(self._api.request("GET", self._path, query=query))
+        """Ask for each page while the one before it is read: neither side waits for the other."""
+        with ThreadPoolExecutor(1, "next-page") as ahead:
+            page = self._page()
+            while page.metadata.continue_:
+                following = ahead.submit(self._page, page.metadata.continue_)
+                yield page
+                page = following.result()
             yield page
-            if not page.metadata.continue_:
-                return
-            query["continue"] = page.metadata.continue_
+
+    def _page(self, continued: str = "") -> _List:
+        query: dict[str, str | int] = {**self._selection, "limit": PAGE}
+        if continued:
+            query["continue"] = continued
+        return _LIST.decode(self._api.request("GET", self._path, query=query))
 
     def _watch_until_relist(self, version: str, stop: threading.Event) -> str:
         relist_at = self._now() + RELIST_SECONDS
