@@ -185,6 +185,28 @@ def held_pod(annotations: Mapping[str, str]) -> Object:
     return made
 
 
+def usual_pod(annotations: Mapping[str, str]) -> Object:
+    """Make the manifest of the pod that is reviewed elsewhere, of 4 KB once it is stored.
+
+    It comes from nobody's ReplicaSet, whose absence would have it collected, and nobody schedules
+    it. What the API server fills in by itself is left to it.
+    """
+    reviewed = reviews.pod(annotations)
+    metadata, spec = reviewed["metadata"], reviewed["spec"]
+    (container,) = spec["containers"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {key: metadata[key] for key in ("generateName", "labels", "annotations")},
+        "spec": {
+            "schedulerName": NOBODY,
+            "restartPolicy": spec["restartPolicy"],
+            "terminationGracePeriodSeconds": spec["terminationGracePeriodSeconds"],
+            "containers": [{k: v for k, v in container.items() if k != "volumeMounts"}],
+        },
+    }
+
+
 def small_pod(annotations: Mapping[str, str]) -> Object:
     """Make the manifest of a pod that nobody schedules."""
     return {

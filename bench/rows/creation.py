@@ -19,7 +19,7 @@ from bench.results import Outcome
 from bench.same import text
 from bench.servers import GO, OURS, BenchError, Server, running
 from bench.size import Size
-from bench.world import CLIENTS, Object, World, small_pod
+from bench.world import CLIENTS, Object, World, usual_pod
 from webhook import wiring
 from webhook.registration import Registration, by_url
 
@@ -27,16 +27,23 @@ SETTLE_SECONDS = 0.3
 """After the pods of one way are deleted, before the next is measured."""
 DELAY = {reviews.ANNOTATION: "3600"}
 
-NONE, BOTH, PEER, ALONE, CEL, UNCONCERNED = (
+NONE, BOTH, CALLED, PEER, ALONE, CEL, UNCONCERNED = (
     "none",
     "holdfast",
+    "holdfast-called-twice",
     "controller-runtime",
     "holdfast-mutating",
     "cel",
     "unconcerned",
 )
-WAYS = (NONE, BOTH, PEER, ALONE, CEL, UNCONCERNED)
+WAYS = (NONE, BOTH, CALLED, PEER, ALONE, CEL, UNCONCERNED)
 """Each in a namespace of its own, so that all are there at the same time."""
+ASKING = {
+    **dict.fromkeys(WAYS, DELAY),
+    CALLED: {reviews.ANNOTATION: "60m"},  # a duration, which the API server cannot judge by itself
+    UNCONCERNED: {},
+}
+"""What the pods of each way carry."""
 
 Times = Mapping[str, list[float]]
 
@@ -50,7 +57,7 @@ class _Ways:
 
     def create(self, way: str, number: int, clients: int) -> float:
         """Create pods one way, and give the mean time of one in milliseconds."""
-        pod = small_pod({} if way == UNCONCERNED else DELAY)
+        pod = usual_pod(ASKING[way])
         took = self.there.create(way, [pod], number, clients).mean_ms
         self.there.clear(way)
         time.sleep(SETTLE_SECONDS)
@@ -110,6 +117,7 @@ def _pairs(times: Times) -> dict[str, tuple[list[float], list[float]]]:
     return {
         "added_latency_vs_controller_runtime": (added[BOTH], added[PEER]),
         "added_latency_vs_cel": (added[BOTH], added[CEL]),
+        "added_latency_called_twice_vs_cel": (added[CALLED], added[CEL]),
         "added_latency_mutating_only_vs_cel": (added[ALONE], added[CEL]),
     }
 
@@ -127,7 +135,10 @@ def _set_up(there: World, ours: Server, peer: Server) -> None:
     """Register every way for its namespace, and wait until each does what it should."""
     for way in WAYS:
         there.namespace(way)
-    for way, server in ((BOTH, ours), (PEER, peer), (ALONE, ours), (UNCONCERNED, ours)):
+    for way in WAYS:
+        if way in {NONE, CEL}:
+            continue
+        server = peer if way == PEER else ours
         for path, configuration in _configurations(there, way, server).items():
             there.post(path.rpartition("/")[0], configuration)
     policy = (build.HERE / "mutating_policy.yaml").read_text().replace("NAMESPACE", CEL)
@@ -157,7 +168,7 @@ def _configurations(there: World, way: str, server: Server) -> Mapping[str, Obje
 def _works(there: World, way: str) -> bool:
     """Tell whether a pod is held, or left alone, as the way has it."""
     path = f"/api/v1/namespaces/{way}/pods"
-    body = msgspec.json.encode(small_pod({} if way == UNCONCERNED else DELAY))
+    body = msgspec.json.encode(usual_pod(ASKING[way]))
     made = msgspec.json.decode(there.cluster.request("POST", path, body=body))
     there.clear(way)
     gates = made["spec"].get("schedulingGates", [])
