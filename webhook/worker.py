@@ -28,6 +28,7 @@ from webhook.connection import Connection, Phase
 from webhook.process import write_whole
 from webhook.settings import ServerSettings
 from webhook.tls import LiveCertificate
+from webhook.turns import FairSelector
 
 TICK = 0.25
 """Seconds between two looks at all connections, and at the master: how exact the limits are."""
@@ -85,6 +86,11 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
             on_loaded=self.settings.on_certificate,
             on_failure=self.settings.on_reload_failure,
         )
+
+    def _setup_event_loop(self) -> None:
+        # private: where gunicorn makes its loop, whose selector serves whom it likes first.
+        self.loop = asyncio.SelectorEventLoop(FairSelector())
+        asyncio.set_event_loop(self.loop)
 
     def served(self, connection: Connection) -> None:
         """Take note that a connection has had an answer."""
