@@ -14,7 +14,8 @@ class Size:
     reviews: int
     """Reviews a server is asked in a round."""
     creations: int
-    """Pods that 16 clients create in a round, each way; one client creates a quarter of them."""
+    """Pods that 16 clients create in a round, each way: so many that the API server collects its
+    garbage several times meanwhile. One client creates an eighth of them."""
     creation_rounds: int
     """Rounds of creations: differences of times need more of them than ratios."""
     due: int
@@ -38,8 +39,8 @@ class Size:
 FULL = Size(
     rounds=7,
     reviews=5_000,
-    creations=480,
-    creation_rounds=11,
+    creations=1_920,
+    creation_rounds=9,
     due=1_000,
     due_seconds=60.0,
     due_rounds=7,

@@ -74,7 +74,7 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
         ways = _Ways(there, ours)
         _set_up(there, ours, peer)
         many = _rounds(ways, size, step, size.creations, CLIENTS)
-        one = _rounds(ways, size, step, max(4, size.creations // 4), 1)
+        one = _rounds(ways, size, step, max(4, size.creations // 8), 1)
         before = ways.calls()
         ways.create(UNCONCERNED, size.creations, CLIENTS)
         calls = ways.calls() - before
