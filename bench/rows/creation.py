@@ -11,15 +11,17 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import psutil
 import yaml
 
 from bench import reviews, stats
 from bench.peers import build
 from bench.results import Outcome
 from bench.same import text
-from bench.servers import GO, OURS, BenchError, Server, running
+from bench.servers import GO, OURS, BenchError, Server, cpu_seconds, running
 from bench.size import Size
 from bench.world import CLIENTS, Object, World, usual_pod
+from controlplane.components import API_SERVER
 from webhook import wiring
 from webhook.registration import Registration, by_url
 
@@ -49,19 +51,31 @@ Times = Mapping[str, list[float]]
 
 
 @dataclass(frozen=True, slots=True)
+class _Rounds:
+    """By way, what each round found of one creation."""
+
+    times: Times
+    """Milliseconds, on average."""
+    api_server: Times
+    """The API server's CPU in microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Ways:
     """The cluster with all ways set up in it."""
 
     there: World
     holdfast: Server
 
-    def create(self, way: str, number: int, clients: int) -> float:
-        """Create pods one way, and give the mean time of one in milliseconds."""
-        pod = usual_pod(ASKING[way])
-        took = self.there.create(way, [pod], number, clients).mean_ms
+    def create(self, way: str, number: int, clients: int) -> tuple[float, float]:
+        """Create pods one way; of one, the mean time in ms and the API server's CPU in µs."""
+        api_server = [psutil.Process(self.there.plane.process(API_SERVER).pid)]
+        before = cpu_seconds(api_server)
+        figures = self.there.create(way, [usual_pod(ASKING[way])], number, clients)
+        used = cpu_seconds(api_server) - before
         self.there.clear(way)
         time.sleep(SETTLE_SECONDS)
-        return took
+        return figures.mean_ms, used / figures.number * 1e6
 
     def calls(self) -> float:
         """Count the reviews that Holdfast has been asked for."""
@@ -73,11 +87,12 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     with running([OURS, GO], there.certificate, there.kubeconfig) as (ours, peer):
         ways = _Ways(there, ours)
         _set_up(there, ours, peer)
-        many = _rounds(ways, size, step, size.creations, CLIENTS)
-        one = _rounds(ways, size, step, max(4, size.creations // 8), 1)
+        found = _rounds(ways, size, step, size.creations, CLIENTS)
+        one = _rounds(ways, size, step, max(4, size.creations // 8), 1).times
         before = ways.calls()
         ways.create(UNCONCERNED, size.creations, CLIENTS)
         calls = ways.calls() - before
+    many = found.times
     figures = {"unconcerned_calls": calls, **_added(many)}
     single = {f"one_client_{key}": value for key, value in _added(one).items()}
     intervals = {
@@ -91,22 +106,24 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
         "16 clients": {way: statistics.median(many[way]) for way in WAYS},
         "1 client": {way: statistics.median(one[way]) for way in WAYS},
     }
+    details["api_server_us"] = {way: statistics.median(found.api_server[way]) for way in WAYS}
     return Outcome(figures, intervals, details)
 
 
 def _rounds(
     ways: _Ways, size: Size, step: Callable[[str], None], number: int, clients: int
-) -> Times:
+) -> _Rounds:
     """Measure all ways in each round, in another order each time."""
-    took: dict[str, list[float]] = {way: [] for way in WAYS}
+    found = _Rounds({way: [] for way in WAYS}, {way: [] for way in WAYS})
     chance = random.Random(clients)  # noqa: S311 - an order, no secret
     for turn in range(size.creation_rounds + 1):  # the first round warms everything up
         for way in chance.sample(WAYS, len(WAYS)):
             step(f"{clients} clients, round {turn} of {size.creation_rounds}: {way}")
-            one = ways.create(way, number, clients)
+            took, used = ways.create(way, number, clients)
             if turn:
-                took[way].append(one)
-    return took
+                found.times[way].append(took)
+                found.api_server[way].append(used)
+    return found
 
 
 def _pairs(times: Times) -> dict[str, tuple[list[float], list[float]]]:

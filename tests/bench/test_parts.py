@@ -88,6 +88,15 @@ def test_page_shows_what_was_measured_and_says_what_was_not() -> None:
     assert "| CPU of a review ÷ kopf | not yet |  | ≤ 0.7 |  |" in shown
 
 
+def test_page_shows_what_a_creation_takes_each_way() -> None:
+    latency = {
+        "medians_ms": {"16 clients": {"none": 14.04}, "1 client": {"none": 1.926}},
+        "api_server_us": {"none": 1_483.2},
+    }
+    shown = page.measured({"details": {"latency": latency}})
+    assert "| none | 14.0 ms | 1.93 ms | 1483 µs |" in shown
+
+
 def test_page_reckons_with_what_was_measured() -> None:
     known: dict[str, Any] = {
         "scale_rss_mb": 250.0,
