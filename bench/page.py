@@ -124,11 +124,11 @@ def _reckoning(known: Known) -> Iterator[str]:
     few, many = _memory(known)
     if not (cpu and burst and times and many):
         return
-    reviewed = 1e6 / (2 * cpu)
+    reviewed = 1e6 / cpu
     created = 16 / times["none"] * 1e3
     rates = {
         "the API server, creating pods without any webhook on this machine": created,
-        "one replica of the admission server on one core, at two reviews a pod": reviewed,
+        "one replica of the admission server on one core, at one review a pod": reviewed,
         "the controller's releases in a burst": burst,
     }
     yield f"### At Kubernetes' limits: {PODS:,} pods, {NODES:,} nodes"

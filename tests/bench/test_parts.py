@@ -116,7 +116,7 @@ def test_page_reckons_with_what_was_measured() -> None:
         },
     }
     shown = page.measured(known)
-    assert "2,500 a second, so 1.0 min for all pods" in shown  # 1 / (2 x 200 us)
+    assert "5,000 a second, so 0.5 min for all pods" in shown  # 1 / 200 us
     assert "| CPU of a release | 1000 µs | 1100 µs |" in shown
     assert "about 350 MiB" in shown  # 50 + 200 x 1.5
     assert "What is full first is the controller's releases in a burst." in shown
