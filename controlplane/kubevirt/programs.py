@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from controlplane.api import Api
+from controlplane.components import ONE_PROCESSOR
 from controlplane.errors import ControlPlaneError
 from controlplane.kubeconfig import token_kubeconfig
 from controlplane.kubevirt.objects import NAMESPACE, VIRT_API_SERVICE
@@ -29,6 +30,7 @@ def start_kwok(plane: ControlPlane) -> None:
     """Start a kwok for VMIs alone: no node carries the annotation that it would know them by."""
     (port,) = free_ports(1)
     command = [
+        *ONE_PROCESSOR,
         str(plane.bin / "kwok"),
         f"--kubeconfig={plane.kubeconfig_for(_VIRT_HANDLER, ['system:masters'])}",
         f"--config={_STAGES}",

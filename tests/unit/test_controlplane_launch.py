@@ -77,6 +77,10 @@ def test_kwok_leaves_real_nodes_alone() -> None:
     ]
 
 
+def test_kwok_has_one_processor() -> None:
+    assert make_plan().command(components.KWOK)[:3] == ["env", "GOMAXPROCS=1", "/b/kwok"]
+
+
 def test_own_flags_come_last() -> None:
     plan = make_plan(extra_args={components.API_SERVER: ["--v=9"]})
     assert plan.command(components.API_SERVER)[-1] == "--v=9"
