@@ -56,7 +56,11 @@ def kernel() -> Iterator[None]:
 
 def left(name: str) -> list[str]:
     """Name what is left of the sandbox of that name: folders, control groups, processes."""
-    found = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{name}")]
+    found = [
+        str(Path(folder) / name)
+        for folder, folders, _ in os.walk("/sys/fs/cgroup")  # which may lose folders meanwhile
+        if name in folders
+    ]
     found += [str(path) for path in Path("/tmp").glob(name)]
     for process in Path("/proc").glob("[0-9]*"):
         try:
