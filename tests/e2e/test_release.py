@@ -13,7 +13,7 @@ from demo.command import Command
 from tests.e2e.world import Object, World, created, gates, listens, pod
 
 GATE = "holdfast.dev/delay"
-SLACK = 15.0
+SLACK = 5.0
 """Seconds of lateness that a crowded machine may add; nothing here measures speed."""
 
 
