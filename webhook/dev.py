@@ -85,12 +85,13 @@ def run(
 ) -> None:
     """Run both until `stop` is set. Raises StartError or ClusterError when that cannot be.
 
+    The controller starts first: a pod that is overdue need not wait until the server serves.
     `host` is the address under which the cluster reaches this machine; `ready` is told the
     server's address once everything works.
     """
-    with _server(host, port, serve_arguments) as server:
+    with _controlling(controller), _server(host, port, serve_arguments) as server:
         registration = Registration(NAME, by_url(server.address, server.ca))
-        with _registered(api, registration, pipeline), _controlling(controller):
+        with _registered(api, registration, pipeline):
             while not controller.synced and not controller.failed and not stop.is_set():
                 stop.wait(0.02)
             ready(server.address)
