@@ -7,7 +7,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from tests.faults import report
 from tests.faults.arena import arena
+from tests.faults.report import Run
 from tests.faults.scene import Fault, Result, run
 from tests.faults.table import FAULTS
 
@@ -24,32 +25,35 @@ def main() -> int:
     given = _arguments()
     console = Console(width=None if sys.stdout.isatty() else 160)
     seed = given.seed if given.seed is not None else random.randrange(10**6)
+    whole = Run(seed, short=given.short, broken=given.broken)
     console.print(f"seed {seed}")
     chosen = [fault for fault in FAULTS if not given.only or fault.name in given.only]
+    results = report.read(whole, chosen, whole.path) if given.resume else []
+    done = {result.fault.name for result in results}
+    left = [fault for fault in chosen if fault.name not in done]
     if given.broken:
-        chosen.sort(key=lambda fault: fault.broken)
-    results: list[Result] = []
-    breaks = groupby(chosen, key=lambda fault: fault.broken if given.broken else "")
+        left.sort(key=lambda fault: fault.broken)
+    breaks = groupby(left, key=lambda fault: fault.broken if given.broken else "")
     for broken, faults in breaks:
-        results += _rows(list(faults), broken=broken, seed=seed, short=given.short, console=console)
+        for result in _rows(faults, broken=broken, whole=whole, console=console):
+            results.append(result)
+            report.write(results, whole, whole.path)
     report.show(results, seed=seed, console=console)
-    if given.broken:
-        return int(any(result.passed for result in results))
-    report.write(results, seed=seed)
-    return int(not all(result.passed for result in results))
+    passed = [result.passed for result in results]
+    return int(any(passed) if given.broken else not all(passed))
 
 
 def _rows(
-    faults: Sequence[Fault], *, broken: str, seed: int, short: bool, console: Console
-) -> list[Result]:
-    results = []
+    faults: Iterable[Fault], *, broken: str, whole: Run, console: Console
+) -> Iterator[Result]:
+    """Run rows on one cluster, and tell of each."""
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder,
         arena(Path(folder), broken=broken) as place,
     ):
         for fault in faults:
             began = time.monotonic()
-            result = run(fault, place, seed=seed, short=short)
+            result = run(fault, place, seed=whole.seed, short=whole.short)
             verdict = "passed" if result.passed else "failed"
             took = time.monotonic() - began
             console.print(f"{fault.name} {broken}: {verdict} in {took:.0f} s {result.said}")
@@ -58,8 +62,7 @@ def _rows(
                     console.print(f"    {name}: {check.found:g}, at most {check.most:g}")
             for text in () if result.passed else result.failures:
                 console.print(f"    said: {text}", markup=False)
-            results.append(result)
-    return results
+            yield result
 
 
 def _arguments() -> argparse.Namespace:
@@ -68,11 +71,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="what is random follows from it; else a new one")
     parser.add_argument("--short", action="store_true", help="each row in its short form")
     parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="leave out rows that a run of the same seed and form has done before",
+    )
+    parser.add_argument(
         "--broken",
         action="store_true",
         help="run each row on a Holdfast that is broken on purpose: all have to fail",
     )
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.resume and given.seed is None:
+        parser.error("--resume goes on with a run: name its --seed, which it printed first")
+    return given
 
 
 if __name__ == "__main__":

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.faults.scene import Result
+from tests.faults.scene import Check, Fault, Result
+from webhook.process import write_whole
 
-TARGET = Path(__file__).resolve().parents[2] / "build" / "faults.json"
+BUILD = Path(__file__).resolve().parents[2] / "build"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What tells one run of the rows from another."""
+
+    seed: int
+    short: bool = False
+    broken: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Where its figures are written."""
+        return BUILD / ("faults-broken.json" if self.broken else "faults.json")
 
 
 def show(results: Sequence[Result], *, seed: int, console: Console) -> None:
@@ -32,21 +48,40 @@ def show(results: Sequence[Result], *, seed: int, console: Console) -> None:
     console.print(table)
 
 
-def write(results: Iterable[Result], *, seed: int, path: Path = TARGET) -> None:
-    """Write the JSON."""
+def write(results: Iterable[Result], run: Run, path: Path) -> None:
+    """Write the JSON, whole or not at all: what was measured for hours is not lost."""
     content = [
         {
             "fault": result.fault.name,
-            "seed": seed,
+            **asdict(run),
             "checks": {
                 name: {"found": check.found, "most": check.most, "passed": check.passed}
                 for name, check in result.checks.items()
             },
             "figures": result.figures,
             "said": result.said,
+            "failures": list(result.failures),
             "passed": result.passed,
         }
         for result in results
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    write_whole(path, json.dumps(content, indent=2) + "\n")
+
+
+def read(run: Run, faults: Iterable[Fault], path: Path) -> list[Result]:
+    """Read back what that very run has written; nothing where there is none."""
+    if not path.exists():
+        return []
+    by_name = {fault.name: fault for fault in faults}
+    return [
+        Result(
+            by_name[one["fault"]],
+            {name: Check(each["found"], each["most"]) for name, each in one["checks"].items()},
+            one["figures"],
+            one["said"],
+            tuple(one["failures"]),
+        )
+        for one in json.loads(path.read_text())
+        if one["fault"] in by_name and asdict(run).items() <= one.items()
+    ]

@@ -179,7 +179,7 @@ def run(fault: Fault, arena: Arena, *, seed: int, short: bool) -> Result:
         arena.proxy.turn()
     arena.plane.kubectl("delete", "namespace", world.namespace, "--wait=false", check=False)
     said_of = Counter(one.said[:SAID] for one in load.failures).most_common(MOST_SAID)
-    return Result(fault, scene.checks, scene.figures, said, [text for text, _ in said_of])
+    return Result(fault, scene.checks, scene.figures, said, tuple(text for text, _ in said_of))
 
 
 def judge(fault: Fault, scene: Scene) -> None:

@@ -1,0 +1,34 @@
+"""A run of the faults lasts for hours: what was measured is kept, and told from other runs'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults import report
+from tests.faults.report import Run
+from tests.faults.scene import Check, Result
+from tests.faults.table import FAULTS
+
+RUN = Run(seed=7)
+RESULTS = [
+    Result(FAULTS[0], {"early": Check(0, 0), "seconds late": Check(1.5, 60)}, {"pods": 900}),
+    Result(FAULTS[1], {"stuck": Check(3, 0)}, {}, "OSError: no", ("refused", "timed out")),
+]
+
+
+def test_what_a_run_has_written_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "build" / "faults.json"
+    assert report.read(RUN, FAULTS, path) == []
+    report.write(RESULTS, RUN, path)
+    read = report.read(RUN, FAULTS, path)
+    assert read == RESULTS
+    assert [each.passed for each in read] == [True, False]
+    assert report.read(RUN, FAULTS[:1], path) == RESULTS[:1]
+
+
+def test_what_other_runs_have_written_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    report.write(RESULTS, RUN, path)
+    for other in (Run(seed=8), Run(seed=7, short=True), Run(seed=7, broken=True)):
+        assert report.read(other, FAULTS, path) == []
+    assert RUN.path != Run(seed=7, broken=True).path
