@@ -28,6 +28,7 @@ KEYS = {
     "latency": {
         "added_latency_vs_controller_runtime",
         "added_latency_vs_cel",
+        "added_latency_called_twice_vs_cel",
         "added_latency_mutating_only_vs_cel",
         "unconcerned_calls",
         "unconcerned_added_ratio",
