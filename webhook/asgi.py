@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 from wsgiref.types import WSGIApplication
@@ -76,7 +77,10 @@ class Bridge:
         self._deadline = deadline
         self._pool = ThreadPoolExecutor(pool_size, thread_name_prefix="holdfast-review")
         self._room = threading.BoundedSemaphore(2 * pool_size)
-        self._reading = 0
+        self._readings: dict[_Reading, None] = {}
+        """The bodies of which parts have come, the oldest first."""
+        self._read = 0
+        """Bytes of all of them."""
         self._keys = {b"content-type": "CONTENT_TYPE", b"content-length": "CONTENT_LENGTH"}
         self._constant_environ: dict[str, Any] = {
             "SCRIPT_NAME": "",
@@ -154,26 +158,44 @@ class Bridge:
         return body
 
     async def _long_body(self, first: bytes, receive: Receive) -> bytes | None:
-        chunks = [first]
-        size = 0
-        more = True
+        reading = _Reading()
+        self._readings[reading] = None
+        chunk, more = first, True
         try:
             while True:
-                size += len(chunks[-1])
-                self._reading += len(chunks[-1])
-                if size > self._body_limit:
-                    raise self._too_large()
-                if self._reading > BODIES_AT_ONCE * self._body_limit:
-                    raise _BodyRefusedError(503, "too many large bodies at once; try again")
+                self._take(reading, chunk)
                 if not more:
-                    return b"".join(chunks)
+                    return b"".join(reading.chunks)
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     return None
-                chunks.append(message.get("body", b""))
+                chunk = message.get("body", b"")
                 more = message.get("more_body", False)
         finally:
-            self._reading -= size
+            self._let_go(reading)
+
+    def _take(self, reading: _Reading, chunk: bytes) -> None:
+        """Keep a part of a body; where there is too much of all of them, the oldest makes room.
+
+        Whoever sends without a pause is soon done: it is those that stall who are given up.
+        """
+        if reading.size + len(chunk) > self._body_limit:
+            raise self._too_large()
+        if reading in self._readings:
+            reading.chunks.append(chunk)
+            reading.size += len(chunk)
+            self._read += len(chunk)
+            while self._read > BODIES_AT_ONCE * self._body_limit:
+                self._let_go(next(iter(self._readings)))
+        if reading not in self._readings:
+            raise _BodyRefusedError(503, "too many large bodies at once; try again")
+
+    def _let_go(self, reading: _Reading) -> None:
+        """Free what has been read of a body; one that is given up learns of it at its next part."""
+        if reading in self._readings:
+            del self._readings[reading]
+            self._read -= reading.size
+            reading.chunks.clear()
 
     def _too_large(self) -> _BodyRefusedError:
         return _BodyRefusedError(413, f"the body is larger than {self._body_limit} bytes")
@@ -280,6 +302,14 @@ class Bridge:
         if self._on_shutdown is not None:
             self._on_shutdown()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """A body as far as it has come."""
+
+    chunks: list[bytes] = field(default_factory=list)
+    size: int = 0
 
 
 class _BodyRefusedError(Exception):

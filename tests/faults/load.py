@@ -145,7 +145,7 @@ class Load:
             self.due[wish.name] = created(seen) + wish.delay
             if not ours:
                 self.ungated.append(wish.name)
-        if len(ours) > 1 or terms(seen) != int(wish.placed):
+        if len(ours) > int(bool(wish.delay)) or terms(seen) != int(wish.placed):
             self.misshapen.append(wish.name)
 
     def _drive(self, cluster: Cluster, stop: threading.Event) -> None:

@@ -239,41 +239,44 @@ def test_reading_stops_where_the_limit_is_passed(make: Make) -> None:
     assert next(incoming)["body"] == b"never asked for"
 
 
-def test_many_large_bodies_at_once_are_bounded(make: Make) -> None:
+def test_of_many_large_bodies_at_once_the_oldest_make_room(make: Make) -> None:
     app = App()
     bridge = make(app, body_limit=10)
 
     async def crowd() -> list[int]:
-        rest, refused = asyncio.Event(), asyncio.Event()
-        statuses: list[int] = []
+        begun, rest = asyncio.Semaphore(0), asyncio.Event()
 
-        async def one() -> None:
+        async def one() -> int:
             parts = iter(request(b"x" * 9, b"x"))
+            seen: list[int] = []
 
             async def receive() -> Message:
                 part = next(parts)
                 if not part["more_body"]:
+                    begun.release()
                     await rest.wait()
                 return part
 
             async def send(message: Message) -> None:
                 if "status" in message:
-                    statuses.append(message["status"])
-                    if len(statuses) == 2:
-                        refused.set()
+                    seen.append(message["status"])
 
             await bridge(scope(), receive, send)
+            return seen[0]
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(BODIES_AT_ONCE + 2):
-                group.create_task(one())
-            await refused.wait()
-            rest.set()
-        return statuses
+        stalled = [asyncio.create_task(one()) for _ in range(BODIES_AT_ONCE + 2)]
+        for _ in stalled:
+            await begun.acquire()
+        assert await status_of_a_whole_body() == 200, "who does not stall is not kept out"
+        rest.set()
+        return [await each for each in stalled]
+
+    async def status_of_a_whole_body() -> int:
+        sent = await talk(bridge, scope(), request(b"x" * 9, b"x"))
+        return int(sent[0]["status"])
 
     statuses = asyncio.run(crowd())
-    assert statuses.count(503) == 2
-    assert statuses.count(200) == BODIES_AT_ONCE
+    assert statuses == [503] * 3 + [200] * (BODIES_AT_ONCE - 1)
     assert call(bridge, scope(), b"x" * 9, b"x") == (200, b"fine"), "nothing stays counted"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Container, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -25,7 +26,10 @@ NOT_FOUND = 404
 def reinvoked(scene: Scene) -> None:
     """Have other webhooks change pods before ours and after it, so that ours runs again."""
 
+    calls: Counter[str] = Counter()
+
     def label(name: str) -> list[Object]:
+        calls[name] += 1
         return [{"op": "add", "path": "/metadata/annotations/seen-by", "value": name}]
 
     def first(seen: Object) -> list[Object]:
@@ -39,6 +43,7 @@ def reinvoked(scene: Scene) -> None:
         other_webhook(scene.arena.plane, "zz-last", last),
     ):
         scene.go_on(30, 6)
+    scene.check("other webhooks that were not called", 2 - len(calls))
 
 
 def foreign_gates(scene: Scene) -> None:
@@ -122,22 +127,28 @@ def recreated(scene: Scene) -> None:
 
 
 def refused(scene: Scene) -> None:
-    """Have a validating webhook refuse every release."""
+    """Have a validating webhook refuse the releases of some pods, and of no others."""
+    names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
     path = f"/api/v1/namespaces/{scene.world.namespace}/events"
-    query: dict[str, str | int] = {"fieldSelector": "reason=ReleaseFailed", "limit": 1}
+    selector = f"reason=ReleaseFailed,involvedObject.name={names[0]}"
+    query: dict[str, str | int] = {"fieldSelector": selector, "limit": 1}
 
     def told() -> bool:
         with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
             return bool(msgspec.json.decode(cluster.request("GET", path, query=query))["items"])
 
     def decide(seen: Object) -> list[Object] | str:
-        delayed = "delay" in seen["metadata"].get("annotations", {})
-        open_still = gates(seen) or seen["spec"].get("nodeName") or not delayed
+        about = seen["metadata"]["name"].startswith(mine(scene))
+        open_still = gates(seen) or seen["spec"].get("nodeName") or not about
         return [] if open_still else "closed for two minutes"
 
     with other_webhook(scene.arena.plane, "closed", decide, operations=("UPDATE",)):
+        scene.world.create_pods(pod(name, {"delay": "8"}) for name in names)
         scene.check("seconds until an Event told it", scene.eventually(told, BOUND), BOUND)
         scene.go_on(120, 10)
+        scene.check("released against the refusal", len(names) - len(waiting(scene, GATE)))
+    seconds = scene.eventually(lambda: not waiting(scene, GATE), BOUND)
+    scene.check("seconds until they were released", seconds, BOUND)
 
 
 def namespaces(scene: Scene) -> None:
@@ -268,7 +279,6 @@ FAULTS = [
         7,
         refused,
         broken="gives-up",
-        halts=True,
         means="The refusal is told as an Event on the pod; the release is tried again until it "
         "succeeds, and holds up no other.",
     ),

@@ -120,7 +120,6 @@ FAULTS = [
         4,
         slow,
         broken="early",
-        halts=True,
         means="An answer that takes long says less about the API server's clock: releases are "
         "late by about as much as the answers, never early.",
     ),

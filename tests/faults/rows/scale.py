@@ -33,8 +33,8 @@ def many(scene: Scene) -> None:
     for each in scene.arena.controllers:
         each.start()
     leader = scene.arena.leader()
-    scene.eventually(lambda: "watching:" in leader.tail(count=200))
-    scene.figures["seconds until all were known"] = round(time.monotonic() - began, 1)
+    scene.eventually(lambda: metric(leader, "holdfast_held_pods ") >= count)
+    scene.check("seconds until all were known", time.monotonic() - began, BOUND)
     scene.go_on(10)
     grown = max(
         process.memory_info().rss

@@ -18,6 +18,8 @@ NOTICED = 1.0
 """Seconds until a kubelet sees that a container has ended, and starts it again."""
 _MARGIN = 12.0
 """Seconds more where a whole process has to start on a crowded machine, or probes have to fail."""
+_BEYOND = 7.0
+"""Seconds for which is looked beyond a bound: a call that fails is known when it has timed out."""
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -50,9 +52,9 @@ def killed(scene: Scene) -> None:
         out = time.time() - since
         scene.arena.replicas[number].kill()
         scene.arena.revive(number)
-        scene.go_on(5, 3)
-        scene.figures["seconds until the Service knew"] = round(out, 1)
         most = ENDING + out - NOTICED
+        scene.go_on(max(0.0, since + most + _BEYOND - time.time()))
+        scene.figures["seconds until the Service knew"] = round(out, 1)
         scene.check("seconds until errors ended", errors_end(scene, since), most)
 
 
@@ -63,7 +65,7 @@ def stopped(scene: Scene) -> None:
     for each in processes:
         each.send_signal(signal.SIGSTOP)
     try:
-        scene.go_on(30, 18)
+        scene.go_on(30, ENDING + _MARGIN + _BEYOND)
     finally:
         for each in processes:
             each.send_signal(signal.SIGCONT)
@@ -72,10 +74,10 @@ def stopped(scene: Scene) -> None:
 
 def out_of_memory(scene: Scene) -> None:
     """Kill the worker of each replica, as the kernel does where memory runs out."""
-    for number in (0, 1) if scene.short else (0, 1) * 5:
+    for number in (0, 1) if scene.short else (0, 1) * 3:
         since = time.time()
         end(family(scene.arena.replicas[number].pid)[:-1])
-        scene.go_on(6, 4)
+        scene.go_on(ENDING + _MARGIN + _BEYOND)
         scene.check("seconds until errors ended", errors_end(scene, since), ENDING + _MARGIN)
 
 
@@ -92,7 +94,7 @@ def all_down(scene: Scene) -> None:
     for number in range(2):
         scene.arena.revive(number)
     since = time.time()
-    scene.go_on(5)
+    scene.go_on(ENDING + _BEYOND)
     scene.check("seconds until errors ended", errors_end(scene, since), ENDING)
 
 
@@ -119,7 +121,7 @@ def no_descriptors(scene: Scene) -> None:
     with limited(scene.arena.replicas, psutil.RLIMIT_NOFILE, lambda one: one.num_fds()):
         scene.go_on(60, 8)
     since = time.time()
-    scene.go_on(6)
+    scene.go_on(ENDING + _BEYOND)
     scene.check("seconds until errors ended", errors_end(scene, since), ENDING)
 
 
