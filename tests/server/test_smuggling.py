@@ -35,6 +35,18 @@ SHAPES = {
     "a chunk longer than it says": request(CHUNKED[:-2], body=b"1\r\n{}\r\n0\r\n\r\n"),
     "NUL in a header": request(b"Content-Length: 2", b"X-A: a\x00b"),
     "a bare line feed in a header": request(b"Content-Length: 2", b"X-A: a\nContent-Length: 200"),
+    "chunked in HTTP/1.0": request(
+        CHUNKED[:-2], line=b"POST /mutate HTTP/1.0", body=b"2\r\n{}\r\n0\r\n\r\n"
+    ),
+    "chunked in two lines": request(CHUNKED[:-2], CHUNKED[:-2], body=b"2\r\n{}\r\n0\r\n\r\n"),
+    "lines that end in a line feed alone": request(b"Content-Length: 2").replace(b"\r", b""),
+    "a bare line feed behind a chunk's length": request(
+        CHUNKED[:-2], body=b"2;a\nb\r\n{}\r\n0\r\n\r\n"
+    ),
+    "a bare carriage return behind a chunk's length": request(
+        CHUNKED[:-2], body=b"2;a\rb\r\n{}\r\n0\r\n\r\n"
+    ),
+    "two hosts": request(b"Host: y", b"Content-Length: 2"),
     "no version": request(b"Content-Length: 2", line=b"POST /mutate"),
     "another version": request(b"Content-Length: 2", line=b"POST /mutate HTTP/9.9"),
     "a method of signs": request(b"Content-Length: 2", line=b"P(ST /mutate HTTP/1.1"),
