@@ -1,4 +1,4 @@
-"""The performance page: its figures, plots and reckoning, made of bench/results.json alone."""
+"""The measured parts of the performance page and the README, made of bench/results.json alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Any
 from bench import results
 from bench.peers import build
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "performance.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
+README = ROOT / "README.md"
 PLOTS = PAGE.with_name("performance")
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 PODS, NODES = 150_000, 5_000
 """What Kubernetes documents as the limits of one cluster."""
 
+_CLAIMED = ("cpu", "latency", "lateness", "burst", "scheduler", "scale", "memory")
+"""The rows that the README quotes."""
 _CAPTIONS = {
     "cpu-cpu_us": "CPU of a review, server by server",
     "cpu-p99_ms": "p99 of a review",
@@ -29,13 +33,67 @@ Known = Mapping[str, Any]
 
 
 def write(known: Known) -> None:
-    """Draw the plots, and write the page's measured part."""
+    """Draw the plots, and write the measured parts of the page and of the README."""
     python = str(build.interpreter(lambda _: None))
     script = str(Path(__file__).with_name("plots.py"))
     subprocess.run([python, script, str(results.RESULTS), str(PLOTS)], check=True)
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{measured(known)}\n{END}{after}", "utf-8")
+    for path, part in ((PAGE, measured(known)), (README, claims(known))):
+        path.write_text(placed(path.read_text("utf-8"), part), "utf-8")
+
+
+def placed(text: str, part: str) -> str:
+    """Put a measured part in its place in a text."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{part}\n{END}{rest.partition(END)[2]}"
+
+
+def claims(known: Known) -> str:
+    """Write what the README says: figures of what users ask about first."""
+    if any(row not in known.get(results.DETAILS, {}) for row in _CLAIMED):
+        return "Not measured yet.\n"
+    servers = _details(known, "cpu")["medians"]
+    ours, go, kopf = (servers[name] for name in ("Holdfast", "controller-runtime", "kopf"))
+    times = _details(known, "latency")["medians_ms"]["16 clients"]
+    added = [times[way] - times["none"] for way in ("holdfast", "controller-runtime", "cel")]
+    burst = _details(known, "burst")["medians"]
+    late = known["scheduler_plugin_lateness_s_p50"]
+    rows = [
+        ("", "Holdfast", "beside it"),
+        ("---", "---", "---"),
+        (
+            "CPU of a review",
+            f"{ours['cpu_us']:.0f} µs",
+            f"controller-runtime {go['cpu_us']:.0f} µs, kopf {kopf['cpu_us']:.0f} µs",
+        ),
+        (
+            "p99 of a review, four connections",
+            f"{ours['p99_ms']:.1f} ms",
+            f"controller-runtime {go['p99_ms']:.1f} ms, kopf {kopf['p99_ms']:.1f} ms",
+        ),
+        (
+            "added to a pod's creation, 16 clients",
+            f"{added[0]:.0f} ms",
+            f"controller-runtime {added[1]:.0f} ms, a CEL policy {added[2]:.0f} ms",
+        ),
+        ("calls for a pod that asks for nothing", f"{known['unconcerned_calls']:.0f}", ""),
+        (
+            "a release, after its time",
+            f"{known['lateness_ms_p50']:.0f} ms, p99 {known['lateness_ms_p99']:.0f} ms",
+            f"a delay plugin in kube-scheduler {late:.0f} s, where nothing else happens",
+        ),
+        (
+            "releases a second, 5,000 pods due at once",
+            f"{burst['holdfast']:.0f}",
+            f"client-go {burst['client-go']:.0f}",
+        ),
+        (
+            "a controller that holds 100,000 pods",
+            f"{known['scale_rss_mb']:.0f} MiB, {known['scale_idle_cpu_percent']:.1f} % of a core",
+            "",
+        ),
+        ("an admission server", f"{known['webhook_rss_mb']:.0f} MiB", ""),
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def measured(known: Known) -> str:

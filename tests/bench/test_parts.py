@@ -122,7 +122,10 @@ def test_page_reckons_with_what_was_measured() -> None:
     assert "What is full first is the controller's releases in a burst." in shown
 
 
-def test_page_has_its_place_for_figures() -> None:
-    text = page.PAGE.read_text()
-    assert text.count(page.BEGIN) == text.count(page.END) == 1
-    assert results.RESULTS.name in text
+def test_page_and_readme_say_what_was_measured_last() -> None:
+    known = results.load()
+    for path, part in ((page.PAGE, page.measured(known)), (page.README, page.claims(known))):
+        text = path.read_text("utf-8")
+        assert text.count(page.BEGIN) == text.count(page.END) == 1
+        assert page.placed(text, part) == text
+    assert results.RESULTS.name in page.PAGE.read_text("utf-8")
