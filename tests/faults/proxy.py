@@ -12,6 +12,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,8 @@ from controlplane.launcher import ControlPlane
 
 _HOP = {"connection", "transfer-encoding", "content-length", "host", "accept-encoding"}
 _CHUNK = 1 << 16
+_RETRY_AFTER = 1
+"""Seconds that a refusal asks its client to wait."""
 _EXPIRED = {
     "kind": "Status",
     "apiVersion": "v1",
@@ -62,6 +65,12 @@ class Proxy:
     weather: Weather = FINE
     asked: int = 0
     """Requests so far."""
+    told: Counter[int] = field(default_factory=Counter)
+    """How often it has answered each status by itself."""
+    hasty: int = 0
+    """Releases that were tried again before the time which their refusal had named."""
+    refused: dict[str, float] = field(default_factory=dict)
+    """When each release was refused last, by its path: monotonic seconds."""
     muted: set[int] = field(default_factory=set)
     """Watches that will never say anything again."""
     watches: set[int] = field(default_factory=set)
@@ -171,6 +180,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         proxy, body = self.server.proxy, self._body()
         proxy.asked += 1
+        refused = proxy.refused.pop(self.path, None)
+        if refused is not None and time.monotonic() - refused < _RETRY_AFTER:
+            proxy.hasty += 1
         weather = proxy.weather
         watch = "watch" in parse_qs(urlsplit(self.path).query)
         while proxy.weather.hanging:
@@ -189,10 +201,14 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def _refuse(self, status: int) -> None:
+        if self.command == "PATCH" and "/pods/" in self.path:
+            self.server.proxy.refused[self.path] = time.monotonic()
+        self.server.proxy.told[status] += 1
         said = {"kind": "Status", "apiVersion": "v1", "message": "busy", "code": status}
         self._answer(status, json.dumps(said).encode(), retry=True)
 
     def _expire(self, *, by_event: bool) -> None:
+        self.server.proxy.told[410] += 1
         if by_event:
             event = {"type": "ERROR", "object": _EXPIRED}
             self._answer(200, json.dumps(event).encode() + b"\n")
@@ -204,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         if retry:
-            self.send_header("Retry-After", "1")
+            self.send_header("Retry-After", str(_RETRY_AFTER))
         self.end_headers()
         self.wfile.write(body)
 

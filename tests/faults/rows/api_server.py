@@ -7,6 +7,8 @@ import shutil
 from controlplane.components import API_SERVER, ETCD
 from tests.faults.scene import Fault, Scene
 
+GONE = 410
+
 
 def restarted(scene: Scene) -> None:
     """Restart it three times: as an upgrade does, and as a crash does."""
@@ -38,10 +40,15 @@ def slow(scene: Scene) -> None:
 
 def busy(scene: Scene) -> None:
     """Answer 429 for a while, then 503."""
+    proxy = scene.arena.proxy
+    hasty = proxy.hasty
     for status in (429, 503):
-        scene.arena.proxy.turn(status=status)
+        before = proxy.told[status]
+        proxy.turn(status=status)
         scene.go_on(45, 6)
-    scene.arena.proxy.turn()
+        scene.check(f"no answer of {status}", int(proxy.told[status] == before))
+    proxy.turn()
+    scene.check("releases tried again before Retry-After", proxy.hasty - hasty)
 
 
 def silent(scene: Scene) -> None:
@@ -57,10 +64,13 @@ def silent(scene: Scene) -> None:
 
 def gone(scene: Scene) -> None:
     """Tell every watch that its version has expired."""
-    scene.arena.proxy.turn(expired=True)
-    scene.arena.proxy.cut()
+    proxy = scene.arena.proxy
+    before = proxy.told[GONE]
+    proxy.turn(expired=True)
+    proxy.cut()
     scene.go_on(60, 8)
-    scene.arena.proxy.turn()
+    proxy.turn()
+    scene.check("watches that were not told", int(proxy.told[GONE] == before))
 
 
 def forgotten(scene: Scene) -> None:

@@ -53,6 +53,7 @@ def spoilt(scene: Scene) -> None:
         spoil(made)
         seconds = replaced(scene, before)
         scene.check(f"seconds until it was right: {spoil.__name__}", seconds, installed.REPAIR)
+        served(scene)
         scene.go_on(5, 3)
     by_certificates(scene)
 
@@ -92,6 +93,11 @@ def signed(scene: Scene, before: str, since: float) -> None:
     scene.check("seconds until it had signed", seconds, SIGNED)
     issued = issue_time(made)
     scene.check("seconds by which a CA signed too soon", OVERLAP - (issued - since), ROUNDED)
+    served(scene)
+
+
+def served(scene: Scene) -> None:
+    """Wait until every replica serves the pair that the Secret holds."""
     wanted = fingerprint(scene)
     seconds = scene.eventually(lambda: all_serve(scene, wanted), SERVED)
     scene.check("seconds until every replica served it", seconds, SERVED)
@@ -155,6 +161,7 @@ def renewed(scene: Scene) -> None:
         delete(scene.arena.installed)
         seconds = replaced(scene, before)
         scene.check("seconds until there was another", seconds, installed.REPAIR)
+        served(scene)
         scene.go_on(5, 2)
     by_certificates(scene)
 

@@ -49,6 +49,10 @@ def soak(scene: Scene) -> None:
             scene.checks[f"{fault.name}: {name}"] = inner.checks[name]
         scene.figures[fault.name] = scene.figures.get(fault.name, 0) + 1
         scene.go_on(REST)
+    if full:
+        scene.check(
+            "faults that never came", sum(not scene.figures.get(one.name) for one in CHOICE)
+        )
     scene.short = not full
     scene.go_on(20, 10)
     grown = dict.fromkeys(("MB", "threads", "files", "connections"), 0.0)
