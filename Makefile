@@ -54,7 +54,7 @@ check: setup ## format, lint, types, the walls between the rooms, and the docs
 docs: setup ## make the site of the docs, with every link checked: build/site/index.html
 	@scripts/docs
 
-bench: setup ## measure Holdfast beside its peers, in about 40 minutes
+bench: setup ## measure Holdfast beside its peers, in about an hour
 	@$(PY) -m bench
 
 bench-short: setup ## only show that every row of the bench still works

@@ -52,7 +52,7 @@ ROWS: Mapping[str, Row] = {
 @click.option("--short", is_flag=True, help="Only show that every row works; nothing is kept.")
 @click.option("--page-only", is_flag=True, help="Write the page of what was measured before.")
 def main(*, only: str, resume: bool, short: bool, page_only: bool) -> None:
-    """Measure Holdfast beside its peers; about 40 minutes on two cores."""
+    """Measure Holdfast beside its peers; about an hour on two cores."""
     console = Console()
     if not page_only:
         _measure(_chosen(only, resume=resume), SHORT if short else FULL, console, keep=not short)
