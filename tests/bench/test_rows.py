@@ -38,6 +38,8 @@ KEYS = {
     "memory": {"webhook_rss_mb", "webhook_rss_growth_mb"},
     "scale": {"scale_rss_mb", "scale_cold_start_s", "scale_idle_cpu_percent", "scale_cpu_growth"},
 }
+BESIDE = {"added_latency_called_twice_vs_cel"}
+"""Figures without a bar, which explain those that have one."""
 
 
 @pytest.fixture(scope="module")
@@ -60,4 +62,6 @@ def test_row_runs(there: World, name: str) -> None:
 
 
 def test_every_bar_has_its_row() -> None:
-    assert {key for keys in KEYS.values() for key in keys} == {bar.key for bar in BARS}
+    measured = {key for keys in KEYS.values() for key in keys}
+    assert measured - BESIDE == {bar.key for bar in BARS}
+    assert measured > BESIDE
