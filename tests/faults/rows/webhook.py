@@ -74,7 +74,7 @@ def stopped(scene: Scene) -> None:
 
 def out_of_memory(scene: Scene) -> None:
     """Kill the worker of each replica, as the kernel does where memory runs out."""
-    for number in (0, 1) if scene.short else (0, 1) * 3:
+    for number in (0, 1) if scene.short else (0, 1) * 5:
         since = time.time()
         end(family(scene.arena.replicas[number].pid)[:-1])
         scene.go_on(ENDING + _MARGIN + _BEYOND)
