@@ -23,6 +23,11 @@ class Chronicle:
         self._released: deque[Released] = deque(maxlen=LENGTH)
         self._lock = threading.Lock()
 
+    @property
+    def full(self) -> bool:
+        """Tell whether what is passed on now would be dropped."""
+        return self._told.full
+
     def record(self, event: Event) -> None:
         """Take an Event; never blocks, never raises."""
         if event.reason == events.RELEASED:

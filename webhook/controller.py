@@ -180,7 +180,10 @@ class Controller:
             self._forget(pod.key)
 
     def _take(self, key: Names, held: Held, *, watched: bool) -> None:
-        """Note a pod, seen while it was watched or in a list, and tell until when it is held."""
+        """Note a pod, seen while it was watched or in a list, and tell until when it is held.
+
+        Of very many in a list only some can be told: for the rest nothing is written in vain.
+        """
         known = self._queue.get(key)
         held = steady(known, held)
         now_ms = self._now_ms()
@@ -189,7 +192,7 @@ class Controller:
             return
         changed = known is not None and known.uid == held.uid
         self._queue.put(key, held._replace(known_ms=now_ms if watched or changed else 0))
-        if held.due_ms > now_ms:
+        if held.due_ms > now_ms and (watched or not self._told.full):
             note = f"held by {_own_gates(held)}"
             if held.due_ms < holds.NEVER_MS:
                 note = f"held until {values.canonical_instant(held.due_ms)} by {_own_gates(held)}"

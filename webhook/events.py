@@ -83,6 +83,11 @@ class Event:
 class Events(Protocol):
     """Where events are told."""
 
+    @property
+    def full(self) -> bool:
+        """Tell whether an event that is recorded now would be dropped."""
+        ...
+
     def record(self, event: Event) -> None:
         """Take an event; never blocks, never raises."""
         ...
@@ -94,6 +99,9 @@ class Events(Protocol):
 
 class Silence:
     """Tells nothing."""
+
+    full = False
+    """It takes whatever is recorded."""
 
     def record(self, event: Event) -> None:
         """Drop the event."""
@@ -123,6 +131,11 @@ class Recorder:
         self._tokens, self._filled_at = BURST, now()
         self.busy: Callable[[], bool] = lambda: False
         """Whether there is more urgent work than events; for who knows to set."""
+
+    @property
+    def full(self) -> bool:
+        """Tell whether as many events wait as may."""
+        return self._waiting.full()
 
     def record(self, event: Event) -> None:
         """Take an event; drop it when they come faster than they may."""

@@ -30,6 +30,10 @@ class Holding(Profiles):
             profile.name: [one for one in profile.plugins if isinstance(one, Holder)]
             for profile in self.profiles.values()
         }
+        self._releasing = {
+            profile.name: [one for one in profile.plugins if isinstance(one, Releasing)]
+            for profile in self.profiles.values()
+        }
 
     def due(self, pod: Pod) -> holds.Due:
         """Decide when a held pod is due, by the plugins of its profile that hold it.
@@ -69,8 +73,7 @@ class Holding(Profiles):
         """Tell whether a plugin wants a say when this pod is released."""
         profile = self.profile_for(pod)
         return profile is not None and any(
-            isinstance(plugin, Releasing) and _wants_a_say(plugin, pod)
-            for plugin in profile.plugins
+            _wants_a_say(plugin, pod) for plugin in self._releasing[profile.name]
         )
 
     def at_release(self, pod: Pod) -> Verdict:
@@ -87,8 +90,8 @@ class Holding(Profiles):
         codes: set[Code] = set()
         edits: list[Edit] = []
         warnings: list[str] = []
-        for plugin in profile.plugins:
-            if not isinstance(plugin, Releasing) or not _wants_a_say(plugin, pod):
+        for plugin in self._releasing[profile.name]:
+            if not _wants_a_say(plugin, pod):
                 continue
             try:
                 result = self._runner.measured(

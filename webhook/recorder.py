@@ -60,6 +60,7 @@ class LandingRecorder:
         enabled: bool = True,
         told: events.Events | None = None,
         may_write: Callable[[], bool] = always,
+        may_sweep: Callable[[], bool] = always,
         now: Callable[[], float] = boot_time,
     ) -> None:
         self._api = api
@@ -74,6 +75,7 @@ class LandingRecorder:
             self._look,
             enabled=enabled,
             on_restart=lambda reason: metrics.watch_restarts.labels(reason).inc(),
+            may_sweep=may_sweep,
         )
         self._queue = WorkQueue()
         self._retries = Retries()

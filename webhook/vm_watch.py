@@ -52,7 +52,8 @@ class VmWatch:
     """Knows the pods that wait, and calls `look` with the key of each VMI that is to be settled.
 
     Of VMIs it keeps where they run; of VMs and migrations it keeps nothing. Without sticky VMs in
-    any profile (`enabled` false) it follows pods alone.
+    any profile (`enabled` false) it follows pods alone. The sweep is in no hurry: at the start it
+    waits for `may_sweep`.
     """
 
     def __init__(
@@ -63,12 +64,14 @@ class VmWatch:
         *,
         enabled: bool,
         on_restart: Callable[[str], None],
+        may_sweep: Callable[[], bool],
     ) -> None:
         self._api = api
         self._settings = settings
         self._look = look
         self._enabled = enabled
         self._on_restart = on_restart
+        self._may_sweep = may_sweep
         self._lock = threading.Lock()
         self._launchers = Launchers()
         self._instances: dict[Names, Instance] = {}
@@ -190,7 +193,7 @@ class VmWatch:
 
     def _sweep(self, stop: threading.Event) -> None:
         """Look now and then for kept pods of which no watch tells."""
-        while not stop.wait(0.1) and not self.synced:
+        while not stop.wait(0.1) and not (self.synced and self._may_sweep()):
             pass
         while not stop.is_set():
             try:

@@ -229,6 +229,7 @@ def controller(
         enabled=first_sticky_args(decider) is not None,
         told=recorder,
         may_write=leading,
+        may_sweep=lambda: loop.synced,  # both list all pods that wait: together they take twice
     )
     workers = Workers(on_failure=loop.stop)
     workers.add("recorder", landings.run)

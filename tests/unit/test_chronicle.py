@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from webhook import chronicle, events
 from webhook.chronicle import Chronicle
 from webhook.events import Event
@@ -12,6 +14,7 @@ class Taken:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.ran = False
+        self.full = False
 
     def record(self, event: Event) -> None:
         self.events.append(event)
@@ -40,6 +43,13 @@ def test_events_are_passed_on_and_releases_remembered() -> None:
         Released(("a", "one"), 7, "one told"),
         Released(("a", "three"), 7, "three told"),
     ]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_it_is_full_when_those_it_passes_events_to_are(full: bool) -> None:
+    taken = Taken()
+    taken.full = full
+    assert Chronicle(taken, now_ms=lambda: 7).full == full
 
 
 def test_only_the_last_are_remembered() -> None:

@@ -71,6 +71,7 @@ class Told(events.Silence):
 
     def __init__(self) -> None:
         self.events: list[events.Event] = []
+        self.full = False
 
     def record(self, event: events.Event) -> None:
         self.events.append(event)
@@ -638,6 +639,18 @@ def test_events_tell_of_a_change() -> None:
     world.tell()
 
     assert world.told.notes("Held")[-1] == "held until 2026-03-01T13:00:00Z by holdfast.dev/delay"
+
+
+def test_of_very_many_in_a_list_only_some_are_told() -> None:
+    world = World(*pods(a="15", b="15"), synced=False)
+    world.told.full = True
+    world.sync()
+    assert world.told.events == []
+    assert world.metric("held_pods") == 2
+
+    world.api.annotate(("default", "a"), delay="1h")
+    world.tell(("default", "a"))
+    assert len(world.told.notes("Held")) == 1
 
 
 def test_events_tell_of_a_failure() -> None:

@@ -141,6 +141,15 @@ def test_events_beyond_the_queue_are_dropped_and_counted() -> None:
     assert world.dropped == 10
 
 
+def test_recorder_is_full_when_the_next_event_would_be_dropped() -> None:
+    world = World()
+    while not world.recorder.full:
+        assert world.dropped == 0
+        world.recorder.record(EVENT)
+    world.recorder.record(EVENT)
+    assert world.dropped == 1
+
+
 def test_burst_then_a_steady_rate() -> None:
     world = World()
     for _ in range(500):
@@ -167,6 +176,7 @@ def test_silence_tells_nothing() -> None:
     silence = Silence()
     silence.record(EVENT)
     silence.run(threading.Event())
+    assert not silence.full
 
 
 @pytest.mark.parametrize(

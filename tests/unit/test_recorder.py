@@ -42,6 +42,8 @@ class Running:
         self.told = Told()
         self.metrics = ControllerMetrics()
         self.leads = True
+        self.may_sweep = True
+        self.asked_to_sweep = 0
         self.died: list[BaseException] = []
         self.recorder = LandingRecorder(
             world.api,
@@ -50,8 +52,13 @@ class Running:
             enabled=enabled,
             told=self.told,
             may_write=lambda: self.leads,
+            may_sweep=self._may_sweep,
         )
         self.stop = threading.Event()
+
+    def _may_sweep(self) -> bool:
+        self.asked_to_sweep += 1
+        return self.may_sweep
 
     def run(self) -> None:
         try:
@@ -74,8 +81,9 @@ class Running:
 
 
 @contextmanager
-def running(world: VmWorld, *, enabled: bool = True) -> Iterator[Running]:
+def running(world: VmWorld, *, enabled: bool = True, may_sweep: bool = True) -> Iterator[Running]:
     one = Running(world, enabled=enabled)
+    one.may_sweep = may_sweep
     thread = threading.Thread(target=one.run)
     thread.start()
     try:
@@ -367,3 +375,18 @@ def test_thread_that_dies_ends_the_recorder(monkeypatch: pytest.MonkeyPatch) -> 
 
     (died,) = one.died
     assert isinstance(died, KeyError)
+
+
+def test_sweep_waits_until_it_may() -> None:
+    world = VmWorld()
+    pod = world.start()
+    world.bind(pod, "n1")
+    world.ready()
+    world.status(phase="Succeeded")
+    world.api.change(pod_at(pod), lambda one: one["metadata"]["labels"].clear())
+    world.end_pod(pod)
+    with running(world, may_sweep=False) as one:
+        one.eventually(lambda: one.asked_to_sweep > 1)
+        assert world.kept() == [pod]
+        one.may_sweep = True
+        one.eventually(lambda: not world.kept())

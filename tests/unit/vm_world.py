@@ -257,6 +257,7 @@ class Driver:
             self.looks.append,
             enabled=self.enabled,
             on_restart=self.restarts.append,
+            may_sweep=lambda: True,
         )
         self.records = Records(self.world.api, self.settings, self.may_write)
         self.leads = True
