@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from webhook import events, holds, logs, values
+from webhook import events, holds
 from webhook.clock import ServerClock
 from webhook.cluster import Api, boot_time
 from webhook.metrics import ControllerMetrics
@@ -20,6 +20,7 @@ from webhook.objects import Names, Pod
 from webhook.reflector import Reflector
 from webhook.release_queue import Held, ReleaseQueue, steady
 from webhook.releaser import Attempt, Decider, Outcome, Releaser, held_pod
+from webhook.reporter import Reporter
 from webhook.retries import Retries
 from webhook.timekeeper import Timekeeper
 
@@ -50,10 +51,10 @@ class Controller:
         leading: Callable[[], bool] = lambda: True,
         now: Callable[[], float] = boot_time,
     ) -> None:
-        self._told: events.Events = told or events.Silence()
         self._clock = clock
         self._metrics = metrics
         self._leading = leading
+        self._reporter = Reporter(told or events.Silence(), metrics, leading=leading)
         self._now = now
         self._decider = decider
         self._releaser = Releaser(api, decider)
@@ -90,7 +91,7 @@ class Controller:
             for name, target in (
                 ("reflector", self._reflector.run),
                 ("timekeeper", self._timekeeper.run),
-                ("events", self._told.run),
+                ("events", self._reporter.run),
             )
         ]
         for thread in feeders:
@@ -139,7 +140,7 @@ class Controller:
 
     def tell(self, pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
         """Tell an Event about a pod; never blocks, never raises."""
-        self._record(events.Event(pod.key, pod.metadata.uid, reason, note, warning))
+        self._reporter.tell(pod.key, pod.metadata.uid, reason, note, warning=warning)
 
     # --- what the reflector tells (webhook.reflector.Follower) ---------------------------------
 
@@ -192,12 +193,8 @@ class Controller:
             return
         changed = known is not None and known.uid == held.uid
         self._queue.put(key, held._replace(known_ms=now_ms if watched or changed else 0))
-        if held.due_ms > now_ms and (watched or not self._told.full):
-            note = f"held by {_own_gates(held)}"
-            if held.due_ms < holds.NEVER_MS:
-                note = f"held until {values.canonical_instant(held.due_ms)} by {_own_gates(held)}"
-            note += f": {held.problem}" if held.problem else ""
-            self._tell(key, held, events.HELD, note, warning=bool(held.problem))
+        if held.due_ms > now_ms and (watched or not self._reporter.full):
+            self._reporter.held(key, held)
 
     # --- the loop ------------------------------------------------------------------------------
 
@@ -256,7 +253,7 @@ class Controller:
         attempt = self._releaser.release(key, held)
         if attempt.outcome is Outcome.RELEASED:
             final = (attempt.held or held)._replace(due_ms=held.due_ms, known_ms=held.known_ms)
-            self._report_release(key, final, attempt.notes)
+            self._reporter.released(key, final, attempt.notes, now_ms=self._now_ms())
         self._metrics.releases.labels(attempt.outcome.value).inc()
         with self._changed:
             self._under_way.discard(key)
@@ -285,23 +282,7 @@ class Controller:
         else:
             at_least = attempt.retry_after or 0.0
             wait = self._retries.failed(key, now=self._now(), at_least=at_least)
-            text = "release of %s/%s failed: %s; next try in %.1f s"
-            told = logs.fields(namespace=key[0], name=key[1], uid=tried.uid, reason=attempt.reason)
-            _log.warning(text, *key, attempt.reason, wait, extra=told)
-            note = f"{attempt.reason}; it is tried again until it succeeds"
-            self._tell(key, tried, events.RELEASE_FAILED, note, warning=True)
-
-    def _report_release(self, key: Names, held: Held, notes: Sequence[str]) -> None:
-        late_from = max(held.due_ms, held.known_ms)  # a delay cut short is due when that is seen
-        lateness = max(0, self._now_ms() - late_from) / 1_000
-        self._metrics.lateness.observe(lateness)
-        told = logs.fields(namespace=key[0], name=key[1], uid=held.uid, lateness=lateness)
-        _log.info("released %s/%s, %.3f s after its time", *key, lateness, extra=told)
-        remarks = [*([held.problem] if held.problem else []), *notes]
-        note = f"released {lateness:.3f} s after its time"
-        note += f": {'; '.join(remarks)}" if remarks else ""
-        warning = bool(remarks) and remarks != [holds.NOTHING_ASKED]
-        self._tell(key, held, events.RELEASED, note, warning=warning)
+            self._reporter.failed(key, tried, attempt.reason, wait=wait)
 
     def _forget(self, key: Names) -> None:
         held = self._queue.get(key)
@@ -309,13 +290,6 @@ class Controller:
             self._decider.forget(held.uid)
             self._queue.discard(key)
         self._retries.forget(key)
-
-    def _tell(self, key: Names, held: Held, reason: str, note: str, *, warning: bool) -> None:
-        self._record(events.Event(key, held.uid, reason, note, warning))
-
-    def _record(self, event: events.Event) -> None:
-        if self._leading():
-            self._told.record(event)
 
     # --- small helpers -------------------------------------------------------------------------
 
@@ -347,7 +321,3 @@ class Controller:
     def _uncertainty(self) -> float:
         bounds = self._clock.bounds(self._now())
         return float("inf") if bounds is None else bounds.width
-
-
-def _own_gates(held: Held) -> str:
-    return ", ".join(gate for gate in held.gates if gate.startswith(holds.OWN_PREFIX))
