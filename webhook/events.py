@@ -1,13 +1,14 @@
 """Kubernetes Events on pods and VMs: told in the background, never at the work's expense.
 
 An Event's name is made of what it says, so that a controller which starts again, or two at once,
-tell the same thing once. What comes faster than the rate below is dropped and counted: Events are
-for people, the metrics count everything.
+tell the same thing once. What comes faster than the rate below is dropped and counted, warnings
+last: Events are for people, the metrics count everything.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import queue
 import threading
@@ -34,6 +35,8 @@ NODE_UNAVAILABLE = "StickyNodeUnavailable"
 RATE = 20.0
 """Events a second, once the burst is used up: a burst of releases must not fill etcd."""
 BURST = 500.0
+WARNINGS = 100.0
+"""What the burst has beside for warnings: a person should see them however much else is told."""
 MAKE_WAY_SECONDS = 1.0
 """How long an event waits for releases that use all there is: it costs as much as one of them."""
 LOOK_SECONDS = 0.1
@@ -127,32 +130,33 @@ class Recorder:
         self._on_dropped = on_dropped
         self._now = now
         self._instance = instance
-        self._waiting: queue.Queue[Event] = queue.Queue(int(BURST))
-        self._tokens, self._filled_at = BURST, now()
+        self._waiting: queue.PriorityQueue[tuple[bool, int, Event]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._tokens, self._filled_at = BURST + WARNINGS, now()
         self.busy: Callable[[], bool] = lambda: False
         """Whether there is more urgent work than events; for who knows to set."""
 
     @property
     def full(self) -> bool:
-        """Tell whether as many events wait as may."""
-        return self._waiting.full()
+        """Tell whether as many events wait as may, of those that are no warnings."""
+        return self._waiting.qsize() >= BURST
 
     def record(self, event: Event) -> None:
         """Take an event; drop it when they come faster than they may."""
-        try:
-            self._waiting.put_nowait(event)
-        except queue.Full:
+        if self._waiting.qsize() < (BURST + WARNINGS if event.warning else BURST):
+            self._waiting.put((not event.warning, next(self._numbers), event))
+        else:
             self._on_dropped()
 
     def run(self, stop: threading.Event) -> None:
         """Tell events until told to stop; those that wait then are told first."""
         while not (stop.is_set() and self._waiting.empty()):
             try:
-                event = self._waiting.get(timeout=0.5)
+                _, _, event = self._waiting.get(timeout=0.5)
             except queue.Empty:
                 continue
             self._make_way(stop)
-            if self._may_tell():
+            if self._may_tell(event):
                 self._tell(event)
             else:
                 self._on_dropped()
@@ -162,11 +166,11 @@ class Recorder:
         while self.busy() and self._now() < end and not stop.wait(LOOK_SECONDS):
             pass
 
-    def _may_tell(self) -> bool:
+    def _may_tell(self, event: Event) -> bool:
         now = self._now()
-        self._tokens = min(BURST, self._tokens + (now - self._filled_at) * RATE)
+        self._tokens = min(BURST + WARNINGS, self._tokens + (now - self._filled_at) * RATE)
         self._filled_at = now
-        if self._tokens < 1:
+        if self._tokens < (1 if event.warning else 1 + WARNINGS):
             return False
         self._tokens -= 1
         return True

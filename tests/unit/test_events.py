@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -161,6 +162,35 @@ def test_burst_then_a_steady_rate() -> None:
     world.tell()
 
     assert (len(world.api.requests), world.dropped) == (520, 10)
+
+
+def test_warnings_come_first_and_have_room_when_there_is_none_for_others() -> None:
+    world = World()
+    for _ in range(500):
+        world.recorder.record(EVENT)
+    for number in range(110):
+        world.recorder.record(replace(EVENT, note=f"warning {number}", warning=True))
+    assert world.dropped == 10
+    world.tell()
+
+    notes = [json.loads(body)["note"] for body in world.api.bodies]
+    assert notes[:100] == [f"warning {number}" for number in range(100)]
+    assert len(notes) == 600 - 100  # what warnings took, others may not have
+    assert world.dropped == 10 + 100
+
+
+def test_warnings_are_told_while_others_come_faster_than_they_may() -> None:
+    world = World()
+    for second in range(60):
+        world.now = second
+        for _ in range(100):
+            world.recorder.record(EVENT)
+        world.recorder.record(replace(EVENT, note=f"at {second}", warning=True))
+        world.tell()
+
+    notes = [json.loads(body)["note"] for body in world.api.bodies]
+    assert [note for note in notes if note.startswith("at")] == [f"at {n}" for n in range(60)]
+    assert len(notes) == 500 + 59 * 20
 
 
 def test_recorder_waits_for_events_until_it_is_stopped() -> None:
