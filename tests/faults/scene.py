@@ -17,6 +17,8 @@ from tests.faults.load import DELAY, GATE, SHORT_DELAY, Failure, Load
 from webhook.cluster import Cluster
 from webhook.errors import ClusterError
 
+ROOM_SECONDS = 600.0
+"""How long the namespaces of the rows before may take to be gone."""
 CALM = 3.0
 """Seconds of load before the harm."""
 AFTER, LAST = 6.0, 3.0
@@ -163,6 +165,7 @@ class Result:
 def run(fault: Fault, arena: Arena, *, seed: int, short: bool) -> Result:
     """Run a row in a namespace of its own."""
     source = random.Random(f"{seed} {fault.name}")
+    _await_room(arena)
     world = World.in_new_namespace(arena.plane, f"{fault.name}-{source.randrange(16**6):06x}")
     load = Load(arena.plane, world.namespace, random.Random(source.random()))
     load.delay = SHORT_DELAY if short else DELAY
@@ -181,6 +184,14 @@ def run(fault: Fault, arena: Arena, *, seed: int, short: bool) -> Result:
     arena.plane.kubectl("delete", "namespace", world.namespace, "--wait=false", check=False)
     said_of = Counter(one.said[:SAID] for one in load.failures).most_common(MOST_SAID)
     return Result(fault, scene.checks, scene.figures, said, tuple(text for text, _ in said_of))
+
+
+def _await_room(arena: Arena) -> None:
+    """Wait until the rows before have left: thousands of their pods would fill the nodes."""
+    phases = ("get", "namespaces", "--output=jsonpath={.items[*].status.phase}")
+    end = time.monotonic() + ROOM_SECONDS
+    while "Terminating" in arena.plane.kubectl(*phases) and time.monotonic() < end:
+        time.sleep(1.0)
 
 
 def judge(fault: Fault, scene: Scene) -> None:
