@@ -89,6 +89,15 @@ def always_leads() -> None:
     writes_blindly()
 
 
+def leaves_the_lease() -> None:
+    """Whoever held the Lease once has it for ever."""
+
+    def _taken(self: leader.Leader, spec: Any) -> bool:
+        return spec.holder_identity not in {None, "", self.identity}
+
+    put(leader.Leader, _taken)
+
+
 def dies_of_errors() -> None:
     """A request that fails ends the controller, and nobody starts it again."""
 

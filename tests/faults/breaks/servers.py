@@ -15,12 +15,11 @@ from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
 from gunicorn.asgi.protocol import ASGIProtocol  # type: ignore[import-untyped]
 
 from tests.faults.breaks.replacing import put
-from webhook import affinity, asgi, registration, worker
+from webhook import affinity, asgi, pipeline, registration, worker
 from webhook.framework import success
 from webhook.plugins import delay
 
-FOR_EVER = 1e6
-"""Seconds."""
+FOR_EVER, TOO_SOON_SECONDS = 1e6, 20.0
 
 
 def lets_through() -> None:
@@ -48,6 +47,18 @@ def fails_open() -> None:
         return made
 
     put(registration.Registration, configurations)
+
+
+def serves_too_soon() -> None:
+    """For the first twenty seconds a replica says that it is ready, and fails at each review."""
+    proper, end = pipeline.Pipeline.mutate, time.monotonic() + TOO_SOON_SECONDS
+
+    def mutate(self: Any, review: Any, *, now_ms: int) -> Any:
+        if time.monotonic() < end:
+            raise RuntimeError("not ready")
+        return proper(self, review, now_ms=now_ms)
+
+    put(pipeline.Pipeline, mutate)
 
 
 def one_at_a_time() -> None:

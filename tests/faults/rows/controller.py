@@ -139,7 +139,7 @@ FAULTS = [
         "controller-killed",
         3,
         killed,
-        broken="forgets-to-list",
+        broken="leaves-the-lease",
         halts=True,
         means="The other controller takes the Lease within 20 s and releases what is overdue at "
         "once; one that is started again lists all held pods and carries on.",

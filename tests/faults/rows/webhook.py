@@ -148,7 +148,7 @@ FAULTS = [
         "webhook-killed",
         1,
         killed,
-        broken="fails-open",
+        broken="serves-too-soon",
         refuses=True,
         means="Calls to the dead replica fail until the Service knows, and pods that ask are "
         "refused for that long: none is let through unheld.",
