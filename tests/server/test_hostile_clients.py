@@ -10,6 +10,7 @@ import base64
 import gzip
 import http.client
 import json
+import re
 import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,14 +34,19 @@ profiles: [{plugins: {disabled: [{name: sticky}]}}]
 """
 JSON = {"Content-Type": "application/json"}
 PATHS = ["/mutate", "/validate"]
-FORGED = 'x\r\n{"level": "error", "message": "forged"}\r\n\u202e\x1b[2J\x00\u2028../../etc/passwd'
+FORGED = (
+    'x\r\n{"level": "error", "message": "forged"}\r\n2026-01-01 00:00:00,000 ERROR holdfast: forged'
+    "\n\u2028\u2029\x85\u202e\x1b[2J\x00../../etc/passwd"
+)
+TEXT = re.compile(r"\d{4}-\d\d-\d\d [\d:]{8},\d{3} (DEBUG|INFO|WARNING) holdfast\.[a-z]+: .*")
 
 
 class Serving:
     """A running `holdfast serve`, which needs no cluster, since nothing is looked up."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, log_format: str) -> None:
         self.command = command
+        self.log_format = log_format
         self.port = int(command.address.rpartition(":")[2])
         self.tls = ssl._create_unverified_context()
 
@@ -55,17 +61,22 @@ class Serving:
             client.close()
 
 
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory, issued: list[KeyPair]) -> Iterator[Serving]:
+@pytest.fixture(scope="module", params=["json", "text"])
+def serving(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    issued: list[KeyPair],
+) -> Iterator[Serving]:
+    form = str(request.param)
     folder = tmp_path_factory.mktemp("serve")
     pair = write_pair(folder, "it", issued[0])
     configuration = folder / "holdfast.yaml"
     configuration.write_text(CONFIGURATION)
     files = ("--cert", str(pair.certfile), "--key", str(pair.keyfile))
-    options = ("--config", str(configuration), "--log-format", "json", "--log-level", "debug")
+    options = ("--config", str(configuration), "--log-format", form, "--log-level", "debug")
     at = ("--host", "127.0.0.1", "--port", "0")
     with Command("serve", *files, *options, *at, log=folder / "log") as command:
-        yield Serving(command)
+        yield Serving(command, form)
 
 
 @pytest.fixture(autouse=True)
@@ -75,12 +86,16 @@ def _unharmed(serving: Serving) -> Iterator[None]:
     metrics = serving.ask("GET", "/metrics").body.decode()
     assert "holdfast_reviews_total" in metrics
     assert 'outcome="failed"' not in metrics
-    for line in serving.command.log.read_text().splitlines():
-        record = json.loads(line)
-        assert line.isprintable(), line
+    # a line is what the kubelet takes for one: nothing but a line feed ends it
+    for line in serving.command.log.read_bytes().decode().removesuffix("\n").split("\n"):
+        assert line.isprintable(), ascii(line)
         assert len(line) < 5_000
-        assert record["level"] in {"debug", "info", "warning"}, line
-        assert record["message"] != "forged"
+        if serving.log_format == "text":
+            assert TEXT.fullmatch(line), line
+        else:
+            record = json.loads(line)
+            assert record["level"] in {"debug", "info", "warning"}, line
+            assert record["message"] != "forged"
 
 
 def review(delay: str, **request: Any) -> bytes:
