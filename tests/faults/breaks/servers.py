@@ -50,11 +50,12 @@ def fails_open() -> None:
 
 
 def serves_too_soon() -> None:
-    """For the first twenty seconds a replica says that it is ready, and fails at each review."""
-    proper, end = pipeline.Pipeline.mutate, time.monotonic() + TOO_SOON_SECONDS
+    """In the first twenty seconds in which a replica is asked for reviews, it fails at each."""
+    proper, ends = pipeline.Pipeline.mutate, list[float]()
 
     def mutate(self: Any, review: Any, *, now_ms: int) -> Any:
-        if time.monotonic() < end:
+        ends.append(time.monotonic() + TOO_SOON_SECONDS)
+        if time.monotonic() < ends[0]:
             raise RuntimeError("not ready")
         return proper(self, review, now_ms=now_ms)
 
