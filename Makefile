@@ -38,7 +38,7 @@ test-debian: setup ## the status page in a real Chromium, the alerts read by pro
 test-storm: setup ## 200 VMs started and stopped for five minutes while Holdfast is killed
 	@STORM_VMS=200 STORM_SECONDS=300 $(PY) -m pytest tests/e2e/test_sticky_storm.py -q -s -n 0
 
-fuzz: setup ## fuzz reviews, files and values with coverage for FUZZ_SECONDS (an hour)
+fuzz: setup ## fuzz reviews, beside them files and values, for FUZZ_SECONDS (an hour)
 	@scripts/fuzz
 
 faults: setup ## every fault of the list on a real Kubernetes under load, for hours

@@ -14,6 +14,7 @@ import yaml
 from packaging.version import InvalidVersion, Version
 
 from audit.pins import Pin, normal
+from webhook import yaml_text
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,26 @@ class Database:
 
 
 def load(folder: Path) -> Database:
-    """Read a clone of the database. Raises ValueError where the folder is none."""
+    """Read a clone of the database. Raises ValueError where the folder is none, or a file."""
     files = sorted((folder / "vulns").glob("*/*.yaml"))
     if not files:
         raise ValueError(f"{folder}: holds no advisories; name a clone of pypa/advisory-database")
     by_package: dict[str, list[Any]] = {}
     newest = ""
     for file in files:
-        advisory = yaml.load(file.read_bytes(), yaml.CSafeLoader)
+        advisory = _advisory(file)
         by_package.setdefault(normal(file.parent.name), []).append(advisory)
         newest = max(newest, str(advisory.get("modified", ""))[:10])
     return Database(by_package, newest)
+
+
+def _advisory(file: Path) -> Any:
+    text = file.read_bytes()
+    try:
+        yaml_text.refuse_aliases(text)
+        return yaml.load(text, yaml.CSafeLoader)
+    except yaml_text.MISTAKES as exc:
+        raise ValueError(f"{file}: is no advisory: {yaml_text.told(exc)}; fetch it anew") from None
 
 
 def _findings(pin: Pin, advisory: Any) -> Iterator[Finding]:

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
-import yaml
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
+from webhook import yaml_text
 from webhook.answers import Answer, Failure, Headers, read_date, status_error
 from webhook.errors import StartError, UnreachableError
 from webhook.wire import Wire
@@ -308,13 +308,10 @@ def _load(
 
 def _refuse_aliases(file: Path) -> None:
     """Refuse YAML in which a few lines can stand for gigabytes; the client would write it out."""
-    text = file.read_bytes() if file.is_file() else b""
-    if b"&" in text and b"*" in text:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                raise kubernetes_config.ConfigException(
-                    f"{file}: aliases are not supported; write the value out"
-                )
+    try:
+        yaml_text.refuse_aliases(file.read_bytes() if file.is_file() else b"")
+    except yaml_text.AliasError:  # its own words quote the file, which holds a token
+        raise kubernetes_config.ConfigException(f"{file}: {yaml_text.NO_ALIASES}") from None
 
 
 _PROBLEM_LENGTH = 300

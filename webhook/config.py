@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import yaml
 
-from webhook import shapes
+from webhook import shapes, yaml_text
 from webhook.errors import ConfigurationError
 from webhook.framework import Handle, Plugin, PluginClass
 from webhook.pipeline import Pipeline
@@ -33,9 +33,6 @@ ALL_PLUGINS = "*"
 _SEE_REFERENCE = "docs/reference/configuration.md lists what is accepted"
 SIZE_LIMIT = 1 << 20
 """Bytes; a ConfigMap holds no more."""
-
-# PyYAML's own constructors raise whatever comes when a value does not fit its explicit tag
-_NO_YAML = (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError)
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -124,8 +121,8 @@ def parse(text: bytes, source: str) -> Configuration:
     """Read a configuration from YAML text. Raises ConfigurationError, which names `source`."""
     try:
         document = yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader, made stricter
-    except _NO_YAML as exc:
-        raise ConfigurationError(f"{source}: is no YAML: {_one_line(exc)}") from None
+    except yaml_text.MISTAKES as exc:
+        raise ConfigurationError(f"{source}: is no YAML: {yaml_text.told(exc)}") from None
     if not isinstance(document, dict):
         raise ConfigurationError(
             f"{source}: is no mapping; begin with 'apiVersion: {API_VERSION}', 'kind: {KIND}'"
@@ -250,16 +247,8 @@ def _field_names(kind: type[Any]) -> list[str]:
     return sorted({name for schema in schemas.values() for name in schema.get("properties", {})})
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without the two things that hide mistakes and bombs: repeated keys and aliases."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(
-                problem="aliases are not supported; write the value out", problem_mark=mark
-            )
-        return super().compose_node(parent, index)
+class _StrictLoader(yaml_text.Loader):
+    """YAML without repeated keys, which hide mistakes, as well."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         seen: set[str] = set()
@@ -273,8 +262,3 @@ class _StrictLoader(yaml.SafeLoader):
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
-
-
-def _one_line(exc: Exception) -> str:
-    told = " ".join(str(exc).split())
-    return told if told.isprintable() else ascii(told)[1:-1]  # it may quote the file

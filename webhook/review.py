@@ -6,6 +6,7 @@ Pure: no I/O, no clock. The wire format is `admission.k8s.io/v1`.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,6 +30,10 @@ NAME_LENGTH = 253
 At creation it has not checked them yet.
 """
 
+_ODD_LENGTH = 24
+"""Characters that a log line repeats of what can be no name: escaped, each may take twelve."""
+
+_PLAIN = re.compile(r"[-.:\w]*", re.ASCII)
 _MESSAGE_LENGTH, _DETAIL_LENGTH = 2_000, 200
 
 
@@ -83,19 +88,19 @@ class PodReview:
     @property
     def uid(self) -> str:
         """The request's UID, for a log line."""
-        return self.request.uid[:NAME_LENGTH]
+        return _logged(self.request.uid)
 
     @property
     def namespace(self) -> str:
         """The namespace, for a log line."""
-        return self.request.namespace[:NAME_LENGTH]
+        return _logged(self.request.namespace)
 
     @property
     def name(self) -> str:
         """The name, for a log line; at creation there may be no more than its beginning."""
         metadata = self.pod.metadata
         name = self.request.name or metadata.name
-        return name[:NAME_LENGTH] or f"{metadata.generate_name[:NAME_LENGTH]}*"
+        return _logged(name) or f"{_logged(metadata.generate_name)}*"
 
     @property
     def described(self) -> str:
@@ -106,6 +111,11 @@ class PodReview:
     def whole_pod(self) -> Any:
         """Decode the pod with all its fields, for a plugin that needs more than `pod` has."""
         return msgspec.json.decode(self.request.object)
+
+
+def _logged(name: str) -> str:
+    cut = name[:NAME_LENGTH]
+    return cut if _PLAIN.fullmatch(cut) else cut[:_ODD_LENGTH]
 
 
 _REVIEW = msgspec.json.Decoder(_AdmissionReview)

@@ -1,7 +1,8 @@
-"""`make fuzz`: each target in turn, with its corpus; what is found is kept, and told.
+"""`make fuzz`: reviews for all of the time, and the other targets in turn beside them.
 
-FUZZ_SECONDS is the time of all together, an hour unless it is set. What made a target fail lies in
-`build/fuzz/found`; the corpus is what covers most in fewest bytes, in `tests/fuzz/corpus`.
+FUZZ_SECONDS is that time, an hour unless it is set; it takes two cores. What made a target fail is
+in `build/fuzz/found`; the corpus is what covers most in fewest bytes, in `tests/fuzz/corpus`. A run
+that is cut short loses nothing: the next one goes on with what lies in `build/fuzz/corpus`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,19 +25,22 @@ from tests.fuzz.seeds import seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "fuzz"
-SHARES = {
-    "reviews": 0.45,
-    "configuration": 0.25,
-    "kubeconfig": 0.15,
-    "delays": 0.05,
-    "instants": 0.05,
-    "hints": 0.05,
-}
-"""Of the time, by how much there is to find."""
-LIMITS = ("-timeout=10", "-rss_limit_mb=1024", "-max_len=4096", "-print_final_stats=1")
-"""Seconds and MiB in which each input has to be done, and the bytes of the longest."""
+LANES: tuple[dict[str, float], ...] = (
+    {"reviews": 1.0},
+    {"configuration": 0.5, "kubeconfig": 0.3, "delays": 0.08, "instants": 0.06, "hints": 0.06},
+)
+"""What runs beside each other, a core each; of a lane's time, by how much there is to find."""
+LONGEST = {"reviews": 1 << 18, "configuration": 1 << 14, "kubeconfig": 1 << 14}
+"""Bytes of the longest input of a target. An object's annotations have 256 KiB at most; what is
+longer, up to the limit of a body, tests/unit/test_hostile.py sends."""
+LONGEST_VALUE = 1 << 13
+"""Bytes of the longest value, of the other targets."""
+LIMITS = ("-timeout=10", "-rss_limit_mb=1024", "-len_control=0", "-print_final_stats=1")
+"""Seconds and MiB in which each input has to be done; and none has to be short at first."""
 MOST_FAILURES = 10
 """How often a target begins again after a failure; the next is often the same."""
+_stopping = threading.Event()
+_running: set[subprocess.Popen[bytes]] = set()
 _RUNS = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
 _COVERED = re.compile(r"cov: (\d+)")
 
@@ -52,7 +59,13 @@ class Outcome:
 
 def main() -> int:
     seconds = float(os.environ.get("FUZZ_SECONDS") or 3_600)
-    outcomes = [fuzz(target, share * seconds) for target, share in SHARES.items()]
+    with ThreadPoolExecutor(len(LANES)) as pool:
+        lanes = [pool.submit(fuzz_in_turn, lane, seconds) for lane in LANES]
+        try:
+            outcomes = [outcome for lane in lanes for outcome in lane.result()]
+        except BaseException:  # Ctrl-C as well
+            stop()
+            raise
     report = json.dumps([asdict(outcome) for outcome in outcomes], indent=2)
     (WORK / "report.json").write_text(report + "\n")
     print(f"{'target':15}{'seconds':>9}{'executions':>12}{'edges':>7}{'corpus':>8}{'failures':>10}")
@@ -66,29 +79,40 @@ def main() -> int:
     return int(failed)
 
 
+def fuzz_in_turn(shares: Mapping[str, float], seconds: float) -> list[Outcome]:
+    """Fuzz one target after the other, each for its share of the time."""
+    return [fuzz(target, share * seconds) for target, share in shares.items()]
+
+
 def fuzz(target: str, seconds: float) -> Outcome:
-    """Fuzz a target for so long, and write its corpus anew, minimised."""
+    """Fuzz a target for so long, and write its corpus anew, minimised.
+
+    It begins with what a run that was cut short has left, too.
+    """
     folder, found = WORK / "corpus" / target, WORK / "found"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     found.mkdir(exist_ok=True)
+    always = (*LIMITS, f"-max_len={LONGEST.get(target, LONGEST_VALUE)}")
     corpus.unpack([*seeds(target), *corpus.read(target)], folder)
     outcome = Outcome(target)
     began = time.monotonic()
     while (left := seconds - (time.monotonic() - began)) > 1 and outcome.failures < MOST_FAILURES:
-        limits = [*LIMITS, f"-max_total_time={left:.0f}", f"-artifact_prefix={found}/{target}-"]
+        limits = [*always, f"-max_total_time={left:.0f}", f"-artifact_prefix={found}/{target}-"]
         ended, said = drive(target, *limits, str(folder))
         outcome.executions += sum(int(number) for number in _RUNS.findall(said))
         outcome.edges = max([outcome.edges, *map(int, _COVERED.findall(said))])
         outcome.failures += ended != 0
+        if _stopping.is_set():
+            raise SystemExit(f"{target}: stopped; the next run goes on with what it has found")
     outcome.seconds = time.monotonic() - began
     least = WORK / "least" / target
     shutil.rmtree(least, ignore_errors=True)
     least.mkdir(parents=True)
-    ended, said = drive(target, *LIMITS, "-merge=1", "-use_counters=0", str(least), str(folder))
+    ended, said = drive(target, *always, "-merge=1", "-use_counters=0", str(least), str(folder))
     if ended:
         raise SystemExit(f"the corpus of {target} could not be minimised:\n{said[-2_000:]}")
     outcome.kept = corpus.write(target, least)
+    shutil.rmtree(folder)
     return outcome
 
 
@@ -97,8 +121,23 @@ def drive(target: str, *arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "tests.fuzz.drive", target, *arguments]
     log = WORK / f"{target}.log"
     with log.open("wb") as file:
-        ended = subprocess.run(command, cwd=ROOT, stdout=file, stderr=file, check=False)
-    return ended.returncode, log.read_text(errors="replace")
+        # apart from the terminal: Ctrl-C would count as a failure of the input at work
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True
+        )
+        _running.add(process)
+        if _stopping.is_set():
+            process.terminate()
+        process.wait()
+        _running.discard(process)
+    return process.returncode, log.read_text(errors="replace")
+
+
+def stop() -> None:
+    """End the fuzzers' processes, and begin no other."""
+    _stopping.set()
+    for process in list(_running):
+        process.terminate()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ Mutate = Callable[[bytes, int], bytes]
 
 BYTES_ALONE = 0.2
 """The share of mutations that are of bytes, and may break the JSON."""
+LENGTHENED = 0.05
+"""The share of changes that make a text or a list longer, up to all that an input may have."""
 WORDS: tuple[str, ...] = (
     *(row.value for row in (*DELAYS, *INSTANTS) if len(row.value) < 100),
     *("CREATE", "UPDATE", "Pod", "Deployment", "CronJob", "VirtualMachine", "apps", "batch"),
@@ -59,20 +61,22 @@ def mutate_json(data: bytes, most: int, seed: int, mutate: Mutate) -> bytes:
     try:
         document = json.loads(data)
         for _ in range(chance.randint(1, 3)):
-            _change(document, chance, mutate)
+            _change(document, chance, mutate, most)
         changed = json.dumps(document, separators=(",", ":")).encode()
     except (ValueError, RecursionError):
         return mutate(data, most)
     return changed if len(changed) <= most else mutate(data, most)
 
 
-def _change(document: Any, chance: random.Random, mutate: Mutate) -> None:
+def _change(document: Any, chance: random.Random, mutate: Mutate, most: int) -> None:
     found = list(places(document)) if isinstance(document, dict | list) else []
     if not found:
         return
     container, key = chance.choice(found)
     action = chance.random()
-    if action < 0.5:
+    if action < LENGTHENED:
+        container[key] = _longer(container[key], chance, most)
+    elif action < 0.5:
         container[key] = _other(container[key], chance, mutate)
     elif action < 0.6:
         del container[key]
@@ -84,6 +88,14 @@ def _change(document: Any, chance: random.Random, mutate: Mutate) -> None:
         container[chance.choice(WORDS)] = _new(chance)
     else:
         container.insert(key, _new(chance))
+
+
+def _longer(value: Any, chance: random.Random, most: int) -> Any:
+    """Repeat a text or a list, up to all that an input may have."""
+    if not value or not isinstance(value, str | list):
+        return value
+    room = most // len(json.dumps(value))
+    return value * min(2 ** chance.randint(1, most.bit_length()), max(room, 1))
 
 
 def _other(value: Any, chance: random.Random, mutate: Mutate) -> Any:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.builders import body, make_pod, make_review
 from tests.unit.hostile import EVIL, PATHS, Server, check, check_document
 from tests.unit.mistakes import with_mistakes
+from tests.unit.vm_builders import make_launcher
+from webhook import vms
 
 FEW = settings(max_examples=10)
 """For examples that each make a server of their own."""
@@ -312,3 +314,24 @@ def test_log_quotes_names_escaped() -> None:
 def test_log_cuts_names(where: Any) -> None:
     for path in PATHS:
         check(path, body(make_pod({"delay": "soon"}), **where))
+
+
+@pytest.mark.parametrize("character", ["\x00", "\U0001f600", "\\", '"', "\u202e"], ids=ascii)
+def test_log_cuts_what_grows_when_it_is_escaped(character: str) -> None:
+    """Found by fuzzing with long inputs: escaped twice over, such a line had 18,000 characters."""
+    name = character * 253
+    for path in PATHS:
+        check(path, body(make_pod({"delay": "15"}), name=name, namespace=name, uid=name))
+        check(path, body(make_pod({"delay": "soon"}), name=name, namespace=name, uid=name))
+
+
+@pytest.mark.parametrize("namespace", ["n" * 2**20, EVIL, "../../etc"], ids=["long", "odd", "path"])
+def test_namespace_of_a_forged_vms_pod_is_quoted_shortly(namespace: str) -> None:
+    """Found by fuzzing with long inputs: it stood in the refusal as it was, and in the log."""
+    user = {"username": vms.CONTROLLER_ACCOUNT}
+    forged = make_review(make_launcher(), namespace=namespace, userInfo=user)
+    response = check_document("/mutate", forged)
+
+    assert not response["allowed"]
+    assert response["status"]["message"].isprintable()
+    assert len(response["status"]["message"]) < 300

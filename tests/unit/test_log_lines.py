@@ -44,13 +44,16 @@ from webhook.review import SetAnnotation
 FORGED = "2026-01-01 00:00:00,000 ERROR holdfast.review: forged"
 BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 """All that ends a line for somebody: `str.splitlines`, a terminal, a viewer of logs."""
-HOSTILE = (
-    BREAKS.join([FORGED] * 2)
-    + "\x00\x07\x08\x1b[2J\x1b]0;title\x07\x9b31m"  # a terminal's own words
+SPECIAL = (
+    BREAKS
+    + "\x00\x07\x08\x1b[2J\x1b]0;\x9b31m"  # a terminal's own words
     + "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c"  # directions
     + "\ufeff\u200b\u00ad\U000e0041\ue000"  # what nobody sees
-    + '\\n"}{%s'
+    + '\\"{%s'
 )
+HOSTILE = BREAKS.join([FORGED] * 2) + SPECIAL
+PARTS = [f"forged{SPECIAL[start : start + 18]}" for start in range(0, len(SPECIAL), 18)]
+"""Names that are not cut: all special characters stand in some of them."""
 TEXT = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR) holdfast\.[a-z]+: .+"
 )
@@ -59,8 +62,8 @@ MODULES = {Path(str(one.__file__)): one.__name__ for one in (app, asgi, holding,
 LONGEST = 10_000
 """Characters of a line that has a traceback in it; others are shorter."""
 
-NAMES = {"name": HOSTILE, "namespace": HOSTILE, "uid": HOSTILE}
-POD = make_pod({"scripted": HOSTILE, HOSTILE: HOSTILE}, name=HOSTILE, namespace=HOSTILE)
+NAMES = dict(zip(("name", "namespace", "uid"), PARTS, strict=True))
+POD = make_pod({"scripted": HOSTILE, HOSTILE: HOSTILE}, name=PARTS[0], namespace=PARTS[1])
 BODY = body(POD, **NAMES)
 ERROR = ValueError(HOSTILE)
 
@@ -154,18 +157,12 @@ class Places(logging.Handler):
 
 
 @pytest.fixture
-def places() -> Iterator[Places]:
-    """Where records were made in the test; logging is restored behind it."""
-    root, ours = logging.getLogger(), logging.getLogger("holdfast")
-    handlers, levels = root.handlers[:], (root.level, ours.level)
-    root.handlers = []
+def places(own_logging: logging.Logger) -> Iterator[Places]:
+    """Where records were made in the test."""
     places = Places()
-    ours.addHandler(places)
+    own_logging.addHandler(places)
     yield places
-    ours.removeHandler(places)
-    root.handlers = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
+    own_logging.removeHandler(places)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

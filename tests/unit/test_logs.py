@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -54,17 +53,6 @@ def test_traceback_is_folded_into_the_line() -> None:
     assert "\\nValueError: invalid literal for int()" in line
 
 
-@pytest.fixture
-def _restored() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("holdfast")
-    handlers, levels = root.handlers[:], (root.level, ours.level)
-    root.handlers = []  # basicConfig(force=True) closes what it finds
-    yield
-    root.handlers = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
-
-
 def record(message: str, *args: object, **carried: logs.Value) -> logging.LogRecord:
     made = logging.LogRecord("holdfast.x", logging.INFO, "x.py", 1, message, args, None)
     made.created = 1_772_366_400.5
@@ -104,7 +92,7 @@ def test_a_json_line_has_the_traceback() -> None:
     assert "ValueError" in json.loads(logs.Json().format(made))["traceback"]
 
 
-@pytest.mark.usefixtures("_restored")
+@pytest.mark.usefixtures("own_logging")
 @pytest.mark.parametrize(("level", "count"), [("info", 1), ("debug", 2), ("error", 0)])
 def test_set_up(level: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up(level)

@@ -12,7 +12,7 @@ import click
 import yaml
 
 from webhook import preview as previews
-from webhook import wiring
+from webhook import wiring, yaml_text
 from webhook.commands import options, terminal
 from webhook.commands.dry_run import DryRun
 from webhook.errors import CommandError
@@ -96,9 +96,8 @@ def _documents(name: str) -> Sequence[Any]:
         ) from None
     try:
         return [*yaml.load_all(text, _Loader)]
-    except (yaml.YAMLError, RecursionError, ValueError) as exc:
-        reason = " ".join(str(exc).split())
-        raise CommandError(f"{name}: is no YAML: {reason}; correct it there") from None
+    except yaml_text.MISTAKES as exc:
+        raise CommandError(f"{name}: is no YAML: {yaml_text.told(exc)}; correct it there") from None
 
 
 def _lines(name: str, made: Preview) -> Iterator[terminal.Styled]:
@@ -119,11 +118,11 @@ def _lines(name: str, made: Preview) -> Iterator[terminal.Styled]:
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml_text.Loader):
     """YAML as kubectl reads it: a time is text, as in JSON."""
 
 
 _Loader.yaml_implicit_resolvers = {
     first: [one for one in resolvers if one[0] != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    for first, resolvers in yaml_text.Loader.yaml_implicit_resolvers.items()
 }

@@ -181,12 +181,12 @@ class Sticky:
     def _read(self, shape: type[T], kind: str, namespace: str, owner: OwnerReference) -> T:
         """Read an owner afresh, and make sure that it is the one that is meant."""
         path = vms.vmi_path if kind == vms.VMI else vms.vm_path
-        known = values.is_object_name(owner.name)
+        known = values.is_namespace(namespace) and values.is_object_name(owner.name)
         found = self._handle.lookup.get(path(namespace, owner.name)) if known else None
         read = None if found is None else msgspec.convert(found, shape)
         if read is None or read.metadata.uid != owner.uid:
             raise ValueRefusedError(
-                f"there is no {kind} {namespace}/{values.shown(owner.name)} of UID "
+                f"there is no {kind} {_named(namespace)}/{values.shown(owner.name)} of UID "
                 f"{values.shown(owner.uid)} any more, so nobody can say where its pod belongs; "
                 "KubeVirt makes another pod where one is needed"
             )
@@ -196,6 +196,10 @@ class Sticky:
 def _is_landing(pod: Pod) -> bool:
     """Tell whether the VM itself is to run in a pod, and not only its volumes to be provisioned."""
     return vms.EPHEMERAL_PROVISIONING not in pod.annotations
+
+
+def _named(namespace: str) -> str:
+    return namespace if values.is_namespace(namespace) else values.shown(namespace)
 
 
 def _shown(edit: Edit) -> str:

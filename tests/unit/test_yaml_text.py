@@ -1,0 +1,187 @@
+"""YAML of others, wherever a command reads it: no alias is followed, and nothing costs its square.
+
+Seen to fail with PyYAML's own SafeLoader: the bombs ended at no limit of time or memory, and the
+exponent of a fraction of base 60 ended the command with a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from audit import advisories
+from tests.unit.kubeconfigs import complaint
+from webhook import cli, config, yaml_text
+from webhook.errors import ConfigurationError, HoldfastError
+
+pytestmark = pytest.mark.usefixtures("own_logging")
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(20)
+)
+MERGED = "a: &a {x: 1}\nb: {<<: *a}\n"
+ALIAS = "a: &a x\nb: *a\n"
+HIDDEN = "kind: Service\n---\nkind: Pod\nmetadata: {name: &a x, namespace: *a}\n"
+CURE = "aliases are not supported; write the value out"
+
+Refused = Callable[[Path], str]
+
+
+def check_config(file: Path) -> str:
+    return _said("check-config", str(file))
+
+
+def preview(file: Path) -> str:
+    return _said("preview", "-f", str(file))
+
+
+def preview_of_the_input(file: Path) -> str:
+    return _said("preview", "-f", "-", given=file.read_bytes())
+
+
+def preview_by_a_configuration(file: Path) -> str:
+    manifest = file.with_name("pod.yaml")
+    manifest.write_text("kind: Pod\n")
+    return _said("preview", "-f", str(manifest), "--config", str(file))
+
+
+def policies(file: Path) -> str:
+    return _said("policies", "--config", str(file))
+
+
+def serve(file: Path) -> str:
+    return _said("serve", "--config", str(file), "--cert", str(file), "--key", str(file))
+
+
+def controller(file: Path) -> str:
+    return _said("controller", "--config", str(file))
+
+
+def kubeconfig(file: Path) -> str:
+    return complaint(file, file.read_bytes())
+
+
+def explain(file: Path) -> str:
+    return _said("explain", "pod/x", "--kubeconfig", str(file))
+
+
+def listing(file: Path) -> str:
+    return _said("list", "--kubeconfig", str(file))
+
+
+def audited(file: Path) -> str:
+    advisory = file.with_name("vulns") / "x" / "PYSEC-1-1.yaml"
+    advisory.parent.mkdir(parents=True)
+    advisory.write_bytes(file.read_bytes())
+    with pytest.raises(ValueError, match="is no advisory") as refused:
+        advisories.load(file.parent)
+    return str(refused.value)
+
+
+def _said(*arguments: str, given: bytes = b"") -> str:
+    done = CliRunner().invoke(cli.cli, arguments, input=given)
+    assert isinstance(done.exception, HoldfastError), done.output
+    return cli.told(done.exception)
+
+
+READERS: list[Refused] = [
+    *(check_config, preview, preview_of_the_input, preview_by_a_configuration, policies, serve),
+    *(controller, kubeconfig, explain, listing, audited),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("read", READERS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(ALIAS, id="an alias"),
+        pytest.param(BOMB, id="aliases of aliases"),
+        pytest.param(MERGED, id="a merge"),
+    ],
+)
+def test_aliases_are_refused_with_the_cure(tmp_path: Path, read: Refused, text: str) -> None:
+    file = tmp_path / "given.yaml"
+    file.write_text(text)
+
+    assert CURE in " ".join(read(file).split())
+
+
+@pytest.mark.parametrize("read", [preview, preview_of_the_input], ids=lambda one: one.__name__)
+def test_no_document_of_several_may_have_any(tmp_path: Path, read: Refused) -> None:
+    file = tmp_path / "given.yaml"
+    file.write_text(HIDDEN)
+
+    assert CURE in " ".join(read(file).split())
+
+
+def load(text: str) -> Any:
+    return yaml.load(text, yaml_text.Loader)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("&a x", "x", id="an anchor alone"),
+        pytest.param("a*b & c", "a*b & c", id="their characters"),
+        pytest.param("1:30", "1:30", id="base 60"),
+        pytest.param("1:30.5", "1:30.5", id="a fraction of base 60"),
+        pytest.param("!!int 1:30", "1:30", id="base 60, by a tag"),
+        pytest.param("15", 15, id="a number"),
+        pytest.param("0x1f", 31, id="base 16"),
+        pytest.param("1.5", 1.5, id="a fraction"),
+        pytest.param("-.inf", float("-inf"), id="no end"),
+        pytest.param('"15"', "15", id="a text"),
+    ],
+)
+def test_what_is_no_bomb_is_read(text: str, expected: Any) -> None:
+    assert load(text) == expected
+
+
+LONG = ":1" * 400_000
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("rest", ["", ".5"], ids=["whole", "fraction"])
+@pytest.mark.parametrize("tag", ["", "!!int ", "!!float "], ids=["plain", "int", "float"])
+def test_long_numbers_cost_no_square_of_their_length(tag: str, rest: str) -> None:
+    assert load(f"{tag}1{LONG}{rest}") == f"1{LONG}{rest}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(f"!!float 1{':1' * 200}.5", id="base 60"),
+        pytest.param("!!bool x", id="no truth"),
+        pytest.param("!!int x", id="no number"),
+        pytest.param("!!timestamp x", id="no time"),
+        pytest.param("!!float ''", id="nothing"),
+        pytest.param("9" * 5_000, id="a long number"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_in_one_line(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        config.parse(f"apiVersion: {value}".encode(), "h.yaml")
+    file = tmp_path / "pod.yaml"
+    file.write_text(f"kind: Service\na: {value}\n")
+    done = CliRunner().invoke(cli.cli, ["preview", "-f", str(file)])
+
+    assert str(refused.value).isprintable()
+    assert done.exception is None or isinstance(done.exception, HoldfastError)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: \x1b[2J", "a: [\u202e\u2028", '"\u202e\n  x: ['],
+    ids=["a terminal's words", "a direction", "a text without end"],
+)
+def test_a_broken_file_is_quoted_escaped(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(text)
+
+    assert _said("preview", "-f", str(file)).isprintable()
