@@ -1,0 +1,97 @@
+"""The memory of `holdfast serve` as it ships, after whatever is largest and worst.
+
+Of the process that answers, by the kernel's own account of its peak, so that it does not matter
+when one looks. The bound is what the manifests give it, its parent included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from certs.authority import KeyPair
+from demo.command import Command
+from tests.server.conftest import write_pair
+from tests.server.test_hostile_clients import CONFIGURATION, JSON, PATHS, Serving, in_chunks, padded
+from tests.unit.test_costs import body_of
+from webhook.asgi import BODY_LIMIT
+
+MANIFEST = Path(__file__).resolve().parents[2] / "manifests" / "base" / "webhook.yaml"
+ROUNDS = 2
+"""So often all of it is sent: what is kept each time would show."""
+DEEP = b'{"a":' * (BODY_LIMIT // 5)
+LISTS = b"[" * BODY_LIMIT
+
+
+@pytest.fixture
+def serving(tmp_path: Path, issued: list[KeyPair]) -> Iterator[Serving]:
+    pair = write_pair(tmp_path, "it", issued[0])
+    configuration = tmp_path / "holdfast.yaml"
+    configuration.write_text(CONFIGURATION)
+    files = ("--cert", str(pair.certfile), "--key", str(pair.keyfile))
+    at = ("--config", str(configuration), "--host", "127.0.0.1", "--port", "0")
+    with Command("serve", *files, *at, log=tmp_path / "log") as command:
+        yield Serving(command, "text")
+
+
+def allowed() -> int:
+    """Read the bytes that the manifests let an admission server have."""
+    (deployment,) = [
+        each for each in yaml.safe_load_all(MANIFEST.read_text()) if each["kind"] == "Deployment"
+    ]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    limit = container["resources"]["limits"]["memory"]
+    assert limit.endswith("Mi")
+    return int(limit[:-2]) << 20
+
+
+def peak(process: psutil.Process) -> int:
+    """Give the most bytes that a process ever had; where the kernel does not tell, what it has."""
+    status = Path(f"/proc/{process.pid}/status")
+    if not status.exists():
+        return int(process.memory_info().rss)
+    (line,) = [one for one in status.read_text().splitlines() if one.startswith("VmHWM:")]
+    return int(line.split()[1]) << 10
+
+
+def largest(shape: str) -> bytes:
+    """Make a body of that shape, just below the limit."""
+    count = BODY_LIMIT * 1_000 // len(body_of(shape, 1_000))
+    while len(body := body_of(shape, count)) > BODY_LIMIT:
+        count = count * 9 // 10
+    return body
+
+
+WORST = (
+    *("annotations", "a long value of others", "control characters", "a long record", "gates"),
+    *("empty tolerations", "empty terms", "expressions", "values"),
+)
+"""Of the shapes, those that take most memory for their length, and the longest values."""
+
+
+@pytest.mark.timeout(600)
+def test_memory_stays_within_what_the_manifests_give(serving: Serving) -> None:
+    parent = psutil.Process(serving.command.pid)
+    (worker,) = parent.children()
+    seen = {"start": peak(worker) >> 20}
+    """MiB, for whoever has to find out why."""
+    bodies = {shape: largest(shape) for shape in WORST}
+    for turn in range(ROUNDS):
+        for shape, body in bodies.items():
+            for path in PATHS:
+                answer = serving.ask("POST", path, body, headers=JSON)
+                assert answer.status == 200
+            seen[f"{turn} {shape}"] = peak(worker) >> 20
+        for body in (DEEP, LISTS, padded(BODY_LIMIT)):
+            for path in PATHS:
+                serving.ask("POST", path, body, headers=JSON)
+                serving.ask("POST", path, in_chunks(body), headers=JSON, encode_chunked=True)
+        seen[f"{turn} deep"] = peak(worker) >> 20
+
+    assert worker.is_running()
+    assert (worker,) == tuple(parent.children()), "it was killed and started anew"
+    assert peak(parent) + peak(worker) < allowed(), seen

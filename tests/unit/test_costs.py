@@ -1,0 +1,173 @@
+"""What hostile input costs: work in proportion to its length, and memory to a bound.
+
+Nothing here is a time. Work is counted, in lines of Python that run; the same input always takes
+the same. Memory is the peak of what Python allocates for one review.
+
+Seen to fail with terms compared with each other, one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.unit.builders import make_pod, make_review
+from tests.unit.hostile import PATHS, SERVER
+
+SMALL, TIMES = 200, 8
+"""How many of what is repeated there are, and how many times as many there are then."""
+SLACK = 1.1
+MOST_PER_BYTE = 40
+"""Bytes of memory, for a body's own: `{}` in a list costs most, and is 3 bytes of a body."""
+FIXED = 256 << 10
+
+Make = Callable[[int], Any]
+
+
+def annotated(**annotations: str) -> Any:
+    return make_pod({"delay": "15", "type": "x", **annotations}, labels={"type": "x"})
+
+
+def specified(**spec: Any) -> Any:
+    pod = annotated()
+    pod["spec"] |= spec
+    return pod
+
+
+def described(**metadata: Any) -> Any:
+    pod = annotated()
+    pod["metadata"] |= metadata
+    return pod
+
+
+def affine(*terms: Any) -> Any:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+    return specified(affinity={"nodeAffinity": required})
+
+
+def zone(*values: str, operator: str = "In") -> Any:
+    return {"key": "zone", "operator": operator, "values": [*values]}
+
+
+def owner(number: int) -> Any:
+    return {"apiVersion": "v1", "kind": "X", "name": f"n{number}", "uid": "u"}
+
+
+SHAPES: dict[str, Make] = {
+    "annotations": lambda n: annotated(**{f"k{i}": "v" for i in range(n)}),
+    "labels": lambda n: described(labels={f"k{i}": "v" for i in range(n)}),
+    "a long value of others": lambda n: annotated(other="x" * 100 * n),
+    "a long number": lambda n: annotated(delay="9" * 100 * n),
+    "a long duration": lambda n: annotated(delay="1h" * 100 * n),
+    "a long time": lambda n: annotated(**{"holdfast.dev/not-before": "2" * 100 * n}),
+    "a long hint": lambda n: annotated(**{"holdfast.dev/held": "x=1," * 25 * n}),
+    "a long record": lambda n: annotated(
+        **{"holdfast.dev/placed": ",".join(f"x{i}@1" for i in range(n))}
+    ),
+    "control characters": lambda n: annotated(delay="\x00\u202e" * 100 * n),
+    "long names": lambda n: described(name="n" * 100 * n, namespace="n" * 100 * n),
+    "finalizers": lambda n: described(finalizers=[f"a.io/b{i}" for i in range(n)]),
+    "owners": lambda n: described(ownerReferences=[owner(i) for i in range(n)]),
+    "gates": lambda n: specified(schedulingGates=[{"name": f"x/y{i}"} for i in range(n)]),
+    "tolerations": lambda n: specified(
+        tolerations=[{"key": f"k{i}", "operator": "Exists"} for i in range(n)]
+    ),
+    "empty tolerations": lambda n: specified(tolerations=[{}] * 10 * n),
+    "nodeSelector": lambda n: specified(nodeSelector={f"k{i}": "v" for i in range(n)}),
+    "terms": lambda n: affine(*({"matchExpressions": [zone(f"v{i}")]} for i in range(n))),
+    "equal terms": lambda n: affine(*[{"matchExpressions": [zone("a")]}] * n),
+    "empty terms": lambda n: affine(*[{}] * 10 * n),
+    "expressions": lambda n: affine({"matchExpressions": [zone(f"v{i}") for i in range(n)]}),
+    "forbidden": lambda n: affine(
+        {"matchExpressions": [zone(f"v{i}", operator="NotIn") for i in range(n)]}
+    ),
+    "values": lambda n: affine({"matchExpressions": [zone(*(f"v{i}" for i in range(n)))]}),
+    "deep lists": lambda n: specified(x=nested(n // 10)),
+    "containers": lambda n: specified(containers=[{"name": "c", "image": "x"}] * n),
+}
+
+
+def nested(depth: int) -> Any:
+    found: Any = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def body_of(shape: str, count: int) -> bytes:
+    return json.dumps(make_review(SHAPES[shape](count))).encode()
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Count the lines of Python that run."""
+    steps = [0]
+
+    def step(_frame: FrameType, _event: str, _argument: object) -> Any:
+        steps[0] += 1
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        yield steps
+    finally:
+        sys.settrace(before)
+
+
+def work(path: str, content: bytes) -> int:
+    SERVER.ask(path, content)  # what is made once is there
+    with counted() as steps:
+        status, _ = SERVER.ask(path, content)
+    assert status == 200
+    return steps[0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_work_grows_no_faster_than_the_body(path: str, shape: str) -> None:
+    few, many = work(path, body_of(shape, SMALL)), work(path, body_of(shape, SMALL * TIMES))
+
+    assert few > 1_000, "nothing was counted"
+    assert many <= few * TIMES * SLACK
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_memory_is_in_proportion_to_the_body(path: str, shape: str) -> None:
+    content = body_of(shape, SMALL * TIMES)
+    SERVER.ask(path, content)
+    tracemalloc.start()
+    try:
+        status, _ = SERVER.ask(path, content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert status == 200
+    assert peak <= MOST_PER_BYTE * len(content) + FIXED
+
+
+def test_each_line_counts() -> None:
+    """The counting sees a loop, and its square."""
+
+    def squared(numbers: range) -> int:
+        found = 0
+        for _ in numbers:
+            for _ in numbers:
+                found += 1
+        return found
+
+    with counted() as few:
+        squared(range(SMALL))
+    with counted() as many:
+        squared(range(SMALL * 2))
+
+    assert many[0] > 3.5 * few[0]
