@@ -11,6 +11,7 @@ from controlplane.launcher import ControlPlane
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 NAMESPACE = "holdfast-system"
+_LIFETIME = "24h"
 
 
 def kubevirt_rights(process: str = "controller") -> Path:
@@ -27,9 +28,11 @@ def controller_kubeconfig(plane: ControlPlane, path: Path, server: str = "") -> 
 def token_kubeconfig(plane: ControlPlane, path: Path, account: str, server: str = "") -> Path:
     """Write a kubeconfig with the token of one of the shipped ServiceAccounts.
 
-    `server` is where the API server is reached, where that is not where it is.
+    `server` is where the API server is reached, where that is not where it is. Nobody renews the
+    token, as a kubelet would: it outlasts the longest run.
     """
-    token = plane.kubectl("create", "token", account, "--namespace", NAMESPACE)
+    given = ("--namespace", NAMESPACE, f"--duration={_LIFETIME}")
+    token = plane.kubectl("create", "token", account, *given)
     ca = base64.b64encode(plane.ca.read_bytes()).decode()
     cluster = {"server": server or plane.server, "certificate-authority-data": ca}
     content = {

@@ -52,9 +52,9 @@ def owned_by(owner: Object) -> Object:
     return {"apiVersion": owner["apiVersion"], **named, "controller": True}
 
 
-def create_as_kubevirt(world: World, manifest: Object) -> Object:
+def create_as_kubevirt(world: World, manifest: Object, *options: str) -> Object:
     """Create a launcher pod as KubeVirt does; raises ControlPlaneError where it is refused."""
-    arguments = ("create", "-o", "json", f"--as={KUBEVIRT}", "-f", "-")
+    arguments = ("create", "-o", "json", f"--as={KUBEVIRT}", *options, "-f", "-")
     return dict(json.loads(world.kubectl(*arguments, stdin=yaml.safe_dump(manifest))))
 
 

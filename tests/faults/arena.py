@@ -1,8 +1,8 @@
 """The cluster that all rows run in: the real control plane, KubeVirt, and Holdfast as installed.
 
-Two admission servers behind the real Service, two controllers that elect a leader and reach the
-API server through a proxy. What a kubelet would do is played: a replica that is not ready leaves
-the Service, and a component that ends is started again.
+Two admission servers behind the real Service, two controllers that elect a leader. All of them act
+by their own accounts, and reach the API server through a proxy. What a kubelet would do is played:
+a replica that is not ready leaves the Service, and a component that ends is started again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from controlplane.kubevirt import install as install_kubevirt
 from controlplane.launcher import ControlPlane
 from demo.command import Command
 from tests.e2e import installed
-from tests.e2e.accounts import controller_kubeconfig, kubevirt_rights
+from tests.e2e.accounts import controller_kubeconfig, kubevirt_rights, token_kubeconfig
 from tests.e2e.installed import Installation
 from tests.e2e.test_leader import holder
 from tests.faults.audit import Audit
@@ -182,7 +182,11 @@ def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
         stack.enter_context(_virt_api(plane))
         proxy = stack.enter_context(Proxy(plane))
         kubeconfig = controller_kubeconfig(plane, folder / "controller.kubeconfig", proxy.url)
-        plane.kubectl("apply", "-f", str(kubevirt_rights()))
+        replicas = token_kubeconfig(
+            plane, folder / "webhook.kubeconfig", "holdfast-webhook", proxy.url
+        )
+        for process in ("controller", "webhook"):
+            plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
         configuration = folder / "holdfast.yaml"
         configure(configuration, 0)
         made = installed.install(plane, kubeconfig, folder, stack)
@@ -190,7 +194,7 @@ def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
         made.environment = {VARIABLE: broken, SLOW: str(folder / "slow")}
         (folder / "slow").write_text("0")
         for _ in range(REPLICAS):
-            made.replica("--config", str(configuration))
+            made.replica("--config", str(configuration), "--kubeconfig", str(replicas))
         for _ in range(CONTROLLERS):
             made.controller("--config", str(configuration))
         made.ready()

@@ -43,6 +43,7 @@ BREAKS: Mapping[str, Callable[[], None]] = {
         servers.dies_of_a_full_disk,
         servers.dies_without_descriptors,
         servers.adds_again,
+        servers.guesses,
         servers.waits_for_ever,
         servers.reads_on,
         servers.leaves_the_dead,

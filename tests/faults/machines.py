@@ -7,19 +7,40 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 
-from tests.e2e.test_sticky_storm import Storm, watching
+from tests.e2e import vms
+from tests.e2e.machines import create_as_kubevirt, launcher
+from tests.e2e.test_sticky_storm import Seen, Storm, watching
 from tests.e2e.world import World
+from webhook import affinity
 from webhook.cluster import Cluster
 from webhook.errors import ClusterError
-from webhook.vms import vmi_path
+from webhook.objects import Pod
+from webhook.vms import LauncherPod, vmi_path
 
+BY_NAME = ("metadata.name", "In", True)
+"""The key and operator of a requirement that names nodes, and that it is of a field."""
 COUNT = 3
+STILL = "vm-still"
+"""One more, which is left alone: its instance is there to be looked up at any time."""
 PAUSE = (2.0, 4.0)
 """Seconds between two restarts."""
 SETTLED = 330.0
 """Seconds in which all VMs run again: KubeVirt itself lets one whose start failed wait for up to
 five minutes."""
+
+
+@dataclass
+class Sent(Seen):
+    """Likewise, and which node each pod was sent to."""
+
+    to: dict[str, str] = field(default_factory=dict)
+    """By UID; empty where a pod may go to any."""
+
+    def update(self, pod: LauncherPod) -> None:
+        self.to[pod.metadata.uid] = required_node(pod)
+        super().update(pod)
 
 
 class Machines:
@@ -28,8 +49,11 @@ class Machines:
     def __init__(self, world: World, stack: ExitStack) -> None:
         self._world = World.in_new_namespace(world.plane, "machines")
         cluster = stack.enter_context(closing(Cluster.connect(world.plane.kubeconfig)))
-        names = [f"vm-{number}" for number in range(COUNT)]
-        self._storm = Storm(cluster, self._world.namespace, names)
+        self._restarted = [f"vm-{number}" for number in range(COUNT)]
+        self._storm = Storm(cluster, self._world.namespace, [*self._restarted, STILL])
+        self._storm.seen = self._sent = Sent()
+        self._first: frozenset[str] = frozenset()
+        """The UIDs of the pods that were there before each VM had landed."""
         stack.enter_context(watching(self._storm))
         self.restarts = 0
 
@@ -37,6 +61,8 @@ class Machines:
         """Make the VMs, and wait until each has landed once."""
         self._storm.create()
         self.settle()
+        self._world.eventually(lambda: {vms.uid(pod) for pod in self._storm.pods()} <= self._uids())
+        self._first = self._uids()
 
     @contextmanager
     def restarting(self, source: random.Random) -> Iterator[None]:
@@ -61,6 +87,24 @@ class Machines:
         seen = self._storm.seen.nodes
         return sorted(name for name, nodes in seen.items() if len(set(nodes)) > 1)
 
+    def unbidden(self) -> list[str]:
+        """Name the pods, by UID, of VMs that had landed, which were not sent to any node."""
+        sent = dict(self._sent.to)
+        return sorted(uid for uid, node in sent.items() if not node and uid not in self._first)
+
+    def ask(self) -> str:
+        """Ask for a pod of a VM as KubeVirt does, in a dry run, and name the node it is sent to.
+
+        Empty where it may go to any. Raises ControlPlaneError where the pod is refused.
+        """
+        manifest = launcher(self._world.get("vmi", STILL))
+        manifest["metadata"]["name"] += "-asked"
+        seen = create_as_kubevirt(self._world, manifest, "--dry-run=server")
+        return required_node(Pod.of(seen))
+
+    def _uids(self) -> frozenset[str]:
+        return frozenset(self._sent.to)
+
     def _is_settled(self) -> bool:
         try:
             return not self._storm.unsettled()
@@ -69,9 +113,19 @@ class Machines:
 
     def _restart(self, source: random.Random, stop: threading.Event) -> None:
         while not stop.wait(source.uniform(*PAUSE)):
-            name = source.choice(self._storm.names)
+            name = source.choice(self._restarted)
             with suppress(ClusterError):
                 if self._storm.runs(name):
                     path = vmi_path(self._world.namespace, name)
                     self._storm.cluster.request("DELETE", path)
                     self.restarts += 1
+
+
+def required_node(pod: Pod) -> str:
+    """Name the one node that a pod may go to; empty where it names none."""
+    named = [
+        {one.values for one in term if (one.key, one.operator, one.is_field) == BY_NAME}
+        for term in affinity.terms(pod) or ()
+    ]
+    common = set.intersection(*named) if named else set()
+    return next((values[0] for values in common if len(values) == 1), "")

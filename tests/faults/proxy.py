@@ -184,6 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
         if refused is not None and time.monotonic() - refused < _RETRY_AFTER:
             proxy.hasty += 1
         weather = proxy.weather
+        if weather.unreachable:  # a connection whose handshake ended when the others were cut
+            raise ConnectionError("cut")
         watch = "watch" in parse_qs(urlsplit(self.path).query)
         while proxy.weather.hanging:
             time.sleep(0.1)

@@ -231,6 +231,7 @@ def judge(fault: Fault, scene: Scene) -> None:
         scene.figures["seconds until VMs ran"] = round(scene.arena.machines.settle(), 1)
         scene.check("loads without a restart of a VM", int(not scene.arena.machines.restarts))
     scene.check("sticky VMs astray", len(scene.arena.machines.astray()))
+    scene.check("VMs' pods without their node", len(scene.arena.machines.unbidden()))
     scene.figures |= {
         "pods": load.made,
         "delayed": len(load.due),

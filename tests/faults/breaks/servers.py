@@ -16,8 +16,9 @@ from gunicorn.asgi.protocol import ASGIProtocol  # type: ignore[import-untyped]
 
 from tests.faults.breaks.replacing import put
 from webhook import affinity, asgi, pipeline, registration, worker
+from webhook.errors import ClusterError
 from webhook.framework import success
-from webhook.plugins import delay
+from webhook.plugins import delay, sticky
 
 FOR_EVER, TOO_SOON_SECONDS = 1e6, 20.0
 
@@ -121,6 +122,19 @@ def waits_for_ever() -> None:
     put(worker.HoldfastWorker, __init__)
     put(worker.HoldfastWorker, _make_room)
     put(worker.HoldfastWorker, _tick)
+
+
+def guesses() -> None:
+    """A VM's pod whose VM cannot be looked up is let in as it is."""
+    proper = sticky.Sticky._wanted
+
+    def _wanted(self: Any, pod: Any, review: Any) -> Any:
+        try:
+            return proper(self, pod, review)
+        except ClusterError:
+            return ()
+
+    put(sticky.Sticky, _wanted)
 
 
 def reads_on() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import time
+from contextlib import suppress
 
 from controlplane.components import API_SERVER, ETCD
-from tests.faults.scene import Fault, Scene
+from controlplane.errors import ControlPlaneError
+from tests.faults.scene import BOUND, Fault, Scene
 
 GONE = 410
+UNSEEN = "an error on the server"
+"""What the refusal of a pod says whose review failed, as it does where a lookup fails."""
 
 
 def restarted(scene: Scene) -> None:
@@ -24,18 +29,21 @@ def restarted(scene: Scene) -> None:
 def unreachable(scene: Scene) -> None:
     """Cut Holdfast off from it: connections are refused, then taken and not answered."""
     scene.arena.proxy.turn(unreachable=True)
+    vms_wait(scene)
     scene.go_on(60, 12)
     if not scene.short:
         scene.arena.proxy.turn(hanging=True)
+        vms_wait(scene)
         scene.go_on(60)
-    scene.arena.proxy.turn()
+    well_again(scene)
 
 
 def slow(scene: Scene) -> None:
     """Make each of Holdfast's requests take two seconds longer."""
     scene.arena.proxy.turn(delay=2.0)
+    vms_wait(scene)
     scene.go_on(60, 12)
-    scene.arena.proxy.turn()
+    well_again(scene)
 
 
 def busy(scene: Scene) -> None:
@@ -45,10 +53,42 @@ def busy(scene: Scene) -> None:
     for status in (429, 503):
         before = proxy.told[status]
         proxy.turn(status=status)
+        vms_wait(scene)
         scene.go_on(45, 6)
         scene.check(f"no answer of {status}", int(proxy.told[status] == before))
-    proxy.turn()
+    well_again(scene)
     scene.check("releases tried again before Retry-After", proxy.hasty - hasty)
+
+
+def vms_wait(scene: Scene) -> None:
+    """Check that a VM's pod is refused while its VM cannot be looked up."""
+    admitted = 0
+
+    def refused() -> bool:
+        nonlocal admitted
+        try:
+            scene.arena.machines.ask()
+        except ControlPlaneError as exc:
+            return UNSEEN in str(exc)
+        admitted += 1
+        return False
+
+    seconds = scene.eventually(refused)
+    scene.check("seconds until a VM's pod was refused for want of a lookup", seconds, BOUND)
+    scene.check("VMs' pods admitted without a lookup", admitted)
+
+
+def well_again(scene: Scene) -> None:
+    """Turn the weather, and wait until a VM's pod is sent to its node again."""
+    scene.arena.proxy.turn()
+    scene.recovered = time.time()
+
+    def sent() -> bool:
+        with suppress(ControlPlaneError):
+            return bool(scene.arena.machines.ask())
+        return False
+
+    scene.check("seconds until a VM's pod was sent to its node", scene.eventually(sent), BOUND)
 
 
 def silent(scene: Scene) -> None:
@@ -120,10 +160,11 @@ FAULTS = [
         "api-server-unreachable",
         4,
         unreachable,
-        broken="gives-up",
+        broken="guesses",
         halts=True,
         means="The controller stops to lead after eight seconds and releases nothing meanwhile. "
-        "When it is back, it lists, and releases what is overdue at once.",
+        "When it is back, it lists, and releases what is overdue at once. A VM's pod is refused "
+        "until its VM can be looked up, and comes again; other pods are served.",
     ),
     Fault(
         "api-server-slow",
@@ -131,7 +172,8 @@ FAULTS = [
         slow,
         broken="early",
         means="An answer that takes long says less about the API server's clock: releases are "
-        "late by about as much as the answers, never early.",
+        "late by about as much as the answers, never early. A lookup has a second: until then, "
+        "a VM's pod is refused, and comes again.",
     ),
     Fault(
         "api-server-busy",
@@ -139,7 +181,8 @@ FAULTS = [
         busy,
         broken="gives-up",
         halts=True,
-        means="What is answered 429 or 503 is tried again, not before Retry-After.",
+        means="What is answered 429 or 503 is tried again, not before Retry-After; a VM's pod is "
+        "refused, and comes again.",
     ),
     Fault(
         "watches-silent",
