@@ -96,6 +96,10 @@ class Load:
     begun: list[float] = field(default_factory=list)
     """When each creation was begun, those that failed too: seconds since 1970."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    asks: bool = True
+    """Whether pods ask for anything; `asking_nothing` keeps them from it."""
+    under_way: set[str] = field(default_factory=set)
+    """Pods that ask, and are being created."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -115,13 +119,38 @@ class Load:
                 for thread in threads:
                     thread.join()
 
+    @contextmanager
+    def asking_nothing(self) -> Iterator[None]:
+        """Create only pods that ask for nothing while the block lasts, and none that did."""
+        with self.lock:
+            self.asks = False
+        try:
+            while self.under_way:
+                time.sleep(0.05)
+            yield
+        finally:
+            self.asks = True
+
     def wish(self, number: int) -> Wish:
         """Decide what the pod of that number asks for: half a delay, a fifth a place."""
         delay = round(self.source.uniform(*self.delay), 3) if number % 2 else 0.0
-        return Wish(f"load-{number}", delay, placed=number % 5 == 0)
+        wish = Wish(f"load-{number}", delay, placed=number % 5 == 0)
+        with self.lock:
+            if not self.asks:
+                return Wish(wish.name, 0.0, placed=False)
+            if wish.asks:
+                self.under_way.add(wish.name)
+        return wish
 
     def create(self, cluster: Cluster, wish: Wish) -> None:
         """Create one pod, and note how that went."""
+        try:
+            self._create(cluster, wish)
+        finally:
+            with self.lock:
+                self.under_way.discard(wish.name)
+
+    def _create(self, cluster: Cluster, wish: Wish) -> None:
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         began = time.time()
         with self.lock:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
+from controlplane.errors import ControlPlaneError
 from tests.e2e import vms
 from tests.e2e.machines import create_as_kubevirt, launcher
 from tests.e2e.test_sticky_storm import Seen, Storm, watching
@@ -76,6 +77,16 @@ class Machines:
             stop.set()
             thread.join()
 
+    @contextmanager
+    def kept_down(self) -> Iterator[None]:
+        """Let no pod of a VM be made while the block lasts; KubeVirt tries again after it."""
+        self._world.kubectl("create", "quota", "none", "--hard=pods=0")
+        try:
+            self._world.eventually(self._is_refused)
+            yield
+        finally:
+            self._world.kubectl("delete", "quota", "none")
+
     def settle(self) -> float:
         """Wait until each VM runs in one pod, and tell how many seconds that took."""
         began = time.monotonic()
@@ -101,6 +112,13 @@ class Machines:
         manifest["metadata"]["name"] += "-asked"
         seen = create_as_kubevirt(self._world, manifest, "--dry-run=server")
         return required_node(Pod.of(seen))
+
+    def _is_refused(self) -> bool:
+        try:
+            self.ask()
+        except ControlPlaneError as exc:
+            return "exceeded quota" in str(exc)
+        return False
 
     def _uids(self) -> frozenset[str]:
         return frozenset(self._sent.to)

@@ -1,17 +1,14 @@
-"""Others act on the same pods and configurations: webhooks, admins, quotas, GitOps tools."""
+"""Others act on the same pods: webhooks, admins, quotas."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Container, Iterable
 from contextlib import closing, suppress
-from pathlib import Path
 
 import msgspec
 
-from tests.e2e import installed
 from tests.e2e.others import Object, other_webhook
 from tests.e2e.world import created, gates, pod
 from tests.faults.load import GATE
@@ -190,23 +187,6 @@ def quota(scene: Scene) -> None:
     plane.kubectl("delete", "namespace", name, "--wait=false")
 
 
-def gitops(scene: Scene) -> None:
-    """Apply the manifests' webhook configurations every five seconds, and spoil what they say."""
-    spoil = json.dumps([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}])
-    plane, before = scene.arena.plane, scene.arena.installed.webhooks()
-    manifest = "\n---\n".join(map(json.dumps, installed.empty_configurations()))
-    path = Path(scene.arena.installed.folder) / "gitops.yaml"
-    path.write_text(manifest)
-    end = time.monotonic() + scene.lasts(60, 10)
-    while time.monotonic() < end:
-        for kind in installed.KINDS:
-            plane.kubectl("patch", kind, "holdfast", "--type=json", "-p", spoil)
-        plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
-        scene.go_on(5)
-    right = scene.eventually(lambda: scene.arena.installed.webhooks() == before, installed.REPAIR)
-    scene.check("seconds until all was right again", right, installed.REPAIR)
-
-
 def mine(scene: Scene) -> str:
     """Give what the names of the pods begin with that a row makes for itself."""
     return f"held-{scene.mark}-"
@@ -295,13 +275,5 @@ FAULTS = [
         quota,
         broken="lets-through",
         means="Held pods count, as all pods do; the release of one is no new pod.",
-    ),
-    Fault(
-        "gitops-loop",
-        7,
-        gitops,
-        broken="never-repairs",
-        means="Applying the manifests takes nothing away; what is changed by hand is put right "
-        "within 30 s.",
     ),
 ]

@@ -6,7 +6,16 @@ import time
 
 import psutil
 
-from tests.faults.rows import actors, api_server, certificates, clients, clocks, controller, etcd
+from tests.faults.rows import (
+    actors,
+    api_server,
+    certificates,
+    clients,
+    clocks,
+    controller,
+    etcd,
+    gitops,
+)
 from tests.faults.rows import webhook as servers
 from tests.faults.scene import Fault, Scene
 
@@ -18,6 +27,7 @@ CHOICE = [
     *etcd.FAULTS,
     *clocks.FAULTS,
     *actors.FAULTS,
+    *gitops.FAULTS,
     *certificates.FAULTS,
 ]
 REST = 3.0
