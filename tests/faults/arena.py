@@ -113,7 +113,10 @@ class Arena:
         return annotation
 
     def shift_clocks(self, seconds: float) -> None:
-        """Set the wall clock of every process this much ahead; of replicas, an hour at most."""
+        """Set the wall clock of every process this much ahead; of replicas, an hour at most.
+
+        Processes that run see it at once. Replicas may be behind by any time.
+        """
         for number in range(CONTROLLERS):
             (self.installed.folder / f"ahead-{number}").write_text(str(seconds))
         for number in range(REPLICAS):

@@ -157,13 +157,18 @@ def signer(scene: Scene) -> str:
 def renewed(scene: Scene) -> None:
     """Delete the leaf again and again, so that another is issued and served each time."""
     for _ in range(2 if scene.short else 10):
-        before = fingerprint(scene)
-        delete(scene.arena.installed)
-        seconds = replaced(scene, before)
-        scene.check("seconds until there was another", seconds, installed.REPAIR)
-        served(scene)
+        renew(scene)
         scene.go_on(5, 2)
     by_certificates(scene)
+
+
+def renew(scene: Scene) -> None:
+    """Delete the leaf, and wait until another is issued and served."""
+    before = fingerprint(scene)
+    delete(scene.arena.installed)
+    seconds = replaced(scene, before)
+    scene.check("seconds until there was another", seconds, installed.REPAIR)
+    served(scene)
 
 
 def by_certificates(scene: Scene) -> None:

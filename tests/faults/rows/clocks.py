@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from tests.faults.rows.certificates import by_certificates, renew
 from tests.faults.scene import Fault, Scene
 
 HOUR, DAY = 3_600, 86_400
 
 
 def wrong(scene: Scene) -> None:
-    """Start controllers on clocks that are wrong by an hour, and by 400 days."""
+    """Start controllers on wrong clocks, by an hour and by 400 days, and have a leaf renewed."""
     for seconds in (400 * DAY, -HOUR) if scene.short else (HOUR, -HOUR, 400 * DAY, -400 * DAY):
         scene.arena.shift_clocks(seconds)
         for each in scene.arena.controllers:
             each.stop()
             each.start()
         scene.go_on(20, 5)
+        scene.arena.leader()
+        renew(scene)
     scene.arena.shift_clocks(0)
+    by_certificates(scene)
 
 
 def stepping(scene: Scene) -> None:
@@ -32,8 +36,8 @@ FAULTS = [
         6,
         wrong,
         broken="wall-clock",
-        means="Nothing is decided by the machine's own wall clock: releases go by the API "
-        "server's, as its answers tell it.",
+        means="Nothing is decided by the machine's own wall clock: releases and certificates go by "
+        "the API server's, as its answers tell it.",
     ),
     Fault(
         "clock-stepping",
