@@ -6,7 +6,9 @@ ServiceAccounts, and a namespace whose pods an admin confines to one node.
 Each test was seen to fail once, against a build or an installation that was broken for it: a label
 `namespace` on a metric; a ClusterRole of the webhook that lists VMs, or patches them; one of the
 controller that reads every Secret; the status page on all addresses, and without its look at the
-Host; a lookup that does not compare UIDs; a patch that clears the pod's own `nodeSelector`.
+Host; a lookup that does not compare UIDs; a patch that clears the pod's own `nodeSelector`. Not
+those of a namespace's admin, of the rights in another namespace, and of rules with tolerations or
+for the release: they were not tried against anything broken.
 """
 
 from __future__ import annotations
@@ -41,6 +43,24 @@ CONFINED_TO = "scheduler.alpha.kubernetes.io/node-selector"
 ZONE, ROLE = "topology.kubernetes.io/zone", "kubernetes.io/role"
 HERE, THERE = "node-1", "node-2"
 """The nodes of zones `a` and `b`; the second is the edge as well."""
+RULES = f"""
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- pluginConfig:
+  - name: placement
+    args:
+      rules:
+      - {{name: space, when: {{annotation: type, equals: space}},
+         require: [{{key: {ROLE}, operator: In, values: [edge]}}]}}
+      - {{name: bearing, when: {{annotation: type, equals: bearing}},
+         require: [{{key: {ROLE}, operator: In, values: [edge]}}],
+         tolerations: [{{key: example.com/edge, operator: Exists}}]}}
+      - {{name: late, when: {{annotation: type, equals: late}}, resolveAtRelease: true,
+         require: [{{key: {ROLE}, operator: In, values: [edge]}}]}}
+"""
+MARKS = {"space": {}, "bearing": {}, "late": {"delay": "1"}}
+"""By which rule a pod is placed, and what it asks beside: the last writes at its release alone."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +127,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         plane.kubectl("label", "node", THERE, f"{ZONE}=b", f"{ROLE}=edge")
         token = token_kubeconfig(plane, folder / "webhook.kubeconfig", "holdfast-webhook")
         made.world.eventually(lambda: not refusal(made.world.kubectl, "get", "vm,vmi"))
-        serving = made.replica("--kubeconfig", str(token))
+        rules = folder / "holdfast.yaml"
+        rules.write_text(RULES)
+        serving = made.replica("--kubeconfig", str(token), "--config", str(rules))
         status_port = free_port()
-        controlling = made.controller("--status-port", str(status_port))
+        controlling = made.controller("--status-port", str(status_port), "--config", str(rules))
         made.ready()
         yield Secured(made, serving, controlling, status_port, token)
 
@@ -219,26 +241,36 @@ def test_sticky_record_leads_to_no_node_that_is_closed_to_the_namespace(secured:
     assert node_of(world, "virt-launcher-vm-2") == HERE
 
 
-def test_placement_leads_to_no_node_that_is_closed_to_the_namespace(secured: Secured) -> None:
-    confined, free = secured.world("placed", confined=True), secured.world("placed-free")
+@pytest.mark.parametrize("mark", MARKS)
+def test_placement_leads_to_no_node_that_is_closed_to_the_namespace(
+    secured: Secured, mark: str
+) -> None:
+    """By a rule of any kind: one that tolerates taints, and one that writes at the release."""
+    confined = secured.world(f"placed-{mark}", confined=True)
+    free = secured.world(f"placed-{mark}-free")
     for world in (confined, free):
-        secured.jane(world).create(pod("marked", {"type": "space"}), dry_run=False)
+        marked = pod("marked", {"type": mark, **MARKS[mark]})
+        secured.jane(world).create(marked, dry_run=False)
+    confined.eventually(lambda: not gates(confined.get("pod", "marked")))
     confined.eventually(lambda: refused_by_scheduler(confined, "marked"))
     assert node_of(free, "marked") == THERE
 
 
-def test_what_placement_writes_the_creator_may_write_as_well(secured: Secured) -> None:
-    world = secured.world("written")
+@pytest.mark.parametrize("mark", MARKS)
+def test_what_placement_writes_the_creator_may_write_as_well(secured: Secured, mark: str) -> None:
+    world = secured.world(f"written-{mark}")
     jane = secured.jane(world)
-    jane.create(pod("marked", {"type": "space"}), dry_run=False)
+    jane.create(pod("marked", {"type": mark, **MARKS[mark]}), dry_run=False)
+    assert node_of(world, "marked") == THERE
     marked = world.get("pod", "marked")["spec"]
     fields = ("affinity", "nodeSelector", "schedulerName", "tolerations")
     by_hand = {key: marked[key] for key in fields if key in marked}
     jane.create(pod("by-hand", None, **by_hand), dry_run=False)
 
     assert "affinity" in by_hand
+    assert ("example.com/edge" in json.dumps(by_hand["tolerations"])) == (mark == "bearing")
     assert chosen(world.get("pod", "by-hand")["spec"]) == chosen(marked)
-    assert node_of(world, "by-hand") == THERE == node_of(world, "marked")
+    assert node_of(world, "by-hand") == THERE
 
 
 def chosen(spec: Object) -> Object:
@@ -246,6 +278,44 @@ def chosen(spec: Object) -> Object:
     made = {key: value for key, value in spec.items() if key not in {"nodeName", "volumes"}}
     containers = [{**one, "volumeMounts": []} for one in spec["containers"]]
     return {**made, "containers": containers}
+
+
+# --- the admin of a namespace ------------------------------------------------------------------
+
+NOT_AN_ADMINS: dict[str, tuple[str, ...]] = {
+    "Holdfast's keys": ("get", "secret", "holdfast-ca", "-n", NAMESPACE),
+    "Holdfast's Lease": ("get", "leases", "-n", NAMESPACE),
+    "the webhooks": ("get", "mutatingwebhookconfiguration", "holdfast"),
+    "the guard": ("delete", "validatingadmissionpolicybinding", "holdfast-hold"),
+    "the confinement": ("annotate", "namespace", "ruled", f"{CONFINED_TO}=", "--overwrite"),
+    "a node": ("label", "node", HERE, f"{ROLE}=edge", "--dry-run=server"),
+    "rights in the cluster": (
+        "create",
+        "clusterrolebinding",
+        "x",
+        "--clusterrole=edit",
+        "--user=x",
+    ),
+    "pods elsewhere": ("get", "pods", "-n", NAMESPACE),
+    "another's name": ("get", "pods", "--as=jane"),
+}
+
+
+@pytest.fixture(scope="module")
+def ruled(secured: Secured) -> World:
+    """A confined namespace with an admin, ann."""
+    world = secured.world("ruled", confined=True)
+    world.kubectl("create", "rolebinding", "ann", "--user=ann", "--clusterrole=admin")
+    return world
+
+
+@pytest.mark.parametrize("words", NOT_AN_ADMINS.values(), ids=NOT_AN_ADMINS)
+def test_the_admin_of_a_namespace_cannot(
+    secured: Secured, ruled: World, words: tuple[str, ...]
+) -> None:
+    ann = Actor(ruled, secured.installed.plane.kubeconfig_for("ann"))
+
+    assert "orbidden" in refusal(ann.kubectl, *words)
 
 
 # --- who has stolen a token --------------------------------------------------------------------
@@ -336,3 +406,44 @@ def test_controllers_token_at_most(secured: Secured, robbed: World) -> None:
     assert "may only register webhooks of the Service" in refusal(
         thief.patch, "holdfast", away, kind=configuration[0]
     )
+
+
+def rights(actor: Actor, namespace: str) -> set[str]:
+    """List what an account may do with things in a namespace: each resource with its verbs."""
+    table = actor.kubectl("auth", "can-i", "--list", "--no-headers", "-n", namespace)
+    found = {" ".join(line.split()) for line in table.splitlines()}
+    return {line for line in found if not line.startswith(("[", "self"))}
+
+
+def test_tokens_have_in_another_namespace_what_the_roles_give_everywhere(
+    secured: Secured, robbed: World
+) -> None:
+    """In their own the controller may do more; the webhook no more than anywhere."""
+    webhook, controller = secured.webhook(robbed), secured.controller(robbed)
+    elsewhere, at_home = (rights(controller, each) for each in (robbed.namespace, NAMESPACE))
+    webhooks = rights(webhook, robbed.namespace)
+
+    assert {line.partition(" ")[0] for line in webhooks} == {
+        "virtualmachineinstances.kubevirt.io",
+        "virtualmachines.kubevirt.io",
+    }
+    assert all(line.endswith("[get]") for line in webhooks)
+    assert webhooks == rights(webhook, NAMESPACE)
+    assert {line.partition(" ")[0] for line in elsewhere} == {
+        "pods",
+        "nodes",
+        "events.events.k8s.io",
+        "holds.holdfast.dev",
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        "validatingwebhookconfigurations.admissionregistration.k8s.io",
+        "virtualmachines.kubevirt.io",
+        "virtualmachineinstances.kubevirt.io",
+        "virtualmachineinstancemigrations.kubevirt.io",
+    }
+    assert elsewhere < at_home
+    assert {line.partition(" ")[0] for line in at_home - elsewhere} == {
+        "leases.coordination.k8s.io",
+        "secrets",
+        "endpointslices.discovery.k8s.io",
+        "deployments.apps",
+    }
