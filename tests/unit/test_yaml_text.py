@@ -1,8 +1,4 @@
-"""YAML of others, wherever a command reads it: no alias is followed, and nothing costs its square.
-
-Seen to fail with PyYAML's own SafeLoader: the bombs ended at no limit of time or memory, and the
-exponent of a fraction of base 60 ended the command with a traceback.
-"""
+"""YAML of others, wherever a command reads it: no alias is followed, nothing costs its square."""
 
 from __future__ import annotations
 
