@@ -87,7 +87,8 @@ async def drip(streams: Streams) -> None:
         streams[1].write(b" ")
         await streams[1].drain()
         with suppress(TimeoutError):
-            await asyncio.wait_for(streams[0].read(1), 1.0)
+            async with asyncio.timeout(1.0):  # wait_for may swallow that it is told to end
+                await streams[0].read(1)
 
 
 def review() -> bytes:
