@@ -15,7 +15,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +206,9 @@ def test_no_place_is_forgotten(places: Places) -> None:
 def logged(file: Path) -> Iterator[tuple[int, int]]:
     """Give the first and the last line of each call of a module that logs something."""
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            with suppress(AttributeError):
-                if node.func.value.id in {"_log", "_logger"} and node.func.attr in LEVELS:  # type: ignore[attr-defined]
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="_log" | "_logger"), attr=level)):
+                if level in LEVELS:
                     yield node.lineno, node.end_lineno or node.lineno
 
 
