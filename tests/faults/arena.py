@@ -202,7 +202,7 @@ def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
             made.controller("--config", str(configuration))
         made.ready()
         audit = Audit(plane.audit_log)
-        stack.callback(audit.close)
+        stack.enter_context(audit.followed())
         machines = Machines(made.world, stack)
         harmed = Arena(plane, made, proxy, audit, machines, configuration)
         stack.enter_context(_kubelet(harmed))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import threading
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +20,8 @@ Key = tuple[str, str]
 """A pod's namespace and name."""
 CONTROLLER = f"system:serviceaccount:{NAMESPACE}:"
 """How the names of Holdfast's own accounts begin."""
+READ_SECONDS = 5.0
+"""How often the log is read: sooner than the API server fills a file, and throws the last away."""
 _OK = 200
 
 
@@ -48,28 +54,59 @@ class Audit:
     """When kube-scheduler bound each pod first."""
     _file: io.BufferedReader | None = None
     _rest: bytes = b""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Read all along while the block lasts: of the files before the present one, one is kept.
+
+        `read` has then what was written up to now.
+        """
+        stop = threading.Event()
+
+        def follow() -> None:
+            while not stop.wait(READ_SECONDS):
+                self.read()
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self._close()
 
     def read(self) -> None:
         """Take in what is new; the API server starts another file when one has 100 MB."""
-        while True:
+        with self._lock:
+            self._read()
+
+    def _read(self) -> None:
+        done = False
+        while not done:
+            try:
+                if self._file is None:
+                    self._file = self.path.open("rb")
+                done = self.path.stat().st_ino == self._inode()
+            except FileNotFoundError:
+                done = True  # between two files: the next one is for the next time
             if self._file is None:
-                self._file = self.path.open("rb")
+                return
             *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
             for line in lines:
                 self._take(line)
-            if self.path.exists() and self.path.stat().st_ino == self._inode():
-                return
-            self.close()
+            if not done:  # nobody writes to it any more, and now it has been read to its end
+                self._close()
 
-    def close(self) -> None:
-        """Close the file; a later `read` would begin anew."""
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file, self._rest = None, b""
 
     def _inode(self) -> int:
         assert self._file is not None
-        return Path(f"/proc/self/fd/{self._file.fileno()}").stat().st_ino
+        return os.fstat(self._file.fileno()).st_ino
 
     def _take(self, line: bytes) -> None:
         patch, binding = b'"verb":"patch"' in line, b'"subresource":"binding"' in line

@@ -1,0 +1,50 @@
+"""The audit log of the fault rows: no line is lost where one file ends and another begins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.faults.audit import CONTROLLER, Audit
+
+NAMES = ("before", "written-last", "after")
+
+
+def line(name: str) -> str:
+    """Make the line of a release."""
+    event = {
+        "verb": "patch",
+        "objectRef": {"resource": "pods", "namespace": "rows", "name": name},
+        "responseStatus": {"code": 200},
+        "requestReceivedTimestamp": "2026-01-02T03:04:05.678901Z",
+        "user": {"username": f"{CONTROLLER}holdfast-controller"},
+    }
+    return json.dumps(event, separators=(",", ":")) + "\n"
+
+
+def test_what_is_written_before_a_file_is_put_aside_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    audit = Audit(path)
+    with audit.followed():
+        path.write_text(line("before"))
+        audit.read()
+        with path.open("a") as file:
+            file.write(line("written-last"))
+        path.rename(tmp_path / "audit-old.log")
+        audit.read()
+        path.write_text(line("after"))
+        audit.read()
+        assert [len(audit.releases["rows", name]) for name in NAMES] == [1, 1, 1]
+
+
+def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    audit = Audit(path)
+    with audit.followed():
+        audit.read()
+        path.write_text(line("whole")[:40])
+        audit.read()
+        with path.open("a") as file:
+            file.write(line("whole")[40:])
+        audit.read()
+        assert [one.worked for one in audit.releases["rows", "whole"]] == [True]
