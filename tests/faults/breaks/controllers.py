@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,7 +51,8 @@ def forgets_to_list() -> None:
     """Pods that are there at the start, or after a watch broke off, are not seen."""
     proper = controller.Controller.replace
 
-    def replace(self: controller.Controller, _pods: Any) -> None:
+    def replace(self: controller.Controller, pods: Any) -> None:
+        deque(pods, maxlen=0)  # gone through: a watch from no version would tell of all of them
         proper(self, [])
 
     put(controller.Controller, replace)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 
+import psutil
 import yaml
 
 from tests.e2e.accounts import MANIFESTS
@@ -65,7 +66,9 @@ def at_once(scene: Scene) -> None:
         time.sleep(max(0.0, due.timestamp() - time.time() - 1))
         for _ in range(LISTERS):
             pool.submit(list_pods, scene, stop)
+        psutil.cpu_percent()
         scene.eventually(lambda: len(released()) == count, 2 * BOUND)
+        scene.figures["percent of the processors busy meanwhile"] = psutil.cpu_percent()
         stop.set()
     at = released()
     scene.check("early", sum(one < due.timestamp() for one in at))
