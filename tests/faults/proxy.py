@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 import socket
 import ssl
 import threading
@@ -228,6 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self, body: bytes, watch: bool) -> None:
         headers = {key: value for key, value in self.headers.items() if key.lower() not in _HOP}
+        self._drop_ended()
         self.behind.request(self.command, self.path, body or None, headers)
         answer = self.behind.getresponse()
         self.send_response_only(answer.status, answer.reason)
@@ -241,6 +243,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def _drop_ended(self) -> None:
+        """Leave a connection that the API server has closed: it keeps idle ones for 90 s."""
+        if self.behind.sock is not None:
+            look = select.poll()
+            look.register(self.behind.sock, select.POLLIN)
+            if look.poll(0):  # nothing but its end can come before a request
+                self.behind.close()
 
     def _stream(self, answer: http.client.HTTPResponse) -> None:
         proxy, me = self.server.proxy, id(self)
