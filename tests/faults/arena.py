@@ -42,6 +42,9 @@ REPLICAS = CONTROLLERS = 2
 PROBE_SECONDS, PROBE_FAILURES = 2.0, 2
 """How often readiness is asked for, and how often in vain before a replica gets no more calls: as
 in the manifests."""
+DELETING = 8
+"""Deletions at once where many pods are deleted: one after the other does not keep up with the load,
+and the nodes fill up."""
 REPLICA_AHEAD = 3_600.0
 """Seconds by which a replica's clock is ahead at most: weeks ahead, its certificate has expired."""
 PRE_STOP_SECONDS = 3.0
@@ -176,7 +179,11 @@ def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
         node_labels=lambda index: {ROLE: "edge"} if index == 3 else {},
         node_capacity={"cpu": "32", "memory": "256Gi", "pods": "2000"},
         extra_args={
-            API_SERVER: [*installed.DIALS[API_SERVER], "--audit-log-maxbackup=1"],
+            API_SERVER: [
+                *installed.DIALS[API_SERVER],
+                "--audit-log-maxbackup=1",
+                f"--delete-collection-workers={DELETING}",
+            ],
             ETCD: ["--quota-backend-bytes=4294967296"],
         },
     )
