@@ -43,8 +43,8 @@ PROBE_SECONDS, PROBE_FAILURES = 2.0, 2
 """How often readiness is asked for, and how often in vain before a replica gets no more calls: as
 in the manifests."""
 DELETING = 8
-"""Deletions at once where many pods are deleted: one after the other does not keep up with the load,
-and the nodes fill up."""
+"""Deletions at once where many pods are deleted: one after the other does not keep up with the
+load, and the nodes fill up."""
 REPLICA_AHEAD = 3_600.0
 """Seconds by which a replica's clock is ahead at most: weeks ahead, its certificate has expired."""
 PRE_STOP_SECONDS = 3.0
