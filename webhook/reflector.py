@@ -27,13 +27,18 @@ WATCH_SILENCE_SECONDS = WATCH_SECONDS + 5.0
 RELIST_SECONDS = 600.0
 """How often everything is listed anew, should a watch have lost something unseen."""
 PAGE = 500
+BEHIND_SECONDS = 240.0
+"""How long a list's further page is asked for: an API server remembers a list for five minutes."""
+BEHIND_PAUSE_SECONDS = 1.0
+"""The pause between two tries; each waits some seconds in the API server besides."""
 LASTING_SECONDS = 10.0
 """How long list and watch have to last for the back-off to begin anew."""
 BACKOFF_SECONDS, BACKOFF_LIMIT_SECONDS = 0.2, 10.0
 ABSENT_SECONDS = 30.0
 """How often a kind is asked for that the cluster does not have."""
 
-_FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
+_FORBIDDEN, _NOT_FOUND, _GONE, _BEHIND = 403, 404, 410, 504
+_BEHIND_ITSELF = "the API server's cache is behind (HTTP 504); asking for the next page again"
 _log = logging.getLogger("holdfast.controller")
 
 
@@ -161,7 +166,7 @@ class Reflector(Generic[Object]):
     def _follow(self, stop: threading.Event) -> str:
         """List, then watch as long as that goes well; tell why it ended."""
         try:
-            version = self._list()
+            version = self._list(stop)
             if self._said:
                 _log.info("following %s", self._path)
             self._said = ""
@@ -186,21 +191,39 @@ class Reflector(Generic[Object]):
         )
         self._said = text
 
-    def _list(self) -> str:
+    def _list(self, stop: threading.Event) -> str:
         """List everything, and return the version to watch from."""
-        listing = _Listing(self._pages(), self._read)
+        listing = _Listing(self._pages(stop), self._read)
         self._follower.replace(listing)
         return listing.version
 
-    def _pages(self) -> Iterator[_List]:
+    def _pages(self, stop: threading.Event) -> Iterator[_List]:
         """Ask for each page while the one before it is read: neither side waits for the other."""
         with ThreadPoolExecutor(1, "next-page") as ahead:
             page = self._page()
             while page.metadata.continue_:
-                following = ahead.submit(self._page, page.metadata.continue_)
+                following = ahead.submit(self._further_page, page.metadata.continue_, stop)
                 yield page
                 page = following.result()
             yield page
+
+    def _further_page(self, continued: str, stop: threading.Event) -> _List:
+        """Ask for a further page, again and again while the API server is not that far itself.
+
+        Where its cache is behind, it takes the first page from etcd, and answers 504 (`Too large
+        resource version`) for those after it until the cache has come to the first page's version
+        (from Kubernetes 1.34 on). To begin anew would be to ask for a later version each time.
+        """
+        until = self._now() + BEHIND_SECONDS
+        while True:
+            try:
+                return self._page(continued)
+            except ApiStatusError as exc:
+                if exc.status != _BEHIND or self._now() >= until:
+                    raise
+                self._say(logging.WARNING, _BEHIND_ITSELF)
+                if stop.wait(BEHIND_PAUSE_SECONDS):
+                    raise
 
     def _page(self, continued: str = "") -> _List:
         query: dict[str, str | int] = {**self._selection, "limit": PAGE}

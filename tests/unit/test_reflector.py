@@ -211,6 +211,52 @@ def test_failing_list_is_told_only_once_it_is_whole(failure: Exception) -> None:
     assert world.restarts == ["error", "end", "stop"]
 
 
+def test_page_that_the_api_server_is_behind_for_is_asked_for_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World("a", "b", "c")
+    world.api.page_size = 2
+    world.api.before("GET", lambda: None, *[raising(status_error(504))] * 3)
+    world.run()
+
+    assert world.told == [("replace", ["a", "b", "c"])]
+    assert world.asked("continue")[:5] == [None, "2", "2", "2", "2"]
+    assert world.stop.waits[:3] == [reflector.BEHIND_PAUSE_SECONDS] * 3
+    assert world.restarts == ["end", "stop"]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_list_whose_page_never_comes_is_begun_anew() -> None:
+    world = World("a", "b", "c")
+    world.api.page_size = 2
+
+    def too_long() -> None:
+        world.time += reflector.BEHIND_SECONDS
+        raise status_error(504)
+
+    world.api.before("GET", lambda: None, raising(status_error(504)), too_long)
+    world.run()
+
+    assert world.told == [("replace", ["a", "b", "c"])]
+    assert world.asked("continue")[:5] == [None, "2", "2", None, "2"]
+    assert world.restarts == ["error", "end", "stop"]
+
+
+def test_stop_is_heard_while_the_api_server_is_behind() -> None:
+    world = World("a", "b", "c")
+    world.api.page_size = 2
+
+    def stopped() -> None:
+        world.stop.set()
+        raise status_error(504)
+
+    world.api.before("GET", lambda: None, stopped)
+    world.reflector.run(world.stop)
+
+    assert world.told == []
+    assert world.asked("continue") == [None, "2"]
+
+
 def test_list_that_cannot_be_read_is_asked_for_again() -> None:
     world = World("a")
     world.api.answers["/api/v1/pods"] = b'{"items": []}'  # without a version to watch from

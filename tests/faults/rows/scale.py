@@ -99,7 +99,8 @@ FAULTS = [
         many,
         broken="forgets-to-list",
         means="A controller that starts lists them page by page, and releases meanwhile what is "
-        "due.",
+        "due. Where the API server's own cache is behind, it asks for the next page until that has "
+        "caught up, and does not begin anew.",
     ),
     Fault(
         "due-5000-at-once",
