@@ -7,10 +7,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import psutil
 import yaml
 
+from demo.command import Command
 from tests.e2e.accounts import MANIFESTS
 from tests.e2e.test_leader import metric
 from tests.e2e.world import pod
@@ -20,6 +22,10 @@ from webhook.errors import ClusterError
 
 RATE = 40.0
 """Creations a second that a small machine can take beside the load; fewer are waited for."""
+AT_ONCE = 1_000
+"""Pods that are created before the leader has to know of all that there are."""
+HELD = "holdfast_held_pods "
+"""The metric of how many pods a controller knows to be held."""
 LISTERS = 16
 """Clients that list pods without end, to have the API server at its limit."""
 
@@ -27,14 +33,19 @@ LISTERS = 16
 def many(scene: Scene) -> None:
     """Hold 50,000 pods, and restart both controllers."""
     count = 2_000 if scene.short else 50_000
-    scene.world.create_pods(pod(f"many-{number}", {"delay": "36000"}) for number in range(count))
+    leader = scene.arena.leader()
+    for first in range(0, count, AT_ONCE):  # no faster than the API server tells of them
+        end = first + AT_ONCE
+        asked = {"delay": "36000"}
+        scene.world.create_pods(pod(f"many-{number}", asked) for number in range(first, end))
+        scene.eventually(partial(knows, leader, end))
     for each in scene.arena.controllers:
         each.kill()
     began = time.monotonic()
     for each in scene.arena.controllers:
         each.start()
     leader = scene.arena.leader()
-    scene.eventually(lambda: metric(leader, "holdfast_held_pods ") >= count)
+    scene.eventually(partial(knows, leader, count))
     scene.check("seconds until all were known", time.monotonic() - began, BOUND)
     scene.go_on(10)
     grown = max(
@@ -43,9 +54,14 @@ def many(scene: Scene) -> None:
         if name.startswith("controller")
     )
     scene.check("MB of a controller", grown / 2**20, memory_limit())
-    known = metric(leader, "holdfast_held_pods ")
+    known = metric(leader, HELD)
     scene.check("held pods that the leader does not know", max(0, count - known))
     scene.figures["held"] = count
+
+
+def knows(controller: Command, count: int) -> bool:
+    """Tell whether a controller knows of so many held pods."""
+    return metric(controller, HELD) >= count
 
 
 def at_once(scene: Scene) -> None:
