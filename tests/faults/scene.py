@@ -31,8 +31,6 @@ SOAK = 10
 """The number in the list after which VMs are waited for even in the short form."""
 BOUND = 60.0
 """Seconds after which a pod that is due, and well again, counts as stuck."""
-
-
 SAID, MOST_SAID = 300, 3
 """How much is kept of what failed creations said: characters of each, and how many."""
 CROWDED = 0.02
@@ -100,6 +98,8 @@ class Scene:
     """When all was well again: seconds since 1970; the end of the act, where it is not noted."""
     halted: list[Span] = field(default_factory=list)
     """When nothing could be released."""
+    apart: list[str] = field(default_factory=list)
+    """Further namespaces that go when the row is over."""
     mark: str = ""
     """Tells what this scene makes from what others make in the same namespace."""
 
@@ -181,7 +181,8 @@ def run(fault: Fault, arena: Arena, *, seed: int, short: bool) -> Result:
         said = f"{type(exc).__name__}: {exc}"
     finally:
         arena.proxy.turn()
-    arena.plane.kubectl("delete", "namespace", world.namespace, "--wait=false", check=False)
+    spaces = [world.namespace, *scene.apart]
+    arena.plane.kubectl("delete", "namespace", *spaces, "--wait=false", check=False)
     said_of = Counter(one.said[:SAID] for one in load.failures).most_common(MOST_SAID)
     return Result(fault, scene.checks, scene.figures, said, tuple(text for text, _ in said_of))
 

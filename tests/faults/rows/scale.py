@@ -15,7 +15,7 @@ import yaml
 from demo.command import Command
 from tests.e2e.accounts import MANIFESTS
 from tests.e2e.test_leader import metric
-from tests.e2e.world import pod
+from tests.e2e.world import World, pod
 from tests.faults.scene import BOUND, Fault, Scene
 from webhook.cluster import Cluster
 from webhook.errors import ClusterError
@@ -33,11 +33,13 @@ LISTERS = 16
 def many(scene: Scene) -> None:
     """Hold 50,000 pods, and restart both controllers."""
     count = 2_000 if scene.short else 50_000
+    apart = World.in_new_namespace(scene.arena.plane, f"many-{scene.mark}")
+    scene.apart.append(apart.namespace)  # the load's own is listed all the time
     leader = scene.arena.leader()
+    asked = {"delay": "36000"}
     for first in range(0, count, AT_ONCE):  # no faster than the API server tells of them
         end = first + AT_ONCE
-        asked = {"delay": "36000"}
-        scene.world.create_pods(pod(f"many-{number}", asked) for number in range(first, end))
+        apart.create_pods(pod(f"many-{number}", asked) for number in range(first, end))
         scene.eventually(partial(knows, leader, end))
     for each in scene.arena.controllers:
         each.kill()
