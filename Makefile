@@ -45,7 +45,7 @@ faults: setup ## every fault of the list on a real Kubernetes under load, for ho
 	@$(PY) -m controlplane build kubernetes kubevirt >/dev/null
 	@$(PY) -m tests.faults
 
-audit: setup ## ask whether what is pinned is known to be vulnerable (network, or ADVISORIES=FOLDER)
+audit: setup ## ask whether what is pinned is known to be vulnerable (network, ADVISORIES=FOLDER, GO_ADVISORIES=FOLDER)
 	@scripts/audit
 
 check: setup ## format, lint, types, the walls between the rooms, and the docs

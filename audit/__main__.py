@@ -1,8 +1,9 @@
 """Tell whether what is pinned is known to be vulnerable: `make audit`.
 
 By pip-audit, which asks osv.dev; or, with ADVISORIES=FOLDER, by a clone of the PyPA's advisory
-database. The exit status is 0 where nothing is known, 1 where something is, and 2 where nobody
-could be asked: that nothing was found then means nothing, and it is said so.
+database. With GO_ADVISORIES=FOLDER, the Go modules of tests and benches by a clone of Go's. The
+exit status is 0 where nothing is known, 1 where something is, and 2 where nobody could be asked:
+that nothing was found then means nothing, and it is said so.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from audit import advisories
-from audit.pins import FILES, ROOT, pinned
+from audit import advisories, modules
+from audit.pins import FILES, ROOT, Pin, pinned
 
 CLEAN, VULNERABLE, NOT_AUDITED = 0, 1, 2
 PATIENCE = 300
@@ -24,8 +26,11 @@ PATIENCE = 300
 
 def main() -> int:
     """Audit, and give the exit status."""
-    folder = os.environ.get("ADVISORIES")
-    return by_folder(Path(folder)) if folder else by_service()
+    folder, go_folder = os.environ.get("ADVISORIES"), os.environ.get("GO_ADVISORIES")
+    asked = [by_folder(Path(folder))] if folder else []
+    if go_folder:
+        asked.append(of_modules(Path(go_folder)))
+    return max(asked) if asked else by_service()
 
 
 def by_folder(folder: Path) -> int:
@@ -35,11 +40,28 @@ def by_folder(folder: Path) -> int:
     except ValueError as exc:
         return _not_audited(str(exc))
     pins = pinned()
-    found = list(database.findings(pins))
-    for finding in found:
-        print(f"{finding} ({', '.join(pins[finding.pin])})")
-    print(f"{len(pins)} pins, advisories as of {database.newest}: {len(found)} findings")
+    found = _told(database.findings(pins), pins)
+    print(f"{len(pins)} pins, advisories as of {database.newest}: {found} findings")
     return VULNERABLE if found else CLEAN
+
+
+def of_modules(folder: Path) -> int:
+    """Audit the Go modules by a clone of Go's database."""
+    try:
+        database = modules.Database(folder)
+    except ValueError as exc:
+        return _not_audited(str(exc))
+    pins = modules.pinned()
+    found = _told(database.findings(pins), pins)
+    print(f"{len(pins)} Go modules, advisories up to {database.newest}: {found} findings")
+    return VULNERABLE if found else CLEAN
+
+
+def _told(findings: Iterable[advisories.Finding], pins: Mapping[Pin, list[str]]) -> int:
+    """Print findings, each with the files that its pin stands in, and count them."""
+    lines = [f"{finding} ({', '.join(pins[finding.pin])})" for finding in findings]
+    print("".join(f"{line}\n" for line in lines), end="")
+    return len(lines)
 
 
 def by_service() -> int:
