@@ -27,6 +27,7 @@ from webhook.policy import (
     make_binding,
     make_policy,
     make_rule,
+    tolerations_kept,
 )
 
 HOLD = "holdfast-hold"
@@ -164,6 +165,7 @@ def pods_policy(where: Installation) -> Object:
                 annotations_kept(_is_own("key")),
                 f"{may_not} annotations outside {holds.OWN_PREFIX}",
             ),
+            Check(tolerations_kept(), f"{may_not} spec.tolerations"),
             *fixed(FIXED_FIELDS, may_not),
         ],
     )

@@ -11,9 +11,22 @@ from typing import Any
 
 import yaml
 
+from webhook.conditions import strings
+
 API_VERSION = "admissionregistration.k8s.io/v1"
 
 Object = dict[str, Any]
+
+ADDED_BY_OTHERS = (
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/memory-pressure",
+)
+"""Taints that plugins of the API server itself have pods tolerate, at an update too.
+
+DefaultTolerationSeconds the first two, PodTolerationRestriction the last: such an addition is made
+to the controller's patch, and must not keep a pod.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,16 @@ def annotations_kept(exempt: str) -> str:
         f"{version}.metadata.?annotations.orValue({{}}).all(key, {exempt}\n  || {same})"
         for version in ("object", "oldObject")
     )
+
+
+def tolerations_kept() -> str:
+    """Test that no toleration is changed, but for those that the API server itself adds."""
+    added = f"toleration.?key.orValue('') in {strings(ADDED_BY_OTHERS)}"
+    before, after = (
+        f"{version}.spec.?tolerations.orValue([]).filter(toleration, !({added}))"
+        for version in ("oldObject", "object")
+    )
+    return f"{after}\n  == {before}"
 
 
 def annotation(owner: str, key: str) -> str:

@@ -47,6 +47,11 @@ def _check_rule(rule: Rule, where: str) -> None:
             f"{where}.schedulerName: cannot be changed at release; move it to a rule of its own, "
             "without resolveAtRelease"
         )
+    if rule.resolve_at_release and rule.tolerations:
+        raise ConfigurationError(
+            f"{where}.tolerations: cannot be added at release, where no policy on the creation of "
+            "pods sees them; move them to a rule of their own, without resolveAtRelease"
+        )
     _check_requirements(rule.require, f"{where}.require")
     for index, preference in enumerate(rule.prefer):
         path = f"{where}.prefer[{index}]"

@@ -130,7 +130,10 @@ class Rule(Args, frozen=True, omit_defaults=True):
     on_conflict: Literal["warn", "refuse"] = "warn"
     """What becomes of a pod whose own requirements contradict the rule."""
     resolve_at_release: bool = False
-    """Whether a held pod is given this at its release only, by the configuration of then."""
+    """Whether a held pod is given this at its release only, by the configuration of then.
+
+    Not with `schedulerName`, nor with `tolerations`.
+    """
 
     @property
     def required(self) -> tuple[Requirement, ...]:

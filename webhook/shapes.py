@@ -89,7 +89,8 @@ RULE = shaped(
         of(schedulerName={"minLength": 1}),
     ],
     **when(
-        of(resolveAtRelease={"const": True}), {"properties": {"schedulerName": {"maxLength": 0}}}
+        of(resolveAtRelease={"const": True}),
+        {"properties": {"schedulerName": {"maxLength": 0}, "tolerations": {"maxItems": 0}}},
     ),
 )
 """It does something, and at a time when it can."""

@@ -80,6 +80,18 @@ CONTROLLER_MAY_NOT: Mapping[str, Row] = {
         "spec.initContainers",
     ),
     "active deadline": ([write("/spec/activeDeadlineSeconds", 1)], "spec.activeDeadlineSeconds"),
+    "toleration": (
+        [write("/spec/tolerations/-", {"key": "a", "operator": "Exists"})],
+        "spec.tolerations",
+    ),
+    "toleration of every taint": (
+        [write("/spec/tolerations/-", {"operator": "Exists"})],
+        "spec.tolerations",
+    ),
+    "toleration with the release": (
+        [write("/spec/tolerations/-", {"key": "a", "operator": "Exists"}), STRIP],
+        "spec.tolerations",
+    ),
     "label": ([write("/metadata/labels/app", "other")], "metadata.labels"),
     "label added": ([write("/metadata/labels/new", "one")], "metadata.labels"),
     "labels removed": ([{"op": "remove", "path": "/metadata/labels"}], "metadata.labels"),
@@ -166,7 +178,9 @@ CONTROLLER_MAY: Mapping[str, Sequence[Operation]] = {
         annotation("holdfast.dev/new", "a"),
     ],
     "node selector": [write("/spec/nodeSelector", {"disk": "fast"})],
-    "toleration": [write("/spec/tolerations/-", {"key": "a", "operator": "Exists"})],
+    "toleration that the API server itself adds": [
+        write("/spec/tolerations/-", {"key": "node.kubernetes.io/not-ready", "operator": "Exists"})
+    ],
     "affinity with the release": [
         write(
             "/spec/affinity",

@@ -4,154 +4,70 @@ The manifests as they ship, a controller and an admission server under the token
 ServiceAccounts, and a namespace whose pods an admin confines to one node.
 
 Each test was seen to fail once, against a build or an installation that was broken for it: a label
-`namespace` on a metric; a ClusterRole of the webhook that lists VMs, or patches them; one of the
-controller that reads every Secret; the status page on all addresses, and without its look at the
-Host; a lookup that does not compare UIDs; a patch that clears the pod's own `nodeSelector`. Not
-those of a namespace's admin, of the rights in another namespace, and of rules with tolerations or
-for the release: they were not tried against anything broken.
+`namespace` on a metric, and the name of a VM that has landed; a ClusterRole of the webhook that
+lists VMs, or patches them; one of the controller that reads every Secret; the status page on all
+addresses, and without its look at the Host; a lookup that does not compare UIDs; a patch that
+clears the pod's own `nodeSelector`; rules and records that have pods tolerate every taint; a
+toleration that is left for the release, and no check of it at start; a release that is tried again
+with what was refused. Not those of a namespace's admin, of the rights in another namespace, and of
+who updates a pod by hand: they were not tried against anything broken.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
-import ssl
-import urllib.error
-import urllib.request
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from demo.command import Command
 from tests.e2e import machines
-from tests.e2e.accounts import NAMESPACE, kubevirt_rights, token_kubeconfig
+from tests.e2e.accounts import NAMESPACE
 from tests.e2e.actors import Actor, refusal
-from tests.e2e.installed import Installation, installation, own_address, port
+from tests.e2e.installed import own_address
 from tests.e2e.machines import KUBEVIRT, RECORD, create_as_kubevirt
-from tests.e2e.test_status_page import free_port
+from tests.e2e.secured import (
+    ALWAYS,
+    CONFINED_TO,
+    CREATION,
+    HERE,
+    REQUIRING,
+    ROLE,
+    RULES,
+    TAINT,
+    THERE,
+    TOLERATING,
+    TOLERATION,
+    WEBHOOK,
+    ZONE,
+    Secured,
+    fetch,
+    node_of,
+    refused_by_scheduler,
+    secured_in,
+    sticky_vm,
+)
 from tests.e2e.world import Object, World, gates, pod
 from tests.unit.builders import make_review
 
 pytestmark = pytest.mark.xdist_group("privilege")
 
-WEBHOOK = f"system:serviceaccount:{NAMESPACE}:holdfast-webhook"
-CONFINED_TO = "scheduler.alpha.kubernetes.io/node-selector"
-ZONE, ROLE = "topology.kubernetes.io/zone", "kubernetes.io/role"
-HERE, THERE = "node-1", "node-2"
-"""The nodes of zones `a` and `b`; the second is the edge as well."""
-RULES = f"""
-apiVersion: holdfast.dev/v1alpha1
-kind: HoldfastConfiguration
-profiles:
-- pluginConfig:
-  - name: placement
-    args:
-      rules:
-      - {{name: space, when: {{annotation: type, equals: space}},
-         require: [{{key: {ROLE}, operator: In, values: [edge]}}]}}
-      - {{name: bearing, when: {{annotation: type, equals: bearing}},
-         require: [{{key: {ROLE}, operator: In, values: [edge]}}],
-         tolerations: [{{key: example.com/edge, operator: Exists}}]}}
-      - {{name: late, when: {{annotation: type, equals: late}}, resolveAtRelease: true,
-         require: [{{key: {ROLE}, operator: In, values: [edge]}}]}}
-"""
-MARKS = {"space": {}, "bearing": {}, "late": {"delay": "1"}}
-"""By which rule a pod is placed, and what it asks beside: the last writes at its release alone."""
-
-
-@dataclass(frozen=True)
-class Secured:
-    """An installation, and whose tokens were stolen."""
-
-    installed: Installation
-    serving: Command
-    controlling: Command
-    status_port: int
-    webhook_token: Path
-
-    def world(self, name: str, *, confined: bool = False) -> World:
-        """Make a namespace where jane may edit what is hers, VMs too."""
-        world = World.in_new_namespace(self.installed.plane, name)
-        if confined:
-            world.kubectl("annotate", "namespace", name, f"{CONFINED_TO}={ZONE}=a")
-        world.kubectl("create", "rolebinding", "jane", "--user=jane", "--clusterrole=edit")
-        rights = ("--verb=*", "--resource=virtualmachines.kubevirt.io")
-        world.kubectl("create", "role", "vms", *rights)
-        world.kubectl("create", "rolebinding", "vms", "--user=jane", "--role=vms")
-        return world
-
-    def jane(self, world: World) -> Actor:
-        return Actor(world, self.installed.plane.kubeconfig_for("jane"))
-
-    def controller(self, world: World) -> Actor:
-        """Act as who has stolen the controller's token."""
-        return Actor(world, self.installed.kubeconfig)
-
-    def webhook(self, world: World) -> Actor:
-        """Act as who has stolen the webhook's token."""
-        return Actor(world, self.webhook_token)
-
-    def ask(self, path: str, body: Any = None) -> tuple[int, str]:
-        """Ask the admission server as any pod on the network can: without any credentials."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        return fetch(f"https://127.0.0.1:{port(self.serving)}{path}", data, headers)
-
-
-def fetch(
-    url: str, data: bytes | None = None, headers: dict[str, str] | None = None
-) -> tuple[int, str]:
-    """Fetch a page, whatever its status."""
-    context = ssl._create_unverified_context()
-    request = urllib.request.Request(url, data, headers or {})
-    try:
-        with urllib.request.urlopen(request, timeout=20, context=context) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+MARKS = {"space": {}, "bearing": {}, "late": {"delay": "1"}, "late-bearing": {"delay": "1"}}
+"""By which rules a pod is placed, and what it asks beside: two write at its release, and the last
+has its toleration of a rule beside, at its creation."""
+BEARING = ("bearing", "late-bearing")
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    folder = tmp_path_factory.mktemp("privilege")
-    with installation(folder, "--enable-admission-plugins=PodNodeSelector") as made:
-        plane = made.plane
-        machines.define(plane, "virtualmachines", "virtualmachineinstances")
-        for process in ("controller", "webhook"):
-            plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
-        plane.kubectl("label", "node", HERE, f"{ZONE}=a")
-        plane.kubectl("label", "node", THERE, f"{ZONE}=b", f"{ROLE}=edge")
-        token = token_kubeconfig(plane, folder / "webhook.kubeconfig", "holdfast-webhook")
-        made.world.eventually(lambda: not refusal(made.world.kubectl, "get", "vm,vmi"))
-        rules = folder / "holdfast.yaml"
-        rules.write_text(RULES)
-        serving = made.replica("--kubeconfig", str(token), "--config", str(rules))
-        status_port = free_port()
-        controlling = made.controller("--status-port", str(status_port), "--config", str(rules))
-        made.ready()
-        yield Secured(made, serving, controlling, status_port, token)
-
-
-def sticky_vm(world: World, node: str) -> Object:
-    """Make a VM whose record names a node, and its VMI; return the launcher pod for it."""
-    _, instance = machines.make(world, "vm", record=node)
-    return machines.launcher(instance)
-
-
-def refused_by_scheduler(world: World, name: str) -> bool:
-    """Tell whether the scheduler has looked at a pod, and found no node for it."""
-    seen = world.get("pod", name)
-    assert "nodeName" not in seen["spec"], seen["spec"]["nodeName"]
-    conditions = seen["status"].get("conditions", ())
-    return any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
-
-
-def node_of(world: World, name: str) -> str:
-    return str(world.eventually(lambda: world.get("pod", name)["spec"].get("nodeName")))
+    with secured_in(tmp_path_factory.mktemp("privilege")) as made:
+        yield made
 
 
 # --- any pod on the network --------------------------------------------------------------------
@@ -161,6 +77,12 @@ def test_metrics_and_health_name_no_pod_and_no_namespace(secured: Secured) -> No
     world = secured.world("hushed")
     world.apply(pod("hushed-released", {"delay": "1"}), pod("hushed-held", {"delay": "1h"}))
     assert "soon" in world.refusal(pod("hushed-refused", {"delay": "soon"}))
+    _, instance = machines.make(world, "hushed-vm")
+    create_as_kubevirt(world, machines.launcher(instance))
+    world.eventually(lambda: machines.record(world, "hushed-vm"))
+    second = machines.launcher(instance)
+    second["metadata"]["name"] = "virt-launcher-hushed-vm-again"
+    assert "affinity" in create_as_kubevirt(world, second)["spec"]
     world.eventually(lambda: not gates(world.get("pod", "hushed-released")))
     controller = f"http://{secured.controlling.address}"
     inside = [secured.ask(f"/{name}") for name in ("metrics", "healthz", "readyz", "conditions")]
@@ -169,7 +91,9 @@ def test_metrics_and_health_name_no_pod_and_no_namespace(secured: Secured) -> No
     assert [status for status, _ in inside] == [200] * 7
     assert "holdfast_reviews_total" in inside[0][1]
     assert "holdfast_release_lateness_seconds" in inside[4][1]
-    assert not [text for _, text in inside if "hushed" in text]
+    assert 'holdfast_lookup_duration_seconds_count{outcome="found"}' in inside[0][1]
+    assert 'holdfast_vm_records_total{outcome="recorded"}' in inside[4][1]
+    assert not [text for _, text in inside if "hushed" in text or HERE in text or THERE in text]
     assert secured.ask("/")[0] == 404 == fetch(f"{controller}/")[0]
 
 
@@ -268,7 +192,7 @@ def test_what_placement_writes_the_creator_may_write_as_well(secured: Secured, m
     jane.create(pod("by-hand", None, **by_hand), dry_run=False)
 
     assert "affinity" in by_hand
-    assert ("example.com/edge" in json.dumps(by_hand["tolerations"])) == (mark == "bearing")
+    assert ("example.com/edge" in json.dumps(by_hand["tolerations"])) == (mark in BEARING)
     assert chosen(world.get("pod", "by-hand")["spec"]) == chosen(marked)
     assert node_of(world, "by-hand") == THERE
 
@@ -278,6 +202,110 @@ def chosen(spec: Object) -> Object:
     made = {key: value for key, value in spec.items() if key not in {"nodeName", "volumes"}}
     containers = [{**one, "volumeMounts": []} for one in spec["containers"]]
     return {**made, "containers": containers}
+
+
+# --- a node that a taint keeps, and policies of the cluster's admin ----------------------------
+
+
+@pytest.fixture
+def tainted(secured: Secured) -> Iterator[None]:
+    """Nothing lands on the node at the edge but what tolerates its taint."""
+    plane = secured.installed.plane
+    plane.kubectl("taint", "node", THERE, f"{TAINT}=:NoSchedule")
+    yield
+    plane.kubectl("taint", "node", THERE, f"{TAINT}-")
+
+
+@pytest.mark.usefixtures("tainted")
+@pytest.mark.parametrize("mark", BEARING)
+def test_policy_on_creation_sees_the_tolerations_that_rules_add(
+    secured: Secured, mark: str
+) -> None:
+    """Where the policy is not, such a rule does open the node to a pod that asks by annotation."""
+    closed = secured.banned(f"closed-{mark}", TOLERATING, CREATION)
+    free = secured.world(f"open-{mark}")
+    marked = pod("marked", {"type": mark, **MARKS[mark]})
+    told = refusal(secured.jane(closed).create, marked, dry_run=False)
+    secured.jane(free).create(marked, dry_run=False)
+
+    assert TOLERATING.message in told
+    assert closed.all("pods") == []
+    assert node_of(free, "marked") == THERE
+
+
+@pytest.mark.usefixtures("tainted")
+@pytest.mark.parametrize("mark", [mark for mark in MARKS if mark not in BEARING])
+def test_rules_without_tolerations_open_no_tainted_node(secured: Secured, mark: str) -> None:
+    world = secured.banned(f"shut-{mark}", TOLERATING, ALWAYS)
+    secured.jane(world).create(pod("marked", {"type": mark, **MARKS[mark]}), dry_run=False)
+    world.eventually(lambda: not gates(world.get("pod", "marked")))
+    world.eventually(lambda: refused_by_scheduler(world, "marked"))
+    marked = world.get("pod", "marked")["spec"]
+
+    assert ROLE in json.dumps(marked["affinity"])
+    assert TAINT not in json.dumps(marked["tolerations"])
+
+
+@pytest.mark.usefixtures("tainted")
+def test_sticky_record_opens_no_tainted_node(secured: Secured) -> None:
+    world = secured.world("stuck-outside")
+    stored = create_as_kubevirt(world, sticky_vm(world, THERE))
+
+    assert THERE in json.dumps(stored["spec"]["affinity"])
+    assert TAINT not in json.dumps(stored["spec"]["tolerations"])
+    world.eventually(lambda: refused_by_scheduler(world, "virt-launcher-vm"))
+
+
+@pytest.mark.parametrize("process", ["serve", "controller"])
+def test_no_rule_adds_tolerations_at_release(
+    secured: Secured, tmp_path: Path, process: str
+) -> None:
+    """What policies on creation would not see: neither process starts."""
+    rules = tmp_path / "holdfast.yaml"
+    beside = "tolerations: [{key: "
+    rules.write_text(RULES.replace(beside, f"resolveAtRelease: true, {beside}"))
+    mounted = secured.installed.folder / "mount-0" / "..data"
+    pair = ["--cert", str(mounted / "tls.crt"), "--key", str(mounted / "tls.key")]
+    more = {"serve": [*pair, "--port", "0"], "controller": ["--health-port", "0"]}
+    given = ["--kubeconfig", str(secured.installed.kubeconfig), "--config", str(rules)]
+    command = [sys.executable, "-m", "webhook", process, *given, *more[process]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 1
+    assert "rules[1].tolerations: cannot be added at release" in done.stderr
+
+
+@pytest.mark.usefixtures("tainted")
+def test_policy_on_creation_alone_misses_what_an_update_tolerates(secured: Secured) -> None:
+    """The API server lets who may update pods add tolerations, with Holdfast or without it."""
+    half = secured.banned("half-closed", TOLERATING, CREATION)
+    whole = secured.banned("closed", TOLERATING, ALWAYS)
+    add = [{"op": "add", "path": "/spec/tolerations/-", "value": TOLERATION}]
+    for world in (half, whole):
+        chosen_by_hand = pod("by-hand", None, nodeSelector={ROLE: "edge"})
+        secured.jane(world).create(chosen_by_hand, dry_run=False)
+    secured.jane(half).patch("by-hand", add, dry_run=False)
+
+    assert node_of(half, "by-hand") == THERE
+    assert TOLERATING.message in refusal(secured.jane(whole).patch, "by-hand", add)
+
+
+def test_policy_on_requirements_has_to_match_updates_too(secured: Secured) -> None:
+    """What a rule requires at the release narrows a pod's choice, but is a choice."""
+    half = secured.banned("half-free", REQUIRING, CREATION)
+    whole = secured.banned("unfree", REQUIRING, ALWAYS)
+    marked = pod("marked", {"type": "late", "delay": "1"})
+    now = pod("now", {"type": "space"})
+    for world in (half, whole):
+        assert REQUIRING.message in refusal(secured.jane(world).create, now)
+        secured.jane(world).create(marked, dry_run=False)
+    assert node_of(half, "marked") == THERE
+    assert node_of(whole, "marked")
+
+    assert ROLE in json.dumps(half.get("pod", "marked")["spec"])
+    assert ROLE not in json.dumps(whole.get("pod", "marked")["spec"])
+    said = f"released without what was to be added: .*{REQUIRING.message}"
+    whole.eventually(lambda: re.search(said, json.dumps(whole.all("events.events.k8s.io"))))
 
 
 # --- the admin of a namespace ------------------------------------------------------------------

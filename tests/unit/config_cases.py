@@ -313,6 +313,12 @@ RULES: Any = [
         id="schedulerName at release",
     ),
     pytest.param(
+        {"resolveAtRelease": True, "tolerations": [{"operator": "Exists"}]},
+        ".tolerations: cannot be added at release, where no policy on the creation of pods sees "
+        "them; move them to a rule of their own, without resolveAtRelease",
+        id="tolerations at release",
+    ),
+    pytest.param(
         {"require": [EDGE, {"key": "/x", "operator": "Exists"}]},
         f'.require[1].key: "/x" is no label key; {KEY_CURE}',
         id="a key that cannot be",
