@@ -335,6 +335,12 @@ def _delay_args(args: str) -> Callable[[], str]:
     return _configured(f"{HEAD}profiles: [{{pluginConfig: [{{name: delay, args: {args}}}]}}]")
 
 
+def _placed(at_release: str) -> Callable[[], str]:
+    rule = f"{{name: late, when: {{label: a, exists: true}}, resolveAtRelease: true, {at_release}}}"
+    args = f"{{rules: [{rule}]}}"
+    return _configured(f"{HEAD}profiles: [{{pluginConfig: [{{name: placement, args: {args}}}]}}]")
+
+
 CONFIGURATION: Sequence[Case] = (
     Case(
         lambda: _raised(lambda: config.load(Path("holdfast.yaml"))),
@@ -376,6 +382,14 @@ CONFIGURATION: Sequence[Case] = (
         "Two profiles serve the same `schedulerName`.",
     ),
     Case(_configured(f"{HEAD}profiles: []"), "There is no profile."),
+    Case(
+        _placed("schedulerName: other"),
+        "The scheduler of a pod that is stored cannot be changed.",
+    ),
+    Case(
+        _placed("tolerations: [{operator: Exists}]"),
+        "A toleration opens nodes, and policies on `CREATE` do not see what comes at the release.",
+    ),
 )
 
 # --- start-up ----------------------------------------------------------------------------------

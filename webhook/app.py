@@ -28,6 +28,7 @@ BODY_LIMIT = 7 << 20
 
 _log = logging.getLogger("holdfast.review")
 _JSON = "application/json"
+_PATHS = frozenset({"/mutate", "/validate"})
 
 _LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
@@ -50,10 +51,14 @@ class _Endpoints(Flask):
 
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
-        answered = self.reviews.get(environ["PATH_INFO"]) if REVIEW in environ else None
-        if answered is None:
+        path = environ["PATH_INFO"]
+        answered = self.reviews.get(path) if REVIEW in environ else None
+        if answered is not None:
+            status, content_type, body = answered(environ, environ[REVIEW])
+        elif path.startswith("//"):  # Flask takes as many slashes for one
+            status, content_type, body = _text("not found", 404)
+        else:
             return super().wsgi_app(environ, start_response)
-        status, content_type, body = answered(environ, environ[REVIEW])
         length = str(len(body))
         start_response(_LINES[status], [("Content-Type", content_type), ("Content-Length", length)])
         return (body,)
@@ -92,6 +97,28 @@ def deadline_reporter(pipeline: Pipeline, metrics: ServerMetrics) -> Callable[[o
     return report
 
 
+def full_reporter(metrics: ServerMetrics) -> Callable[[object], None]:
+    """Make what the bridge calls for each review that there is no place for."""
+
+    def report(review: object) -> None:
+        metrics.turned_away.inc()
+        if isinstance(review, PodReview):
+            _log.warning("turned away: %s uid=%s", review.described, review.uid)
+
+    return report
+
+
+def refuse_pod(environ: WSGIEnvironment, why: str) -> bytes | None:
+    """Refuse the pod of a review that cannot be decided now, and say why.
+
+    None for all else: a template's review may fail, and the template is then stored unchecked.
+    """
+    review = environ[REVIEW]
+    if environ["PATH_INFO"] not in _PATHS or not isinstance(review, PodReview) or review.workload:
+        return None
+    return reviews.turned_away(review.request, why)
+
+
 def create_app(
     pipeline: Pipeline,
     metrics: ServerMetrics,
@@ -109,7 +136,7 @@ def create_app(
     known = registration.digest(pipeline)
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False  # OPTIONS is no method of ours
-    app.url_map.merge_slashes = False  # else //mutate were redirected
+    app.url_map.merge_slashes = False  # else /x//y were redirected
 
     deciders: Mapping[str, Decide] = {
         "mutate": lambda review: pipeline.mutate(review, now_ms=now_ms()),

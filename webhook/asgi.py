@@ -14,30 +14,27 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 from wsgiref.types import WSGIApplication
 
+from webhook.bodies import BODY_LIMIT, Bodies, BodyRefusedError, Message, Receive
 from webhook.errors import HoldfastError, ReviewError
 
-BODY_LIMIT = 7 * 1024 * 1024
-"""Bytes: an object of etcd's 1.5 MiB, old and new, their envelope, and room, as in Go's kit."""
 POOL_SIZE = 16
 """Threads for reviews that may block; as many more may wait for one of them."""
 DEADLINE = 2.5
 """Seconds for a review that may block: less than the 3 s that the API server waits for us."""
-BODIES_AT_ONCE = 8
-"""How many bodies of the greatest size may be in the reading at the same time."""
+RETRY_AFTER = b"1"
+"""Seconds after which the API server may ask again where there are too many."""
 
 REVIEW = "holdfast.review"
 """Where in the WSGI environ the parsed review is, or the ReviewError that says why there is none"""
 
 Scope = dict[str, Any]
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Prepare = Callable[[bytes], tuple[object, bool]]
+Refuse = Callable[[dict[str, Any], str], bytes | None]
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
 
 _logger = logging.getLogger("holdfast.server")
@@ -53,7 +50,9 @@ class Bridge:
     returns, or the ReviewError that it raises, lies in the environ under REVIEW. `on_startup` runs
     in the worker before the first connection is taken: its exception stops the server;
     `on_shutdown` runs when the last is closed. `on_deadline` is told each review that is given up
-    at its deadline, while its thread still runs. `deadline` is in seconds, `body_limit` in bytes.
+    at its deadline, while its thread still runs; `on_full` each for which there is no place.
+    `refuse` makes the answer to such a review, of its environ and the reason, as JSON; where there
+    is none, it is HTTP 429. `deadline` is in seconds, `body_limit` in bytes.
     """
 
     def __init__(
@@ -64,6 +63,8 @@ class Bridge:
         on_startup: Callable[[], None] | None = None,
         on_shutdown: Callable[[], None] | None = None,
         on_deadline: Callable[[object], None] | None = None,
+        on_full: Callable[[object], None] | None = None,
+        refuse: Refuse | None = None,
         body_limit: int = BODY_LIMIT,
         pool_size: int = POOL_SIZE,
         deadline: float = DEADLINE,
@@ -73,14 +74,13 @@ class Bridge:
         self._on_startup = on_startup
         self._on_shutdown = on_shutdown
         self._on_deadline = on_deadline
+        self._on_full = on_full
+        self._refuse = refuse
         self._body_limit = body_limit
         self._deadline = deadline
         self._pool = ThreadPoolExecutor(pool_size, thread_name_prefix="holdfast-review")
         self._room = threading.BoundedSemaphore(2 * pool_size)
-        self._readings: dict[_Reading, None] = {}
-        """The bodies of which parts have come, the oldest first."""
-        self._read = 0
-        """Bytes of all of them."""
+        self._bodies = Bodies(body_limit)
         self._keys = {b"content-type": "CONTENT_TYPE", b"content-length": "CONTENT_LENGTH"}
         self._constant_environ: dict[str, Any] = {
             "SCRIPT_NAME": "",
@@ -123,8 +123,8 @@ class Bridge:
             environ["wsgi.input"] = BytesIO()
             return self._call(environ)
         try:
-            body = await self._body(environ, receive)
-        except _BodyRefusedError as refusal:
+            body = await self._bodies.read(environ.get("CONTENT_LENGTH", ""), receive)
+        except BodyRefusedError as refusal:
             return _text(refusal.status, str(refusal), close=True)
         if body is None:
             return None
@@ -141,64 +141,6 @@ class Bridge:
             _logger.exception("cannot read a review")
             return _text(500, "internal error while reading the review; see the server's log")
         return None if may_block else self._call(environ)
-
-    async def _body(self, environ: dict[str, Any], receive: Receive) -> bytes | None:
-        """Read the whole body; None when the client left before its end."""
-        announced = environ.get("CONTENT_LENGTH", "")
-        if announced.isdecimal() and int(announced) > self._body_limit:
-            raise self._too_large()
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body: bytes = message.get("body", b"")
-        if message.get("more_body", False):
-            return await self._long_body(body, receive)
-        if len(body) > self._body_limit:
-            raise self._too_large()
-        return body
-
-    async def _long_body(self, first: bytes, receive: Receive) -> bytes | None:
-        reading = _Reading()
-        self._readings[reading] = None
-        chunk, more = first, True
-        try:
-            while True:
-                self._take(reading, chunk)
-                if not more:
-                    return b"".join(reading.chunks)
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return None
-                chunk = message.get("body", b"")
-                more = message.get("more_body", False)
-        finally:
-            self._let_go(reading)
-
-    def _take(self, reading: _Reading, chunk: bytes) -> None:
-        """Keep a part of a body; where there is too much of all of them, the oldest makes room.
-
-        Whoever sends without a pause is soon done: it is those that stall who are given up.
-        """
-        if reading.size + len(chunk) > self._body_limit:
-            raise self._too_large()
-        if reading in self._readings:
-            reading.chunks.append(chunk)
-            reading.size += len(chunk)
-            self._read += len(chunk)
-            while self._read > BODIES_AT_ONCE * self._body_limit:
-                self._let_go(next(iter(self._readings)))
-        if reading not in self._readings:
-            raise _BodyRefusedError(503, "too many large bodies at once; try again")
-
-    def _let_go(self, reading: _Reading) -> None:
-        """Free what has been read of a body; one that is given up learns of it at its next part."""
-        if reading in self._readings:
-            del self._readings[reading]
-            self._read -= reading.size
-            reading.chunks.clear()
-
-    def _too_large(self) -> _BodyRefusedError:
-        return _BodyRefusedError(413, f"the body is larger than {self._body_limit} bytes")
 
     def _environ(self, scope: Scope) -> dict[str, Any]:
         environ = self._constant_environ.copy()
@@ -265,7 +207,11 @@ class Bridge:
 
     async def _call_in_pool(self, environ: dict[str, Any]) -> Answer:
         if not self._room.acquire(blocking=False):
-            return _text(500, "too many reviews are waiting on plugins that block; try again")
+            if self._on_full is not None:
+                self._on_full(environ[REVIEW])
+            return self._turned_away(
+                environ, "too many reviews are waiting on plugins that block; try again"
+            )
         try:
             job = self._pool.submit(self._call, environ)
         except RuntimeError:
@@ -279,7 +225,18 @@ class Bridge:
         except TimeoutError:
             if self._on_deadline is not None:
                 self._on_deadline(environ[REVIEW])
-            return _text(500, f"a plugin did not finish the review within {self._deadline:g} s")
+            return self._turned_away(
+                environ,
+                f"a plugin did not finish the review within {self._deadline:g} s; try again",
+            )
+
+    def _turned_away(self, environ: dict[str, Any], why: str) -> Answer:
+        """Answer a review that cannot be decided now; whoever sends many can bring that about."""
+        refusal = None if self._refuse is None else self._refuse(environ, why)
+        if refusal is None:
+            return _text(429, why)
+        length = b"%d" % len(refusal)
+        return 200, [(b"content-type", b"application/json"), (b"content-length", length)], refusal
 
     def _make_room(self, _job: Future[Answer]) -> None:
         self._room.release()
@@ -304,28 +261,14 @@ class Bridge:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """A body as far as it has come."""
-
-    chunks: list[bytes] = field(default_factory=list)
-    size: int = 0
-
-
-class _BodyRefusedError(Exception):
-    """A body is not read to its end; `status` is the HTTP status that says why."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
 def _text(status: int, text: str, *, close: bool = False) -> Answer:
     body = f"{text}\n".encode()
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", b"%d" % len(body)),
     ]
+    if status == 429:
+        headers.append((b"retry-after", RETRY_AFTER))  # the API server then asks once more itself
     if close:
         headers.append((b"connection", b"close"))
     return status, headers, body

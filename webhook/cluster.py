@@ -30,6 +30,9 @@ READ_TIMEOUT = 30.0
 POOL_SIZE = 32
 """Connections kept: more than there are threads that ask."""
 
+NO_SUCCESS = 300
+"""The first HTTP status that is none: an API server sends nobody elsewhere, and nobody goes."""
+
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 JSON = "application/json"
@@ -69,8 +72,8 @@ class Api(Protocol):
     ) -> bytes:
         """Send one request and return the answer's body.
 
-        Raises ApiStatusError on an error status, UnreachableError when no answer came. `timeout`,
-        in seconds, bounds the way to the answer's first byte, then each silence.
+        Raises ApiStatusError on any status but success, UnreachableError when no answer came.
+        `timeout`, in seconds, bounds the way to the answer's first byte, then each silence.
         """
         ...
 
@@ -167,7 +170,7 @@ class Cluster:
         except _FAILURES as exc:
             raise self._unreachable(exc) from exc
         self._note(sent, answer.received, answer.headers)
-        if answer.status >= 400:
+        if answer.status >= NO_SUCCESS:
             raise status_error(answer)
         return answer.data
 
@@ -182,7 +185,7 @@ class Cluster:
         received = self._now()
         self._note(sent, received, response.headers)
         try:
-            if response.status >= 400:
+            if response.status >= NO_SUCCESS:
                 raise status_error(_whole(response, received))
             rest = b""
             for chunk in response.stream(1 << 16):

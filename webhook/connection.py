@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 from typing import Any, Protocol
 
 from gunicorn.asgi import protocol  # type: ignore[import-untyped]
 
 from webhook.request_parser import RequestParser
+from webhook.runner import described
+
+_logger = logging.getLogger("holdfast.server")
 
 # private: the class of parsers that gunicorn's connections make, and know again.
 protocol.PythonProtocol = RequestParser
+READ_AHEAD = 64 * 1024
+"""Bytes that are held of requests that a client sends before it has its answers."""
+UNDECIPHERED = 32 * 1024
+"""Bytes that asyncio holds beside those; its own 256 KiB are kept for each client that floods."""
 AT_ONCE_LIMIT = 64 * 1024
 """Bytes of a body that is waited for as a whole; an application takes longer ones as they come."""
 
@@ -57,7 +65,12 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
     """One client's connection, from accept to close, and how long it has been in its phase."""
 
     worker: Host
-    # private: the request that is read now, its body, and what wakes gunicorn's task for it.
+    # private: both ends of the connection, the parser, the request that is read now, its body, and
+    # what wakes gunicorn's task for it.
+    transport: Any
+    writer: Any
+    _flow_control: Any
+    _callback_parser: Any
     _current_request: Any
     _body_receiver: Any
     _request_ready: Any
@@ -92,24 +105,55 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         elif self.opening is not None:
             self.opening.cancel()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         """TLS is set up."""
         self.enter(Phase.IDLE)
         self._names = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        transport.set_read_buffer_limits(high=UNDECIPHERED)
         super().connection_made(transport)
+        # private: how much gunicorn holds before it reads no further, 256 KiB otherwise.
+        self._max_buffer_size = READ_AHEAD
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave nothing behind; gunicorn alone would keep its task for another three seconds."""
         super().connection_lost(exc)
         self.worker.forget(self)
         self._request_ready.set()  # private: see finish()
+        # private: gunicorn's task for this connection, which is at its end now, or soon.
+        if self._task is None or self._task.done():
+            self._let_go()
+        else:
+            self._task.add_done_callback(lambda _: self._let_go())
+
+    def _let_go(self) -> None:
+        """Keep none of what was read ahead: this and its parser know one another.
+
+        So they would stay until the collector comes, which it hardly ever does (worker.py), and
+        with each of them up to a megabyte: clients that come and go would take all memory.
+        """
+        # private: what knows this connection, or holds what was read.
+        self._callback_parser = self._body_receiver = self._current_request = None
+        self.transport = self.writer = self._flow_control = None
 
     def _feed_callback_parser(self, data: bytes) -> bool:
         # private: gets all bytes of requests, from the socket and those read ahead. The event is
         # set from a request's last header until its answer: bytes that come then are read ahead.
         if self.phase in _BETWEEN_REQUESTS and not self._request_ready.is_set():
             self.enter(Phase.READING)
-        return bool(super()._feed_callback_parser(data))
+        try:
+            return bool(super()._feed_callback_parser(data))
+        except Exception as error:  # noqa: BLE001 - asyncio would cut the connection, and log it all
+            _logger.warning("cannot read a request: %.200s", described(error))
+            self._send_error_response(400, "the request cannot be read")
+            self._close_transport()
+            return False
+
+    def _send_error_response(
+        self, status: int, message: str, extra_headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        # private: answers what is no request. gunicorn has 501 for a coding that it does not know;
+        # nothing that a client sends is a fault of ours.
+        super()._send_error_response(400 if status == 501 else status, message, extra_headers)
 
     def _on_headers_complete(self) -> bool:
         # private: the parser's callback at the end of a head. It wakes gunicorn's task for this

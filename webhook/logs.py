@@ -64,3 +64,5 @@ def set_up(level: str = "info", form: Format = "text") -> None:
     handler.setFormatter(Json() if form == "json" else text)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("holdfast").setLevel(level.upper())
+    # it warns of each answer to a client that has left: as many lines as that client likes
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -104,6 +104,11 @@ class ServerMetrics(_Metrics):
             ["plugin"],
             registry=self.registry,
         )
+        self.turned_away = Counter(
+            "holdfast_reviews_turned_away",
+            "Reviews turned away because too many waited for plugins that may block.",
+            registry=self.registry,
+        )
         self._counters: dict[tuple[str, str], Counter] = {}
 
     def count(self, path: str, outcome: str) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from webhook.errors import StartError
 
 TEXT = "text/plain; charset=utf-8"
+_CLEAN = {501: 405, 505: 400}
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 Page = Callable[[], tuple[int, str, bytes]]
@@ -71,13 +72,26 @@ def _handler(pages: Mapping[str, Page], *, local: bool) -> type[BaseHTTPRequestH
             self.wfile.write(body)
 
         def _page(self) -> tuple[int, str, bytes]:
-            called = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-            if local and called not in LOCAL_HOSTS:
+            if local and _called(self.headers.get("Host", "")) not in LOCAL_HOSTS:
                 return 403, TEXT, b"call this page by the name localhost\n"
             page = pages.get(self.path.partition("?")[0])
             return page() if page else (404, TEXT, b"not found\n")
+
+        def send_error(
+            self, code: int, message: str | None = None, explain: str | None = None
+        ) -> None:
+            # Its own way says 501 of other methods and 505 of other versions, which are no faults.
+            super().send_error(_CLEAN.get(code, code), message, explain)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has
             """Keep quiet: probes come every few seconds."""
 
     return Handler
+
+
+def _called(host: str) -> str | None:
+    """Give the name that a request calls this server by; None where it is none."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None

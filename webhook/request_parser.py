@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 
-from gunicorn.asgi.parser import PythonProtocol  # type: ignore[import-untyped]
+from gunicorn.asgi.parser import (  # type: ignore[import-untyped]
+    InvalidChunkSize,
+    InvalidHeader,
+    PythonProtocol,
+)
 
 USUAL_HEAD = 4096
 """Bytes; a longer head is read line by line, as it comes."""
+LENGTH_DIGITS: int = sys.int_info.str_digits_check_threshold
+"""Digits of a length: as many as int() reads however Python is set up. gunicorn's parser would
+raise a bare ValueError at 4,301."""
+LARGEST_CHUNK = 1 << 63
+"""Bytes that a chunk may announce; whoever announces more does not mean to send them."""
 
 _NAME = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _VALUE = rb"[\t\x20-\x7e\x80-\xff]*"
@@ -21,9 +31,9 @@ class RequestParser(PythonProtocol):  # type: ignore[misc]
 
     A head that is there as a whole, and in which every line is a field by RFC 9110, section 5, is
     taken apart by a regular expression. All else is left to gunicorn: every error, every limit, and
-    what the fields mean together. Its parser in C is no choice: it takes an unfinished line of any
-    length into memory, and the newest one that is published accepts bare line feeds and folded
-    fields.
+    what the fields mean together; but a length that is longer than anybody means is refused here.
+    Its parser in C is no choice: it takes an unfinished line of any length into memory, and the
+    newest one that is published accepts bare line feeds and folded fields.
     """
 
     def _parse_headers(self) -> bool:
@@ -40,3 +50,17 @@ class RequestParser(PythonProtocol):  # type: ignore[misc]
         self._headers_list, self._scan_from = fields, 0
         self._finalize_headers()
         return True
+
+    def _finalize_headers(self) -> None:
+        # private: examines all fields, and reads the length.
+        for name, value in self._headers_list:
+            if len(value) > LENGTH_DIGITS and name == b"content-length":
+                raise InvalidHeader("Invalid Content-Length value")
+        super()._finalize_headers()
+
+    def _parse_chunked_body(self) -> bool:
+        # private: reads chunks as far as they have come.
+        going_on = bool(super()._parse_chunked_body())
+        if self._chunk_size > LARGEST_CHUNK:
+            raise InvalidChunkSize("Invalid chunk size")
+        return going_on

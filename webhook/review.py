@@ -281,6 +281,12 @@ def refused(request: Request, message: str, warnings: Sequence[str] = ()) -> byt
     return _answer({**_response(request, allowed=False), "status": status}, warnings)
 
 
+def turned_away(request: Request, message: str) -> bytes:
+    """Answer that the object may not be stored now, since nobody could decide about it."""
+    status = {"code": 429, "reason": "TooManyRequests", "message": message}
+    return _answer({**_response(request, allowed=False), "status": status}, ())
+
+
 def _response(request: Request, *, allowed: bool) -> dict[str, Any]:
     """Begin a response; the API server's audit log takes the annotation over, and so has the UID.
 

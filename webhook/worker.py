@@ -46,6 +46,9 @@ Its own 256 KiB make 300 MB of a thousand connections that stall in their handsh
 GC_THRESHOLD = 20_000
 """New objects between two collections of the youngest: as many as some fifty reviews make, not as
 two. Reviews leave no cycles behind."""
+COLLECT_AFTER = 32
+"""Connections that have gone until the collector is called: it knows those that know themselves,
+and hardly ever comes by itself."""
 RELOAD_INTERVAL = 2.0
 """Seconds between two looks at the certificate's files; a mounted Secret lags by more."""
 CAP_LOG_INTERVAL = 10.0
@@ -76,6 +79,7 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
             Phase.CLOSING: self.settings.shutdown_timeout,
         }
         self.sent_ahead = asyncio.Lock()
+        self._gone = 0
         self._turned_away = 0
         self._cap_logged = float("-inf")
         self._looked = 0.0
@@ -100,6 +104,7 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
         """Count a connection no longer."""
         self.connections.discard(connection)
         self.newcomers.pop(connection, None)
+        self._gone += 1
 
     def handle_exit_signal(self) -> None:
         """SIGTERM: begin the drain."""
@@ -155,6 +160,9 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
                 connection.finish()
             else:
                 connection.drop()
+        if self._gone >= COLLECT_AFTER:
+            self._gone = 0
+            gc.collect()
         if now - self._looked >= RELOAD_INTERVAL:
             self._looked = now
             self._certificate.look()

@@ -1,7 +1,7 @@
 """Our parser of requests against gunicorn's own, which it builds on.
 
 Both find the same in any bytes, however they come: the same request with the same end, or the same
-error.
+error; and every error is one that a connection answers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from gunicorn.asgi.parser import PythonProtocol  # type: ignore[import-untyped]
+from gunicorn.asgi.parser import (  # type: ignore[import-untyped]
+    ParseError,
+    PythonProtocol,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.server.test_smuggling import HIDDEN, SHAPES
-from webhook.request_parser import USUAL_HEAD, RequestParser
+from tests.server.shapes import ENDLESS, HIDDEN, OURS, SHAPES, request
+from webhook.request_parser import LENGTH_DIGITS, USUAL_HEAD, RequestParser
 
 LIMITS: dict[str, Any] = {
     "limit_request_line": 4094,
@@ -33,6 +36,7 @@ FIELDS = [
     b"Content-Length: 02",
     b"Content-Length: 2, 2",
     b"Content-Length: 0",
+    b"Content-Length: " + b"0" * 600 + b"2",
     b"content-length: 5",
     b"Transfer-Encoding: chunked",
     b"transfer-encoding:chunked",
@@ -42,9 +46,17 @@ FIELDS = [
     b"Expect: 100-continue",
     b"X: \xe9",
     b"X_Y: z",
+    b"Upgrade: h2c",
     b" folded",
 ]
-BODIES = [b"", b"{}", b"2\r\n{}\r\n0\r\n\r\n", b"2;a=b\r\n{}\r\n0\r\nX: y\r\n\r\n", b"0\r\n\r\n"]
+BODIES = [
+    b"",
+    b"{}",
+    b"2\r\n{}\r\n0\r\n\r\n",
+    b"2;a=b\r\n{}\r\n0\r\nX: y\r\n\r\n",
+    b"0\r\n\r\n",
+    b"0" * 5_000 + b"2\r\n{}\r\n0\r\n\r\n",
+]
 SIGNS = [
     b"\r",
     b"\n",
@@ -71,6 +83,8 @@ class Found:
     body: bytes = b""
     complete: bool = False
     error: str = ""
+    is_answered: bool = True
+    """Whether the error, if there is one, is of a kind that a connection answers."""
     behind: bytes = b""
 
 
@@ -99,6 +113,7 @@ def read(kind: type[Any], pieces: list[bytes]) -> Found:
             parser.feed(piece)
     except Exception as error:  # noqa: BLE001 - whatever the one raises, the other has to
         found.error = f"{type(error).__name__}: {error}"
+        found.is_answered = isinstance(error, ParseError)
     found.complete = parser.is_complete
     found.behind = parser.remaining()
     return found
@@ -136,7 +151,26 @@ MANY = [b"X-%d:" % number for number in range(70)]
 @example(USUAL + HIDDEN, [])
 def test_whatever_comes_is_read_as_gunicorn_reads_it(whole: bytes, cuts: list[int]) -> None:
     pieces = cut(whole, cuts)
-    assert read(RequestParser, pieces) == read(PythonProtocol, pieces)
+    found = read(RequestParser, pieces)
+    assert found == read(PythonProtocol, pieces)
+    assert found.is_answered, found.error
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(
+    st.sampled_from([*SHAPES.values(), *OURS.values()]),
+    st.lists(st.tuples(st.integers(0, 10_000), st.binary(max_size=3)), max_size=3),
+    st.lists(st.integers(0, 300), max_size=3),
+)
+def test_whatever_is_spoilt_ends_in_an_error_that_is_answered(
+    shape: bytes, spoilt: list[tuple[int, bytes]], cuts: list[int]
+) -> None:
+    whole = shape
+    for place, new in spoilt:
+        at = place % (len(whole) + 1)
+        whole = whole[:at] + new + whole[at + len(new) :]
+    found = read(RequestParser, cut(whole, cuts))
+    assert found.is_answered, found.error
 
 
 def test_usual_request_is_read_as_a_whole() -> None:
@@ -150,3 +184,29 @@ def test_ambiguous_request_is_refused(shape: bytes) -> None:
     found = read(RequestParser, [shape])
     assert found.error
     assert found == read(PythonProtocol, [shape])
+
+
+@pytest.mark.parametrize("shape", OURS.values(), ids=OURS)
+def test_what_gunicorn_does_not_refuse_well_is_refused(shape: bytes) -> None:
+    found, theirs = read(RequestParser, [shape]), read(PythonProtocol, [shape])
+    assert found.error
+    assert found.is_answered
+    assert not theirs.error or not theirs.is_answered
+
+
+@pytest.mark.parametrize(("head", "piece"), ENDLESS.values(), ids=ENDLESS)
+def test_what_has_no_end_is_refused_or_kept_nothing_of(head: bytes, piece: bytes) -> None:
+    parser = RequestParser(**LIMITS)
+    parser.feed(head)
+    try:
+        for _ in range(10_000):
+            parser.feed(piece)
+            assert len(parser._buffer) <= 16_384
+    except ParseError:
+        pass
+
+
+def test_longest_length_that_is_read() -> None:
+    digits = b"0" * (LENGTH_DIGITS - 1) + b"2"
+    assert read(RequestParser, [request(b"Content-Length: " + digits)]).body == b"{}"
+    assert read(RequestParser, [request(b"Content-Length: 0" + digits)]).error

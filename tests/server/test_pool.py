@@ -22,11 +22,12 @@ def test_blocking_review_holds_up_no_other(serve: Serve) -> None:
         assert slow.result().status == 200
 
 
-def test_review_past_the_deadline_is_500(serve: Serve) -> None:
+def test_review_past_the_deadline_is_given_up(serve: Serve) -> None:
     server = serve(bridge={"deadline": 0.3})
     answer = server.review(block=True, sleep=1)
-    assert answer.status == 500
-    assert answer.body == b"a plugin did not finish the review within 0.3 s\n"
+    assert answer.status == 429
+    assert answer.headers["Retry-After"] == "1"
+    assert answer.body == b"a plugin did not finish the review within 0.3 s; try again\n"
     assert server.review(block=True).status == 200
 
 
@@ -37,7 +38,7 @@ def test_stuck_plugins_do_not_queue_without_end(serve: Serve) -> None:
         wait_until("all are answered or have a place", lambda: sum(map(Future.done, slow)) == 4)
         assert server.review(block=True).body.startswith(b"too many reviews are waiting")
         assert server.review().status == 200
-        assert sorted(one.result().status for one in slow) == [200, 200, 500, 500, 500, 500]
+        assert sorted(one.result().status for one in slow) == [200, 200, 429, 429, 429, 429]
     assert server.review(block=True).status == 200
 
 

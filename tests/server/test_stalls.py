@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
-import threading
+import ssl
 import time
 from contextlib import ExitStack, closing, suppress
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.server.conftest import Serve
 from tests.server.harness import (
+    PATIENCE,
     Server,
     ask,
     everything_from,
@@ -89,26 +91,28 @@ def test_requests_sent_ahead_keep_no_other_waiting(serve: Serve) -> None:
 
 
 def test_requests_sent_ahead_are_not_kept_in_memory(serve: Serve) -> None:
-    server = serve()
+    server = serve(request_deadline=PATIENCE)
     assert server.get("/healthz").status == 200
     before = server.worker.memory_info().rss
-    stop = threading.Event()
-
-    def send(client: socket.socket) -> None:
-        with suppress(OSError):
-            while not stop.is_set():
-                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
-
     with server.raw() as client:
-        sender = threading.Thread(target=send, args=(client,), daemon=True)
-        sender.start()
-        answered = 0
-        while answered < 1_000:
-            answered += client.recv(65536).count(b"HTTP/1.1 200 OK")
-        grown = server.worker.memory_info().rss - before
-        stop.set()
-    sender.join()
-    assert grown < 16 * MIB
+        flood(client, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1000, answers=1_000)
+        assert server.worker.memory_info().rss - before < 16 * MIB
+
+
+def flood(client: ssl.SSLSocket, requests: bytes, answers: int) -> None:
+    """Send requests whenever they are taken, until so many answers to them have come."""
+    client.setblocking(False)
+    end = time.monotonic() + PATIENCE
+    while answers > 0:
+        assert time.monotonic() < end, f"{answers} answers are still to come"
+        select.select([client], [], [], 0.001)
+        with suppress(ssl.SSLWantWriteError):
+            client.send(requests)
+        with suppress(ssl.SSLWantReadError):
+            while answers > 0:
+                came = client.recv(65536)
+                assert came, f"closed with {answers} answers still to come"
+                answers -= came.count(b"HTTP/1.1 200 OK")
 
 
 def test_dripping_header_is_closed_at_the_deadline(serve: Serve) -> None:

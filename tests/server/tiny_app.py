@@ -21,6 +21,7 @@ import flask
 from webhook import gunicorn_conf
 from webhook.asgi import REVIEW, Bridge
 from webhook.errors import ConfigurationError, ReviewError
+from webhook.request_parser import RequestParser
 from webhook.settings import ServerSettings
 from webhook.tls import load_pair
 
@@ -87,6 +88,10 @@ def make_flask(life: Life) -> flask.Flask:
     return app
 
 
+def _fail(_parser: RequestParser) -> None:
+    raise KeyError("the parser is\nbroken")
+
+
 def main() -> None:
     orders = json.loads(sys.argv[1])
     life = Life(orders)
@@ -94,6 +99,9 @@ def main() -> None:
         name: Path(value) if name in {"certfile", "keyfile", "ready_file", "client_ca"} else value
         for name, value in orders["server"].items()
     }
+
+    if orders["fault"] == "parser":
+        RequestParser._finalize_headers = _fail  # type: ignore[method-assign,assignment]
 
     def make_app() -> Bridge:
         if orders["fault"] == "factory":

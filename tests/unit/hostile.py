@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import base64
 import json
 import logging
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
 
 from tests.fakes import FakeLookup, apply_patch
 from tests.unit.builders import CREATED_MS
 from tests.unit.vm_builders import make_vm, make_vmi
 from webhook import config, plugins, vms
-from webhook.app import create_app
+from webhook.app import create_app, deadline_reporter, full_reporter, prepare, refuse_pod
+from webhook.asgi import Answer, Bridge, Scope
+from webhook.bodies import Message
 from webhook.framework import Handle
 from webhook.logs import Json, OneLine
 from webhook.metrics import ServerMetrics
@@ -30,11 +36,15 @@ profiles:
   - name: placement
     args:
       rules:
-      - {name: space, when: {annotation: type, exists: true}, nodeSelector: {role: edge}}
+      - {name: space, when: {annotation: type, exists: true}, nodeSelector: {role: edge},
+         tolerations: [{operator: Exists}]}
       - {name: late, when: {label: type, exists: true}, onConflict: refuse, resolveAtRelease: true,
          require: [{key: zone, operator: In, values: [a]}], prefer: [{weight: 1,
-         require: [{key: zone, operator: Exists}]}], tolerations: [{operator: Exists}]}
+         require: [{key: zone, operator: Exists}]}]}
 """
+T = TypeVar("T")
+PATIENCE = 60.0
+"""Seconds for a review that may block: none is given up for want of a processor."""
 _VM, _VMI = vms.vm_path("default", "vm"), vms.vmi_path("default", "vm")
 
 
@@ -44,13 +54,19 @@ class Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
+        self.threads: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
+        self.threads.add((record.threadName or "").partition("_")[0])
         self.lines += [OneLine().format(record), Json().format(record)]
 
 
 class Server:
-    """The application with its log, in a cluster of one VM."""
+    """The application as `holdfast serve` runs it, with its log, in a cluster of one VM.
+
+    What comes is given to the bridge as a connection gives it; what may block goes to its pool.
+    `ask_flask` is the application without the bridge.
+    """
 
     def __init__(self) -> None:
         self.metrics = ServerMetrics()
@@ -68,6 +84,14 @@ class Server:
         )
         app = create_app(self.pipeline, self.metrics, now_ms=lambda: CREATED_MS)
         self.client = app.test_client()
+        self.bridge = Bridge(
+            app.wsgi_app,
+            prepare=prepare(self.pipeline),
+            on_deadline=deadline_reporter(self.pipeline, self.metrics),
+            on_full=full_reporter(self.metrics),
+            refuse=refuse_pod,
+            deadline=PATIENCE,
+        )
         self.log = Lines()
 
     def annotate_vm(self, annotations: dict[str, str]) -> None:
@@ -75,6 +99,17 @@ class Server:
 
     def ask(self, path: str, content: bytes) -> tuple[int, bytes]:
         """Send a body; `log` then has the lines of this request alone."""
+        status, _, answer = self._logged(lambda: self._answer(path, content))
+        return status, answer
+
+    def ask_flask(self, path: str, content: bytes) -> tuple[int, bytes]:
+        """Do as `ask` does, without the bridge."""
+        answer = self._logged(
+            lambda: self.client.post(path, data=content, content_type="application/json")
+        )
+        return answer.status_code, answer.data
+
+    def _logged(self, act: Callable[[], T]) -> T:
         self.log.lines.clear()
         self.lookup.asked.clear()
         logger = logging.getLogger("holdfast")
@@ -82,11 +117,29 @@ class Server:
         logger.setLevel(logging.DEBUG)
         logger.addHandler(self.log)
         try:
-            answer = self.client.post(path, data=content, content_type="application/json")
+            return act()
         finally:
             logger.removeHandler(self.log)
             logger.setLevel(level)
-        return answer.status_code, answer.data
+
+    def _answer(self, path: str, content: bytes) -> Answer:
+        scope = _scope(path, len(content))
+        return self.bridge.at_once(scope, content) or _loop().run_until_complete(
+            self._answer_later(scope, content)
+        )
+
+    async def _answer_later(self, scope: Scope, content: bytes) -> Answer:
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": content}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await self.bridge(scope, receive, send)
+        start, rest = sent
+        return start["status"], start["headers"], rest["body"]
 
     def labels(self) -> set[tuple[str, str]]:
         """Give all values of all labels that any series has."""
@@ -98,6 +151,29 @@ class Server:
         }
 
 
+def _scope(path: str, length: int) -> Scope:
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "https",
+        "path": path,
+        "query_string": b"timeout=3s",
+        "headers": [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % length),
+        ],
+    }
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Give the loop of all servers: one each would cost more than what is asked."""
+    loop = asyncio.new_event_loop()
+    atexit.register(loop.close)
+    return loop
+
+
 SERVER = Server()
 
 
@@ -107,7 +183,7 @@ def check(path: str, content: bytes, server: Server = SERVER) -> Any:
     for line in server.log.lines:
         assert line.isprintable(), line
         assert len(line) < 3_000, line
-    assert status in {200, 400}, answer
+    assert status in {200, 400}, (answer, server.log.lines[-1:])
     if status == 400:
         assert answer.decode().rstrip("\n").isprintable()
         assert len(answer) < 1_000

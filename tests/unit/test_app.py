@@ -9,11 +9,28 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.fakes import apply_patch
-from tests.unit.builders import CREATED_MS, GATE, HOUR, body, held, instant, make_pod, read_review
+from tests.unit.builders import (
+    CREATED_MS,
+    GATE,
+    HOUR,
+    body,
+    held,
+    instant,
+    make_pod,
+    make_review,
+    read_review,
+)
 from tests.unit.scripted import Blocking, Scripted, answering, pipeline_of
 from webhook import app as module
 from webhook import config, plugins, review
-from webhook.app import BODY_LIMIT, create_app, deadline_reporter, prepare
+from webhook.app import (
+    BODY_LIMIT,
+    create_app,
+    deadline_reporter,
+    full_reporter,
+    prepare,
+    refuse_pod,
+)
 from webhook.asgi import REVIEW
 from webhook.errors import ReviewError
 from webhook.framework import Context, Result, success
@@ -295,6 +312,57 @@ def test_answer_that_cannot_be_built_is_a_failure(caplog: pytest.LogCaptureFixtu
 
 
 # --- reviews that are given up -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate"])
+def test_pod_that_nobody_could_decide_about_is_refused_with_the_reason(path: str) -> None:
+    environ = {"PATH_INFO": path, REVIEW: read_review()}
+    answered = json.loads(refuse_pod(environ, "too many at once; try again") or b"")
+
+    assert answered["apiVersion"] == "admission.k8s.io/v1"
+    assert answered["response"] == {
+        "uid": "c0ffee",
+        "allowed": False,
+        "auditAnnotations": {"review": "c0ffee"},
+        "status": {
+            "code": 429,
+            "reason": "TooManyRequests",
+            "message": "too many at once; try again",
+        },
+    }
+
+
+def test_template_that_nobody_could_decide_about_is_left_to_its_failure_policy() -> None:
+    template = {"metadata": {}, "spec": make_pod()["spec"]}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    sent = make_review({"metadata": {"name": "w"}, "spec": {"template": template}}, kind=kind)
+    found = review.parse(json.dumps(sent).encode())
+
+    assert refuse_pod({"PATH_INFO": "/validate", REVIEW: found}, "late") is None
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        pytest.param({"PATH_INFO": "/x", REVIEW: read_review()}, id="another path"),
+        pytest.param({"PATH_INFO": "/mutate", REVIEW: ReviewError("x")}, id="no review"),
+    ],
+)
+def test_what_is_no_review_is_not_refused_as_one(environ: dict[str, Any]) -> None:
+    assert refuse_pod(environ, "late") is None
+
+
+def test_reviews_that_are_turned_away_are_counted_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    metrics = ServerMetrics()
+    full_reporter(metrics)(read_review())
+    full_reporter(metrics)("no review")
+
+    assert metrics.registry.get_sample_value("holdfast_reviews_turned_away_total") == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "turned away: default/web-0 uid=c0ffee"
+    ]
 
 
 def deadlines(metrics: ServerMetrics, plugin: str) -> float | None:

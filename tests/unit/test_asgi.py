@@ -9,7 +9,8 @@ from wsgiref.types import StartResponse, WSGIApplication
 
 import pytest
 
-from webhook.asgi import BODIES_AT_ONCE, REVIEW, Bridge, Message
+from webhook.asgi import REVIEW, Bridge
+from webhook.bodies import BODIES_AT_ONCE, Message
 from webhook.errors import ConfigurationError, ReviewError
 
 Environ = dict[str, Any]
@@ -276,7 +277,7 @@ def test_of_many_large_bodies_at_once_the_oldest_make_room(make: Make) -> None:
         return int(sent[0]["status"])
 
     statuses = asyncio.run(crowd())
-    assert statuses == [503] * 3 + [200] * (BODIES_AT_ONCE - 1)
+    assert statuses == [429] * 3 + [200] * (BODIES_AT_ONCE - 1)
     assert call(bridge, scope(), b"x" * 9, b"x") == (200, b"fine"), "nothing stays counted"
 
 
@@ -368,10 +369,50 @@ def test_stuck_reviews_fail_at_the_deadline_then_at_once(make: Make) -> None:
         return list(together)
 
     late, waiting, refused = asyncio.run(scenario())
-    assert late == (500, b"a plugin did not finish the review within 0.05 s\n")
+    assert late == (429, b"a plugin did not finish the review within 0.05 s; try again\n")
     assert waiting == late
-    assert refused == (500, b"too many reviews are waiting on plugins that block; try again\n")
+    assert refused == (429, b"too many reviews are waiting on plugins that block; try again\n")
     assert len(app.calls) == 1, "what waited past its deadline is never begun"
+
+
+def test_review_that_is_turned_away_is_answered_as_the_app_wants(make: Make) -> None:
+    release = threading.Event()
+    full: list[object] = []
+
+    def stuck(_environ: Environ) -> Iterable[bytes]:
+        release.wait()
+        return [b"late"]
+
+    def refuse(environ: Environ, why: str) -> bytes | None:
+        return f"{environ[REVIEW]} {why}".encode() if "HTTP_POD" in environ else None
+
+    bridge = make(
+        App(stuck),
+        prepare=blocking,
+        pool_size=1,
+        deadline=0.05,
+        on_full=full.append,
+        refuse=refuse,
+    )
+
+    async def ask(**headers: str) -> list[Message]:
+        return await talk(bridge, scope(**headers), request(b"{}"))
+
+    async def scenario() -> list[list[Message]]:
+        together = await asyncio.gather(*(ask(pod="yes") for _ in range(3)), ask())
+        release.set()
+        return list(together)
+
+    late, _waiting, refused, other = asyncio.run(scenario())
+    assert answer(late) == (
+        200,
+        b"{'size': 2} a plugin did not finish the review within 0.05 s; try again",
+    )
+    assert answer(refused)[1].startswith(b"{'size': 2} too many reviews")
+    assert (b"content-type", b"application/json") in refused[0]["headers"]
+    assert answer(other)[0] == 429
+    assert (b"retry-after", b"1") in other[0]["headers"]
+    assert full == [{"size": 2}] * 2
 
 
 def test_review_that_is_given_up_is_told_while_its_thread_still_runs(make: Make) -> None:
@@ -392,7 +433,7 @@ def test_review_that_is_given_up_is_told_while_its_thread_still_runs(make: Make)
     status, _ = call(bridge, scope(), b"{}")
     release.set()
 
-    assert status == 500
+    assert status == 429
     assert told == [({"size": 2}, True)]
 
 
@@ -407,7 +448,7 @@ def test_place_is_free_again_when_the_stuck_review_has_ended(make: Make) -> None
     bridge = make(App(stuck), prepare=blocking, pool_size=1, deadline=0.05)
     for _ in range(3):
         release.clear()
-        assert call(bridge, scope(stuck="yes"), b"{}")[0] == 500
+        assert call(bridge, scope(stuck="yes"), b"{}")[0] == 429
         release.set()
     while call(bridge, scope(), b"{}") != (200, b"done"):
         pass

@@ -32,3 +32,8 @@ def test_what_other_runs_have_written_is_left_alone(tmp_path: Path) -> None:
     for other in (Run(seed=8), Run(seed=7, short=True), Run(seed=7, broken=True)):
         assert report.read(other, FAULTS, path) == []
     assert RUN.path != Run(seed=7, broken=True).path
+
+
+def test_each_row_is_there_once() -> None:
+    names = [fault.name for fault in FAULTS]
+    assert sorted(names) == sorted(set(names))

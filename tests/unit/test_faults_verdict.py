@@ -1,10 +1,11 @@
-"""How long a pod was kept waiting: what a fault kept from being released does not count."""
+"""What counts of a row: not what a fault kept from happening, nor what came of an outage."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.faults.scene import Span, waited
+from tests.faults.judge import during, missing, outside, waited
+from tests.faults.scene import Span
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,44 @@ def test_only_seconds_in_which_it_could_be_released_count(
     due: float, until: float, halted: list[Span], seconds: float
 ) -> None:
     assert waited(due, until, halted) == seconds
+
+
+@pytest.mark.parametrize(
+    ("begun", "outages", "share"),
+    [
+        pytest.param(range(20), [], 0.0, id="all"),
+        pytest.param(range(0, 20, 2), [], 0.5, id="every second one"),
+        pytest.param([], [], 1.0, id="none"),
+        pytest.param(range(10), [(10, 20)], 0.0, id="none in an outage"),
+        pytest.param(range(20), [(9.5, 20)], 0.0, id="some in an outage make up for nothing"),
+        pytest.param(range(15, 20), [(9.5, 20)], 1.0, id="only in an outage"),
+        pytest.param([], [(0, 20)], 0.0, id="nothing but an outage"),
+        pytest.param(range(20, 60), [], 0.0, id="more than all"),
+    ],
+)
+def test_a_load_that_is_not_steady_is_noticed(
+    begun: list[float], outages: list[Span], share: float
+) -> None:
+    assert missing(begun, 1.0, (0.0, 20.0), outages) == pytest.approx(share)
+
+
+def test_what_was_within_a_span_is_left_out_and_nothing_else() -> None:
+    assert outside([1, 2, 3, 4, 5], [(2, 3), (2.5, 4)]) == [1, 5]
+    assert outside([1, 2], []) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "meets"),
+    [
+        pytest.param(8, 9, False, id="before"),
+        pytest.param(8, 11, True, id="under way when it began"),
+        pytest.param(12, 13, True, id="within"),
+        pytest.param(19, 25, True, id="ended afterwards"),
+        pytest.param(5, 30, True, id="all the time"),
+        pytest.param(21, 22, False, id="afterwards"),
+    ],
+)
+def test_what_was_under_way_in_a_span_may_have_failed_of_it(
+    began: float, ended: float, *, meets: bool
+) -> None:
+    assert during(began, ended, [(1, 2), (10, 20)]) is meets

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Iterator
 
 import pytest
 
+from tests.server.harness import everything_from
 from webhook.errors import StartError
 from webhook.health import HealthServer
 from webhook.metrics import ControllerMetrics
@@ -70,7 +72,32 @@ def test_other_paths(world: World, path: str) -> None:
 
 
 def test_nothing_can_be_written(world: World) -> None:
-    assert world.ask("/healthz", "POST")[0] == 501
+    for method in ("POST", "HEAD", "PUT", "MADE-UP"):
+        assert world.ask("/healthz", method)[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("head", "shown"),
+    [
+        pytest.param(b"GET / HTTP/2.0", b"Error code: 400", id="another version"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM", b"Error code: 400", id="HTTP/2"),
+        pytest.param(b"GET / HTTP/x", b"Error code: 400", id="no version"),
+        pytest.param(b"GET /" + b"x" * 70_000 + b" HTTP/1.1", b"Error code: 414", id="a long line"),
+        pytest.param(b"GET /healthz HTTP/1.1\r\nHost: [", b" 200 OK\r\n", id="no host"),
+        pytest.param(
+            b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200, b"Error code: 431", id="many fields"
+        ),
+    ],
+)
+def test_what_is_no_request_is_a_clean_400(
+    world: World, head: bytes, shown: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection(("127.0.0.1", world.server.port), timeout=5) as client:
+        client.sendall(head + b"\r\n\r\n")
+        answer = everything_from(client)
+
+    assert shown in answer, answer
+    assert capfd.readouterr() == ("", "")
 
 
 def test_port_that_is_taken(world: World) -> None:
@@ -88,6 +115,7 @@ def test_port_that_is_taken(world: World) -> None:
     ("host", "status"),
     [
         pytest.param("localhost:8082", 200, id="localhost"),
+        pytest.param("[", 403, id="no host"),
         pytest.param("127.0.0.1", 200, id="address"),
         pytest.param("[::1]:8082", 200, id="IPv6"),
         pytest.param("evil.example:8082", 403, id="a name of somebody else's"),

@@ -187,6 +187,29 @@ def test_series_are_bounded_whatever_pods_say(reviews: list[Any]) -> None:
     assert [one for one in found if one[1] not in known[one[0]]] == []
 
 
+@FEW
+@pytest.mark.parametrize("path", PATHS)
+@given(review=with_mistakes(right_reviews(), junk=JUNK, keys=KEYS, most=1))
+def test_flask_alone_answers_as_the_bridge_does(path: str, review: Any) -> None:
+    content = json.dumps(review).encode()
+
+    assert Server().ask_flask(path, content) == Server().ask(path, content)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_may_block_is_answered_from_the_pool(path: str) -> None:
+    """The review of a VM's pod goes another way than all others."""
+    server = Server()
+    server.annotate_vm({vms.STICKY_NODE: "node-1"})
+    account = {"username": vms.CONTROLLER_ACCOUNT}
+    review = make_review(make_launcher(), userInfo=account)
+    response = check_document(path, review, server)
+
+    assert response["allowed"] == (path == "/mutate")
+    assert server.lookup.asked
+    assert server.log.threads == {"holdfast-review"}
+
+
 # --- one by one --------------------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ from tests.unit.scripted import (
 )
 from tests.unit.test_asgi import LIFE, request, scope, talk
 from webhook import app, asgi, holding, logs, pipeline
-from webhook.app import create_app, deadline_reporter, prepare
+from webhook.app import create_app, deadline_reporter, full_reporter, prepare
 from webhook.asgi import Bridge
 from webhook.framework import refuse, success
 from webhook.metrics import ServerMetrics
@@ -99,6 +99,10 @@ def given_up() -> None:
     deadline_reporter(pipeline_of(Scripted()), ServerMetrics())(read_review(POD, **NAMES))
 
 
+def turned_away() -> None:
+    full_reporter(ServerMetrics())(read_review(POD, **NAMES))
+
+
 def failed_beside_a_refusal() -> None:
     refusing = Scripted(answering(refuse("no")))
     ask(BODY, pipeline_of(refusing, Other(raising(ERROR))))
@@ -139,8 +143,8 @@ def pods_that_are_held() -> None:
 
 
 CASES: list[Callable[[], None]] = [
-    *(no_review, admitted, refused, failed, given_up, failed_beside_a_refusal),
-    *(edits_that_do_not_fit, broken_server, pods_that_are_held),
+    *(no_review, admitted, refused, failed, given_up, turned_away),
+    *(failed_beside_a_refusal, edits_that_do_not_fit, broken_server, pods_that_are_held),
 ]
 
 

@@ -128,6 +128,8 @@ def _application(
             prepare=app.prepare(pipeline),
             on_startup=lambda: wiring.look_around(pipeline, lookup),
             on_deadline=app.deadline_reporter(pipeline, metrics),
+            on_full=app.full_reporter(metrics),
+            refuse=app.refuse_pod,
             body_limit=app.BODY_LIMIT,
         )
 

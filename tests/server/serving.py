@@ -1,0 +1,122 @@
+"""`holdfast serve` as it ships, as a process; and what has to hold of it whatever it was sent."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from certs.authority import KeyPair
+from demo.command import Command
+from tests.server.conftest import write_pair
+from tests.server.harness import PATIENCE, Answer
+from tests.server.harness import ask as ask_over
+
+CONFIGURATION = """
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles: [{plugins: {disabled: [{name: sticky}]}}]
+"""
+"""Needs no cluster: nothing is looked up."""
+JSON = {"Content-Type": "application/json"}
+PATHS = ["/mutate", "/validate"]
+TEXT = re.compile(r"\d{4}-\d\d-\d\d [\d:]{8},\d{3} (DEBUG|INFO|WARNING) holdfast\.[a-z]+: .*")
+LONGEST_LINE = 5_000
+
+
+class Serving:
+    """A running `holdfast serve`."""
+
+    def __init__(self, command: Command, log_format: str = "text") -> None:
+        self.command = command
+        self.log_format = log_format
+        self.port = int(command.address.rpartition(":")[2])
+        self.tls = ssl._create_unverified_context()
+        self.worker = self.workers()[0]
+
+    def workers(self) -> list[psutil.Process]:
+        return psutil.Process(self.command.pid).children()
+
+    def client(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection("127.0.0.1", self.port, context=self.tls, timeout=60)
+
+    def raw(self) -> ssl.SSLSocket:
+        connection = self.client()
+        connection.timeout = PATIENCE
+        connection.connect()
+        assert isinstance(connection.sock, ssl.SSLSocket)
+        return connection.sock
+
+    def ask(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+        client = self.client()
+        try:
+            return ask_over(client, method, path, body, **options)
+        finally:
+            client.close()
+
+    def log_lines(self) -> list[str]:
+        """Give the lines of the log as the kubelet takes them: nothing but a line feed ends one."""
+        return self.command.log.read_bytes().decode().removesuffix("\n").split("\n")
+
+    @contextmanager
+    def at_most(self, seconds: float) -> Iterator[None]:
+        """Hold what the worker does meanwhile to so many seconds of a processor."""
+        before = _processor_time(self.worker)
+        yield
+        assert _processor_time(self.worker) - before <= seconds
+
+    def check_unharmed(self, *, errors: bool = False) -> None:
+        """Check that no review has failed, no worker has died, and each line is one of ours.
+
+        `errors` says whether there may be lines of that level.
+        """
+        assert self.workers() == [self.worker], "it was killed and started anew"
+        metrics = self.ask("GET", "/metrics").body.decode()
+        assert "holdfast_reviews_total" in metrics
+        assert 'outcome="failed"' not in metrics
+        for line in self.log_lines():
+            assert line.isprintable(), ascii(line)
+            assert len(line) < LONGEST_LINE
+            assert "Traceback" not in line
+            if self.log_format == "text":
+                assert TEXT.fullmatch(line.replace(" ERROR ", " INFO ") if errors else line), line
+            else:
+                record = json.loads(line)
+                assert record["level"] in {"debug", "info", "warning"}, line
+                assert record["message"] != "forged"
+
+
+@contextmanager
+def serve(
+    folder: Path,
+    pair: KeyPair,
+    *more: str,
+    configuration: str = CONFIGURATION,
+    log_format: str = "text",
+) -> Iterator[Serving]:
+    """Run it, with whatever options beside those that a test cannot do without."""
+    files = write_pair(folder, "it", pair)
+    config = folder / "holdfast.yaml"
+    config.write_text(configuration)
+    options = ["--config", str(config), "--log-format", log_format]
+    options += ["--cert", str(files.certfile), "--key", str(files.keyfile)]
+    options += ["--host", "127.0.0.1", "--port", "0", *more]
+    with Command("serve", *options, log=folder / "log") as command:
+        yield Serving(command, log_format)
+
+
+def in_chunks(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), 100_000):
+        yield body[start : start + 100_000]
+
+
+def _processor_time(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

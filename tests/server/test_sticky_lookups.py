@@ -1,0 +1,182 @@
+"""`holdfast serve` as it ships, looking VMs up: many at once, and more than there are places for.
+
+Seen to fail with a VM kept in the plugin between two steps of a review, and with no refusal made.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from certs.authority import KeyPair
+from tests.server.api_server import ApiServer
+from tests.server.harness import Answer, wait_until
+from tests.server.harness import ask as ask_over
+from tests.server.serving import JSON, Serving, serve
+from tests.unit.builders import make_pod, make_review
+from tests.unit.vm_builders import make_launcher, make_vm, make_vmi, owner_of
+from webhook import vms
+from webhook.asgi import POOL_SIZE
+
+CONFIGURATION = """
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+"""
+VMS, CLIENTS, TURNS = 59, 12, 40
+PROCESSOR_SECONDS = 0.02
+"""The most that a review with two lookups may take of a processor, other things included."""
+
+
+def node_of(number: int) -> str:
+    return f"node-{number:03}-end"
+
+
+def put_vm(api: ApiServer, number: int) -> None:
+    """Lay in a VM of its own UID, with its record, and its VMI."""
+    name, uid = f"vm-{number}", f"uid-{number}"
+    record = {vms.STICKY_NODE: node_of(number), vms.STICKY_NODE_UID: uid}
+    owners = [owner_of(vms.VM, name, uid)]
+    api.objects[vms.vm_path("default", name)] = make_vm(record, name=name, uid=uid)
+    api.objects[vms.vmi_path("default", name)] = make_vmi(
+        name=name, uid=f"vmi-{number}", owners=owners
+    )
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with ApiServer().serving() as server:
+        server.objects[vms.API_PATH] = {"kind": "APIResourceList"}
+        for number in range(VMS):
+            put_vm(server, number)
+        yield server
+
+
+@pytest.fixture
+def serving(
+    api: ApiServer, tmp_path_factory: pytest.TempPathFactory, issued: list[KeyPair]
+) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("serve")
+    api.write_kubeconfig(folder / "kubeconfig")
+    kubeconfig = ("--kubeconfig", str(folder / "kubeconfig"))
+    with serve(folder, issued[0], *kubeconfig, configuration=CONFIGURATION) as running:
+        yield running
+
+
+def launcher_review(number: int, uid: str, vmi_uid: str = "") -> bytes:
+    owner = owner_of(vms.VMI, f"vm-{number}", vmi_uid or f"vmi-{number}")
+    account = {"username": vms.CONTROLLER_ACCOUNT}
+    pod = make_launcher(owners=[owner], name=f"virt-launcher-{uid}")
+    return json.dumps(make_review(pod, uid=uid, userInfo=account)).encode()
+
+
+def content_of(answer: Answer) -> tuple[Any, str]:
+    """Give the response, and its patch as text."""
+    assert answer.status == 200, answer
+    response = answer.json()["response"]
+    return response, base64.b64decode(response.get("patch", "")).decode()
+
+
+def test_each_answer_has_its_own_vms_node(serving: Serving, api: ApiServer) -> None:
+    """Many clients at once, on connections that they keep; lookups overtake each other."""
+
+    def converse(client_number: int) -> list[str]:
+        wrong: list[str] = []
+        client = serving.client()
+        try:
+            for turn in range(TURNS):
+                number = (client_number * 7 + turn * 11) % VMS
+                uid = f"review-{client_number}-{turn}-end"
+                problem = problem_of(client, number, uid, turn % 4)
+                if problem:
+                    wrong.append(f"{uid}: {problem}")
+        finally:
+            client.close()
+        return wrong
+
+    with serving.at_most(CLIENTS * TURNS * PROCESSOR_SECONDS), ThreadPoolExecutor(CLIENTS) as pool:
+        found = [one for wrong in pool.map(converse, range(CLIENTS)) for one in wrong]
+    assert found == []
+    assert len(api.asked) > CLIENTS * TURNS
+    serving.check_unharmed()
+
+
+def problem_of(client: http.client.HTTPSConnection, number: int, uid: str, kind: int) -> str:
+    """Ask once, and say what is wrong with the answer."""
+    if kind == 1:  # answered in the event loop, between those that wait
+        body = json.dumps(make_review(make_pod({"delay": f"{number + 1}"}), uid=uid)).encode()
+        expected, allowed = [f"delay={number + 1}s"], True
+    elif kind == 2:  # a VM that has been made anew: nothing of it may be told
+        body, expected, allowed = launcher_review(number, uid, "another"), [], False
+    else:
+        body, allowed = launcher_review(number, uid), True
+        expected = [node_of(number), vms.STICKY]
+    answer = ask_over(client, "POST", "/mutate", body, headers=JSON)
+    response, patch = content_of(answer)
+    others = answer.body.decode().replace(uid, "") + patch.replace(node_of(number), "")
+    good = (response["uid"], response["allowed"]) == (uid, allowed) and all(
+        one in patch for one in expected
+    )
+    told = "review-" in others or "node-0" in (others if expected else others + patch)
+    if kind != 2 and good and not told:
+        return ""
+    if kind == 2 and good and not told and f"vm-{number}" in response["status"]["message"]:
+        return ""
+    return f"{answer.status} {answer.body!r} {patch}"
+
+
+def test_too_many_reviews_of_vms_pods_are_refused_with_the_reason(
+    serving: Serving, api: ApiServer
+) -> None:
+    """While lookups do not end, no VM's pod is let through, and no other pod waits."""
+    many = 2 * POOL_SIZE + 8
+    api.may_end.clear()
+    with ExitStack() as stack:
+        clients = [serving.client() for _ in range(many)]
+        for client in clients:
+            stack.callback(client.close)
+            client.connect()
+        pool = stack.enter_context(ThreadPoolExecutor(many))
+        asked = [
+            pool.submit(
+                ask_over,
+                client,
+                "POST",
+                "/mutate",
+                launcher_review(number, f"r-{number}"),
+                headers=JSON,
+            )
+            for number, client in enumerate(clients)
+        ]
+        held = json.dumps(make_review(make_pod({"delay": "15"}))).encode()
+        assert content_of(serving.ask("POST", "/mutate", held, headers=JSON))[0]["allowed"]
+        answers = [one.result() for one in asked]
+
+    messages = []
+    for number, answer in enumerate(answers):
+        response, patch = content_of(answer)
+        status = response["status"]
+        assert (response["uid"], response["allowed"], patch) == (f"r-{number}", False, "")
+        assert (status["code"], status["reason"]) == (429, "TooManyRequests")
+        messages.append(status["message"])
+    late = "a plugin did not finish the review within 2.5 s; try again"
+    full = "too many reviews are waiting on plugins that block; try again"
+    assert set(messages) == {late, full}
+    assert messages.count(late) >= POOL_SIZE
+    metrics = serving.ask("GET", "/metrics").body.decode()
+    assert f"holdfast_reviews_turned_away_total {float(messages.count(full))}" in metrics
+
+    api.may_end.set()
+    wait_until("VMs' pods are served again", lambda: is_served(serving))
+    serving.check_unharmed(errors=True)
+
+
+def is_served(serving: Serving) -> bool:
+    answer = serving.ask("POST", "/mutate", launcher_review(3, "again"), headers=JSON)
+    return node_of(3) in content_of(answer)[1]

@@ -1,0 +1,80 @@
+"""The way to the API server: where an answer sends us elsewhere, nobody goes there.
+
+A token would go with it. Seen to fail with urllib3 left to redirect and to retry, and with an
+answer of 302 taken for that of a PATCH that was carried out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_wire import Server, serve
+from webhook.cluster import JSON_PATCH, Cluster
+from webhook.errors import ApiStatusError
+
+__all__ = ["serve"]
+STATUSES = {301: "Moved Permanently", 302: "Found", 307: "Temporary", 308: "Permanent"}
+
+
+@pytest.fixture
+def elsewhere(serve: Callable[..., Server]) -> Server:
+    return serve([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
+
+
+@pytest.fixture(params=["directly", "by a proxy"])
+def cluster(
+    request: pytest.FixtureRequest,
+    serve: Callable[..., Server],
+    elsewhere: Server,
+    tmp_path: Path,
+) -> Iterator[Cluster]:
+    """A cluster that answers once, and sends us elsewhere."""
+    status = request.node.callspec.params["status"]
+    away = f"Location: http://127.0.0.1:{elsewhere.port}/api\r\nContent-Length: 0\r\n\r\n"
+    server = serve([f"HTTP/1.1 {status} {STATUSES[status]}\r\n{away}".encode()])
+    address = f"http://127.0.0.1:{server.port}"
+    by_proxy = {"server": "http://cluster.example", "proxy-url": address}
+    named: dict[str, Any] = {
+        "clusters": [
+            {
+                "name": "x",
+                "cluster": {"server": address} if "directly" in request.param else by_proxy,
+            }
+        ],
+        "users": [{"name": "x", "user": {"token": "secret"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+    }
+    file = tmp_path / "kubeconfig"
+    file.write_text(
+        json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x"} | named)
+    )
+    with closing(Cluster.connect(file)) as connected:
+        yield connected
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda one: one.request("GET", "/version"), id="GET"),
+        pytest.param(
+            lambda one: one.request("PATCH", "/x", body=b"[]", content_type=JSON_PATCH), id="PATCH"
+        ),
+        pytest.param(lambda one: list(one.lines("/x", query={}, timeout=5.0)), id="a watch"),
+    ],
+)
+def test_redirect_is_an_error_and_is_not_followed(
+    cluster: Cluster, elsewhere: Server, status: int, ask: Callable[[Cluster], object]
+) -> None:
+    with pytest.raises(ApiStatusError, match=rf"^HTTP {status}: ") as caught:
+        ask(cluster)
+
+    assert caught.value.status == status
+    assert elsewhere.requests == []
