@@ -17,6 +17,8 @@ from tests.e2e.accounts import NAMESPACE
 from tests.e2e.installed import REPAIR, Installation, creations, installation
 from tests.e2e.pairs import CA, LEAF, corrupt, delete, leaf, mismatch, shown, usable
 
+pytestmark = pytest.mark.xdist_group("certificates")
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:

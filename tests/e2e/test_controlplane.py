@@ -23,6 +23,8 @@ from controlplane.launcher import KEPT_LOGS
 from controlplane.process import Process
 from controlplane.versions import NEWEST, VARIABLE
 
+pytestmark = pytest.mark.xdist_group("controlplane")
+
 PROJECT = Path(__file__).resolve().parents[2]
 POD = """
 apiVersion: v1

@@ -22,6 +22,8 @@ from tests.e2e.pairs import CA, LEAF
 from tests.e2e.test_cli import Cli
 from tests.e2e.world import Object, pod
 
+pytestmark = pytest.mark.xdist_group("doctor")
+
 DAY = timedelta(days=1)
 
 

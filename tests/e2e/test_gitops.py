@@ -20,6 +20,8 @@ from tests.e2e.test_cli import CRDS, Cli
 from tests.e2e.world import Object
 from webhook.publisher import FIELD_MANAGER
 
+pytestmark = pytest.mark.xdist_group("gitops")
+
 REGISTRATION = MANIFESTS / "base" / "registration.yaml"
 ARGO, FLUX = "argocd-controller", "kustomize-controller"
 SERVER_SIDE = ("--server-side", "--force-conflicts")

@@ -82,6 +82,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         yield made
 
 
+@pytest.mark.xdist_group("publisher")
 @pytest.mark.parametrize("reset", RESETS)
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
 def test_what_is_reset_is_put_back(shared: Installation, kind: str, reset: Object) -> None:
@@ -91,6 +92,7 @@ def test_what_is_reset_is_put_back(shared: Installation, kind: str, reset: Objec
     shared.world.eventually(lambda: shared.webhooks() == before, REPAIR)
 
 
+@pytest.mark.xdist_group("publisher")
 def test_what_others_add_stays_and_nothing_is_written_again_and_again(
     shared: Installation,
 ) -> None:

@@ -240,4 +240,6 @@ def test_reviews_of_others_do_not_wait_for_a_cluster_that_does_not_answer(tmp_pa
                 job.add_done_callback(lambda _: answered.set())
             patch_of(ask(running.address, pod("held", {"delay": "15"}), "default"))
             assert not answered.is_set()
-            assert {job.result()[0] for job in waiting} == {500}
+            for status, body in (job.result() for job in waiting):
+                late = status == 200 and not json.loads(body)["response"]["allowed"]
+                assert status == 500 or late, body
