@@ -7,16 +7,16 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from tests.faults import report
 from tests.faults.arena import arena
+from tests.faults.play import run
 from tests.faults.report import Run
-from tests.faults.scene import Fault, Result, run
+from tests.faults.scene import Fault, Result
 from tests.faults.table import FAULTS
 
 
@@ -31,22 +31,20 @@ def main() -> int:
     results = report.read(whole, chosen, whole.path) if given.resume else []
     done = {result.fault.name for result in results}
     left = [fault for fault in chosen if fault.name not in done]
-    if given.broken:
-        left.sort(key=lambda fault: fault.broken)
-    breaks = groupby(left, key=lambda fault: fault.broken if given.broken else "")
-    for broken, faults in breaks:
-        for result in _rows(faults, broken=broken, whole=whole, console=console):
+    clusters = [[fault] for fault in left] if given.broken else [left]
+    for faults in filter(None, clusters):
+        for result in _rows(faults, whole=whole, console=console):
             results.append(result)
             report.write(results, whole, whole.path)
     report.show(results, seed=seed, console=console)
-    passed = [result.passed for result in results]
-    return int(any(passed) if given.broken else not all(passed))
+    if given.broken:
+        return int(not all(result.caught for result in results))
+    return int(not all(result.passed for result in results))
 
 
-def _rows(
-    faults: Iterable[Fault], *, broken: str, whole: Run, console: Console
-) -> Iterator[Result]:
+def _rows(faults: Sequence[Fault], *, whole: Run, console: Console) -> Iterator[Result]:
     """Run rows on one cluster, and tell of each."""
+    broken = faults[0].broken if whole.broken else ""
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder,
         arena(Path(folder), broken=broken) as place,

@@ -177,7 +177,7 @@ def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
         nodes=3,
         audit=True,
         node_labels=lambda index: {ROLE: "edge"} if index == 3 else {},
-        node_capacity={"cpu": "32", "memory": "256Gi", "pods": "2000"},
+        node_capacity={"cpu": "32", "memory": "256Gi", "pods": "5000"},
         extra_args={
             API_SERVER: [
                 *installed.DIALS[API_SERVER],

@@ -1,8 +1,8 @@
 """Clients that misbehave, in a process of their own.
 
-`python -m tests.faults.crowd HOST:PORT KIND=COUNT...`; with `flood=COUNT@RATE` they ask as often a
-second, all together. They come back as often as they are closed, until standard input ends; then
-their account is printed, as JSON.
+`python -m tests.faults.crowd HOST:PORT KIND=COUNT...`; "ready" is printed when each has come once.
+They come back as often as they are closed, until standard input ends; then their account is
+printed, as JSON: what they saw since all were there.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import json
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 from tests.unit.builders import make_pod, make_review
 
@@ -25,33 +24,33 @@ HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 PAUSE = 0.05
 """Seconds until a client that was closed comes again."""
-BEAT = 0.05
-"""Seconds between two looks at how many requests are due."""
-MOST_AT_ONCE = 50
-"""Requests that a client sends in one go."""
 
 
 @dataclass
 class Account:
     """What all clients together have seen."""
 
-    asked: int = 0
-    """Requests that were due, of which the server may not have taken all."""
-    sent: int = 0
-    answers: int = 0
     clients: int = 0
+    answers: int = 0
     ended: set[int] = field(default_factory=set)
     """The clients whose connection the server has ended at least once."""
-
+    came: set[int] = field(default_factory=set)
+    """The clients that have tried at least once to connect."""
     began: float = 0.0
-    """When the first client was connected, by the monotonic clock."""
+    """When all of them had, by the monotonic clock."""
+
+    def come(self, number: int) -> None:
+        """Note that a client has tried to connect; the last of them begins the account."""
+        self.came.add(number)
+        if not self.began and len(self.came) == self.clients:
+            self.began, self.answers = time.monotonic(), 0
+            print("ready", flush=True)
 
     def shown(self) -> str:
         """Write it as JSON."""
-        counts = {"asked": self.asked, "sent": self.sent, "answers": self.answers}
         seconds = time.monotonic() - self.began if self.began else 0.0
         never = self.clients - len(self.ended)
-        return json.dumps({**counts, "seconds": seconds, "never ended": never})
+        return json.dumps({"answers": self.answers, "seconds": seconds, "never ended": never})
 
 
 account = Account()
@@ -113,33 +112,6 @@ async def ask(streams: Streams) -> None:
         await answer(streams[0])
 
 
-async def flood(streams: Streams, pace: float) -> None:
-    """Ask for reviews at a pace, a second, whether there are answers or not."""
-    request, reader, writer = review(), *streams
-    reading = asyncio.create_task(read_answers(reader))
-    began, due = time.monotonic(), 0
-    try:
-        while not reading.done():
-            now = int((time.monotonic() - began) * pace)
-            account.asked += now - due
-            most = min(now - due, MOST_AT_ONCE)
-            due = now
-            writer.write(request * most)
-            await writer.drain()  # what is due meanwhile is asked for as well, in vain
-            account.sent += most
-            await asyncio.sleep(BEAT)
-    finally:
-        account.asked += int((time.monotonic() - began) * pace) - due
-        reading.cancel()
-
-
-async def read_answers(reader: asyncio.StreamReader) -> None:
-    """Read all answers, until there is none."""
-    with suppress(OSError, EOFError):
-        while True:
-            await answer(reader)
-
-
 KINDS: dict[str, tuple[Act, bool]] = {
     "bare": (bare, False),
     "half-a-hello": (half_a_hello, False),
@@ -157,8 +129,10 @@ async def client(address: str, act: Act, *, tls: bool, number: int) -> None:
     context = ssl._create_unverified_context() if tls else None
     while True:
         try:
-            streams = await asyncio.open_connection(host, int(port), ssl=context)
-            account.began = account.began or time.monotonic()
+            try:
+                streams = await asyncio.open_connection(host, int(port), ssl=context)
+            finally:
+                account.come(number)
             try:
                 await act(streams)
             finally:
@@ -172,17 +146,10 @@ async def client(address: str, act: Act, *, tls: bool, number: int) -> None:
         await asyncio.sleep(PAUSE)
 
 
-def ordered(order: str) -> Iterator[tuple[Act, bool]]:
-    """Give what each of the ordered clients does, and whether within TLS."""
-    kind, _, many = order.partition("=")
-    count, _, rate = many.partition("@")
-    for _ in range(int(count)):
-        yield (partial(flood, pace=float(rate) / int(count)), True) if rate else KINDS[kind]
-
-
 async def main(address: str, orders: list[str]) -> None:
     """Run as many clients of each kind as are ordered."""
-    acts = [one for order in orders for one in ordered(order)]
+    kinds = [order.partition("=") for order in orders]
+    acts = [KINDS[kind] for kind, _, count in kinds for _ in range(int(count))]
     account.clients = len(acts)
     tasks = [
         asyncio.create_task(client(address, act, tls=tls, number=number))

@@ -28,7 +28,8 @@ SHORT_DELAY = (1.0, 6.0)
 """Likewise, in the short form."""
 TIMED_OUT = ("deadline exceeded", "imed out", "imeout")
 """What a failed creation says where somebody did not wait any longer."""
-_AT_ONCE = 48
+_AT_ONCE = 128
+"""Creations under way at once: twelve in twenty ask, and each of their two calls may time out."""
 _SWEEP_SECONDS = 2.0
 _BEHIND = 5
 """Creations that a crowded machine may catch up on; more are left out."""
@@ -60,6 +61,9 @@ class Failure:
     """A creation that failed."""
 
     at: float
+    """When it was begun: seconds since 1970."""
+    ended: float
+    """When it had failed."""
     wish: Wish
     said: str
 
@@ -98,13 +102,15 @@ class Load:
     lock: threading.Lock = field(default_factory=threading.Lock)
     asks: bool = True
     """Whether pods ask for anything; `asking_nothing` keeps them from it."""
+    lasted: tuple[float, float] = (0.0, 0.0)
+    """When it began and ended: seconds since 1970."""
     under_way: set[str] = field(default_factory=set)
     """Pods that ask, and are being created."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Create pods until the block ends; then all creations have been answered."""
-        stop = threading.Event()
+        stop, began = threading.Event(), time.time()
         with closing(Cluster.connect(self.plane.kubeconfig)) as cluster:
             threads = [
                 threading.Thread(target=run, args=(cluster, stop))
@@ -115,6 +121,7 @@ class Load:
             try:
                 yield
             finally:
+                self.lasted = began, time.time()
                 stop.set()
                 for thread in threads:
                     thread.join()
@@ -159,7 +166,7 @@ class Load:
             answer = cluster.request("POST", path, body=msgspec.json.encode(wish.manifest()))
         except ClusterError as exc:
             with self.lock:
-                self.failures.append(Failure(began, wish, str(exc)))
+                self.failures.append(Failure(began, time.time(), wish, str(exc)))
             return
         seen = msgspec.json.decode(answer)
         with self.lock:

@@ -54,7 +54,11 @@ class Machines:
         self._storm = Storm(cluster, self._world.namespace, [*self._restarted, STILL])
         self._storm.seen = self._sent = Sent()
         self._first: frozenset[str] = frozenset()
-        """The UIDs of the pods that were there before each VM had landed."""
+        """The UIDs of the pods that were there before each VM had landed, or the row began."""
+        self._homes: dict[str, str] = {}
+        """Where each VM landed first."""
+        self._landed: dict[str, int] = {}
+        """How often each VM had landed when the row began."""
         stack.enter_context(watching(self._storm))
         self.restarts = 0
 
@@ -63,11 +67,18 @@ class Machines:
         self._storm.create()
         self.settle()
         self._world.eventually(lambda: {vms.uid(pod) for pod in self._storm.pods()} <= self._uids())
-        self._first = self._uids()
+        self._homes = {name: nodes[0] for name, nodes in self._storm.seen.nodes.items()}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Count from here: what was wrong before is not held against another row."""
+        self._first, self.restarts = self._uids(), 0
+        self._landed = {name: len(nodes) for name, nodes in self._storm.seen.nodes.items()}
 
     @contextmanager
     def restarting(self, source: random.Random) -> Iterator[None]:
-        """Restart one after another until the block ends."""
+        """Restart one after another until the block ends: so a row begins."""
+        self._begin()
         stop = threading.Event()
         thread = threading.Thread(target=self._restart, args=(source, stop))
         thread.start()
@@ -94,12 +105,15 @@ class Machines:
         return time.monotonic() - began
 
     def astray(self) -> list[str]:
-        """Name the VMs that have run on more than one node."""
-        seen = self._storm.seen.nodes
-        return sorted(name for name, nodes in seen.items() if len(set(nodes)) > 1)
+        """Name the VMs that have landed elsewhere than at first, since the row began."""
+        seen = {name: nodes[self._landed.get(name, 0) :] for name, nodes in self._landings()}
+        return sorted(name for name, nodes in seen.items() if set(nodes) - {self._homes[name]})
 
     def unbidden(self) -> list[str]:
-        """Name the pods, by UID, of VMs that had landed, which were not sent to any node."""
+        """Name the pods, by UID, which were not sent to any node, though their VM had landed.
+
+        Only those that were made since the row began.
+        """
         sent = dict(self._sent.to)
         return sorted(uid for uid, node in sent.items() if not node and uid not in self._first)
 
@@ -119,6 +133,9 @@ class Machines:
         except ControlPlaneError as exc:
             return "exceeded quota" in str(exc)
         return False
+
+    def _landings(self) -> list[tuple[str, list[str]]]:
+        return list(self._storm.seen.nodes.items())
 
     def _uids(self) -> frozenset[str]:
         return frozenset(self._sent.to)

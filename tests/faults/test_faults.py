@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults import arena
-from tests.faults.scene import Fault, run
+from tests.faults.play import run
+from tests.faults.scene import Fault
 from tests.faults.table import FAULTS
 
 pytestmark = pytest.mark.xdist_group("faults")

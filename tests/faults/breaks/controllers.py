@@ -136,11 +136,13 @@ def leaks() -> None:
 
 
 def never_repairs() -> None:
-    """Certificates and webhook configurations are left as they are once there are webhooks."""
-    proper = publisher.Publisher._keep
+    """Certificates and webhook configurations are left as they are once there were webhooks."""
+    proper, published = publisher.Publisher._keep, threading.Event()
 
     def _keep(self: Any, now: Any) -> None:
-        if not all(publisher._webhooks(self._read(path)) for path in self._paths):
+        if all(publisher._webhooks(self._read(path)) for path in self._paths):
+            published.set()
+        if not published.is_set():
             proper(self, now)
 
     put(publisher.Publisher, _keep)

@@ -21,16 +21,21 @@ from webhook.framework import success
 from webhook.plugins import delay, sticky
 
 FOR_EVER, TOO_SOON_SECONDS = 1e6, 20.0
+HOLDS_SECONDS = 30.0
+"""For so long an admission server that is broken later does what it should: a row needs one that
+holds pods to begin with."""
 
 
 def lets_through() -> None:
-    """The admission server holds nothing, and finds nothing wrong with that."""
+    """After its first thirty seconds the admission server holds nothing, and finds that right."""
+    end = time.monotonic() + HOLDS_SECONDS
+    mutating, validating = delay.Delay.mutate, delay.Delay.validate
 
-    def mutate(_self: Any, _pod: Any, _context: Any) -> Any:
-        return success()
+    def mutate(self: Any, pod: Any, context: Any) -> Any:
+        return mutating(self, pod, context) if time.monotonic() < end else success()
 
-    def validate(_self: Any, _pod: Any, _context: Any) -> Any:
-        return success()
+    def validate(self: Any, pod: Any, context: Any) -> Any:
+        return validating(self, pod, context) if time.monotonic() < end else success()
 
     put(delay.Delay, mutate)
     put(delay.Delay, validate)
@@ -97,8 +102,14 @@ def adds_again() -> None:
     """A requirement is added to a term that has it already."""
     proper = affinity.terms
 
+    class Forgetful(tuple[Any, ...]):
+        __slots__ = ()
+
+        def __contains__(self, _one: object) -> bool:
+            return False
+
     def terms(pod: Any) -> Any:
-        return [((), ()) for _ in found] if (found := proper(pod)) else found
+        return [Forgetful(term) for term in found] if (found := proper(pod)) else found
 
     put(affinity, terms)
 

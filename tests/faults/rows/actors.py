@@ -1,46 +1,21 @@
-"""Others act on the same pods: webhooks, admins, quotas."""
+"""Others act on the same pods: webhooks, admins."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Container, Iterable
-from contextlib import closing, suppress
+from collections.abc import Container
+from contextlib import closing
 
 import msgspec
 
 from tests.e2e.others import Object, other_webhook
 from tests.e2e.world import created, gates, pod
 from tests.faults.load import GATE
+from tests.faults.rows.own import mine, take_off, waiting
 from tests.faults.scene import BOUND, Fault, Scene
-from webhook.cluster import JSON_PATCH, Cluster, pod_path
-from webhook.errors import ApiStatusError
+from webhook.cluster import Cluster
 
 FOREIGN = "example.com/other"
-NOT_FOUND = 404
-
-
-def reinvoked(scene: Scene) -> None:
-    """Have other webhooks change pods before ours and after it, so that ours runs again."""
-
-    calls: Counter[str] = Counter()
-
-    def label(name: str) -> list[Object]:
-        calls[name] += 1
-        return [{"op": "add", "path": "/metadata/annotations/seen-by", "value": name}]
-
-    def first(seen: Object) -> list[Object]:
-        return label("first") if "annotations" in seen["metadata"] else []
-
-    def last(seen: Object) -> list[Object]:
-        return label("last") if "annotations" in seen["metadata"] else []
-
-    with (
-        other_webhook(scene.arena.plane, "aa-first", first),
-        other_webhook(scene.arena.plane, "zz-last", last),
-    ):
-        scene.go_on(30, 6)
-    scene.check("other webhooks that were not called", 2 - len(calls))
 
 
 def foreign_gates(scene: Scene) -> None:
@@ -148,91 +123,7 @@ def refused(scene: Scene) -> None:
     scene.check("seconds until they were released", seconds, BOUND)
 
 
-def namespaces(scene: Scene) -> None:
-    """Delete a namespace in which pods wait."""
-    plane, name = scene.arena.plane, f"{scene.world.namespace}-{scene.mark}-gone"
-    world = type(scene.world).in_new_namespace(plane, name)
-    names = [f"{mine(scene)}{number}" for number in range(50)]
-    made = world.create_pods(pod(one, {"delay": "40"}) for one in names)
-    plane.kubectl("delete", "namespace", name, "--wait=false")
-
-    def gone() -> bool:
-        return not plane.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name")
-
-    scene.check("seconds until it was gone", scene.eventually(gone, BOUND), BOUND)
-    since = time.time()
-    time.sleep(max(0.0, max(map(created, made)) + 43 - since))
-    scene.arena.audit.read()
-    writes = [write for one in names for write in scene.arena.audit.releases[name, one]]
-    scene.check("releases of pods that are gone", sum(write.at > since for write in writes))
-
-
-def quota(scene: Scene) -> None:
-    """Let a namespace reach its quota with pods that wait."""
-    plane, name = scene.arena.plane, f"{scene.world.namespace}-{scene.mark}-full"
-    world = type(scene.world).in_new_namespace(plane, name)
-    world.kubectl("create", "quota", "few", "--hard=pods=5")
-    world.eventually(lambda: world.get("quota", "few").get("status", {}).get("hard"))
-    world.create_pods(pod(f"{mine(scene)}{number}", {"delay": "12"}) for number in range(5))
-    try:
-        world.create_pods([pod("one-more", {"delay": "5"})])
-        over = 1
-    except Exception as exc:  # noqa: BLE001 - whatever the client raises; what it says decides
-        over = int("exceeded quota" not in str(exc))
-    scene.check("pods over the quota", over)
-    held = [each for each in world.all("pods") if gates(each)]
-    scene.check("pods not held", 5 - len(held))
-    seconds = scene.eventually(lambda: not any(gates(each) for each in world.all("pods")))
-    scene.check("seconds until they were released", seconds, BOUND)
-    plane.kubectl("delete", "namespace", name, "--wait=false")
-
-
-def mine(scene: Scene) -> str:
-    """Give what the names of the pods begin with that a row makes for itself."""
-    return f"held-{scene.mark}-"
-
-
-def waiting(scene: Scene, gate: str) -> list[str]:
-    """Name this row's own pods that carry a gate."""
-    pods = [each for each in scene.world.all("pods") if gate in gates(each)]
-    names = [str(each["metadata"]["name"]) for each in pods]
-    return [name for name in names if name.startswith(mine(scene))]
-
-
-def take_off(scene: Scene, names: Iterable[str], gate: str) -> None:
-    """Take a gate off pods by hand, whatever its place."""
-    with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
-        for name in names:
-            path = pod_path(scene.world.namespace, name)
-            while gate in (found := gates_now(cluster, path)):
-                place = f"/spec/schedulingGates/{found.index(gate)}"
-                operations = [
-                    {"op": "test", "path": place, "value": {"name": gate}},
-                    {"op": "remove", "path": place},
-                ]
-                body = msgspec.json.encode(operations)
-                with suppress(ApiStatusError):  # it has just moved
-                    cluster.request("PATCH", path, body=body, content_type=JSON_PATCH)
-
-
-def gates_now(cluster: Cluster, path: str) -> list[str]:
-    """Read a pod's gates; one that has run, and was cleared away, has none."""
-    try:
-        return gates(msgspec.json.decode(cluster.request("GET", path)))
-    except ApiStatusError as exc:
-        if exc.status != NOT_FOUND:
-            raise
-        return []
-
-
 FAULTS = [
-    Fault(
-        "webhooks-reinvoke",
-        7,
-        reinvoked,
-        broken="adds-again",
-        means="Asked again, Holdfast adds nothing that is there: one gate, one term in the end.",
-    ),
     Fault(
         "gates-foreign",
         7,
@@ -261,19 +152,5 @@ FAULTS = [
         broken="gives-up",
         means="The refusal is told as an Event on the pod; the release is tried again until it "
         "succeeds, and holds up no other.",
-    ),
-    Fault(
-        "namespace-deleted",
-        7,
-        namespaces,
-        broken="never-forgets",
-        means="Held pods go with their namespace; nothing of Holdfast's keeps it.",
-    ),
-    Fault(
-        "quota-reached",
-        7,
-        quota,
-        broken="lets-through",
-        means="Held pods count, as all pods do; the release of one is no new pod.",
     ),
 ]

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from certs import authority, rotation
 from tests.e2e import installed, pairs
 from tests.e2e.pairs import CA, LEAF, corrupt, delete, mismatch, usable
+from tests.e2e.world import Object
 from tests.faults.scene import Fault, Scene
 
 X509 = ("x509", "certificate", "tls:")
@@ -59,14 +60,33 @@ def spoilt(scene: Scene) -> None:
 
 
 def blanked(scene: Scene) -> None:
-    """Blank the caBundle of both webhook configurations."""
+    """Blank the caBundle of every webhook of both configurations."""
     made = scene.arena.installed
-    before = made.bundles()
+    before = made.webhooks()
+    left = blank(made)
+    scene.figures["webhooks blanked"] = len(before) - left
+    scene.check("webhooks that were not blanked", left)
+    seconds = scene.eventually(lambda: made.webhooks() == before, installed.REPAIR)
+    scene.check("seconds until all were right", seconds, installed.REPAIR)
+
+
+def blank(made: installed.Installation) -> int:
+    """Blank the caBundle of every webhook, and count those that have one all the same."""
+    seen = replace_in_all(made, "clientConfig/caBundle", "")
+    return sum(bool(one["clientConfig"].get("caBundle")) for one in seen)
+
+
+def replace_in_all(made: installed.Installation, path: str, value: str) -> list[Object]:
+    """Replace a field of every webhook by hand, and give what has become of them."""
+    seen: list[Object] = []
     for kind in installed.KINDS:
-        patch = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]
-        made.kubectl("patch", kind, "holdfast", "--type=json", "-p", json.dumps(patch))
-    seconds = scene.eventually(lambda: made.bundles() == before, installed.REPAIR)
-    scene.check("seconds until it was right", seconds, installed.REPAIR)
+        patch = [
+            {"op": "replace", "path": f"/webhooks/{index}/{path}", "value": value}
+            for index in range(len(made.get(kind, "holdfast").get("webhooks") or ()))
+        ]
+        options = ("holdfast", "--type=json", "-o", "json", "-p", json.dumps(patch))
+        seen += json.loads(made.kubectl("patch", kind, *options)).get("webhooks") or ()
+    return seen
 
 
 def lost_ca(scene: Scene) -> None:
@@ -215,6 +235,7 @@ FAULTS = [
         8,
         renewed,
         broken="never-repairs",
-        means="A new pair is served as soon as it is mounted; connections stay open.",
+        means="Each replica looks at its mounted files every two seconds, and serves a new pair "
+        "from then on; connections stay open.",
     ),
 ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from tests.faults.rows.certificates import by_certificates, renew
+from tests.e2e.pairs import LEAF
+from tests.e2e.world import created
+from tests.faults.rows.certificates import by_certificates, issue_time, renew
 from tests.faults.scene import Fault, Scene
 
 HOUR, DAY = 3_600, 86_400
+ISSUED = 300.0
+"""Seconds by which a leaf's time of issue may differ from the API server's."""
 
 
 def wrong(scene: Scene) -> None:
@@ -18,6 +22,9 @@ def wrong(scene: Scene) -> None:
         scene.go_on(20, 5)
         scene.arena.leader()
         renew(scene)
+        made = scene.arena.installed
+        apart = abs(issue_time(made) - created(made.get("secret", LEAF)))
+        scene.check("seconds between a leaf's time and the API server's", apart, ISSUED)
     scene.arena.shift_clocks(0)
     by_certificates(scene)
 

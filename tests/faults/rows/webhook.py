@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPSConnection
 
 import psutil
 
@@ -20,6 +22,12 @@ _MARGIN = 12.0
 """Seconds more where a whole process has to start on a crowded machine, or probes have to fail."""
 _BEYOND = 7.0
 """Seconds for which is looked beyond a bound: a call that fails is known when it has timed out."""
+MOST_LEFT = 32
+"""Descriptors that may be free below a process's limit, at most: those that were closed."""
+
+SPARE = 0.2
+"""The share of what asks that may be refused while no connection can be opened: whatever comes
+while all that are open are in use."""
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -118,11 +126,51 @@ def full_disk(scene: Scene) -> None:
 
 def no_descriptors(scene: Scene) -> None:
     """Let no replica open another file or connection."""
-    with limited(scene.arena.replicas, psutil.RLIMIT_NOFILE, lambda one: one.num_fds()):
+    replicas, load = scene.arena.replicas, scene.load
+    known = [refusals(one) for one in replicas]
+    with (
+        limited(replicas, psutil.RLIMIT_NOFILE, lambda one: one.num_fds()),
+        filled(replicas) as taken,
+    ):
+        since, before = time.time(), len(load.due)
         scene.go_on(60, 8)
+        held = len(load.due) - before
+        failed = [one for one in load.failures if one.at >= since and one.wish.delay]
+    accepted = [one for one, then in zip(replicas, known, strict=True) if refusals(one) == then]
+    scene.check("replicas that never failed to accept", len(accepted))
+    scene.check("moments in which nobody was held", int(not held))
+    scene.check(
+        "share refused meanwhile of what asks", len(failed) / max(1, len(failed) + held), SPARE
+    )
+    scene.figures |= {"held meanwhile": held, "refused meanwhile": len(failed), "taken": taken}
     since = time.time()
     scene.go_on(ENDING + _BEYOND)
     scene.check("seconds until errors ended", errors_end(scene, since), ENDING)
+
+
+@contextmanager
+def filled(replicas: Iterable[Command]) -> Iterator[int]:
+    """Have the descriptors that are left taken by clients that asked once, and tell how many."""
+    context = ssl._create_unverified_context()
+    taken = 0
+    with ExitStack() as stack:
+        for each in replicas:
+            for _ in range(MOST_LEFT):
+                client = stack.enter_context(
+                    closing(HTTPSConnection(each.address, timeout=NOTICED, context=context))
+                )
+                try:
+                    client.request("GET", "/healthz")
+                    client.getresponse().read()
+                except OSError:
+                    break
+                taken += 1
+        yield taken
+
+
+def refusals(replica: Command) -> int:
+    """Count how often a replica has logged that it cannot accept a connection."""
+    return replica.log.read_text().count("cannot accept connections")
 
 
 @contextmanager
@@ -185,7 +233,8 @@ FAULTS = [
         1,
         slow,
         broken="one-at-a-time",
-        means="Creations take as much longer; up to 3 s a call nothing fails.",
+        means="Creations take as much longer, and none fails: the API server waits for 3 s a "
+        "call, and a review of a VM's pod has 2.5 s.",
     ),
     Fault(
         "disk-full",
@@ -200,7 +249,9 @@ FAULTS = [
         no_descriptors,
         broken="dies-without-descriptors",
         refuses=True,
-        means="Connections that are open serve on; new ones wait until one closes, probes among "
-        "them: a replica that cannot take those leaves the Service until it can.",
+        means="Connections that are open serve on, the API server's among them, and pods are held. "
+        "New ones wait until one closes: a replica that cannot take its probes leaves the Service "
+        "until it can. What the API server would have to open a connection for is refused "
+        "meanwhile.",
     ),
 ]
