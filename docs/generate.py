@@ -25,6 +25,8 @@ from docs import error_cases
 from docs import rights as manifests
 from tests.e2e.needs import NEEDS
 from tests.faults.broken import BREAKS
+from tests.faults.judge import SOAK
+from tests.faults.scene import Fault
 from tests.faults.table import FAULTS
 from tests.unit.delay_values import DELAYS, INSTANTS, Refusal, Row
 from webhook import cli, config, plugins, schema, values
@@ -218,8 +220,18 @@ def error(case: error_cases.Case) -> str:
 
 def faults() -> str:
     """Make the table of the faults, from the rows that are run."""
-    rows = [(f"`{each.name}`", _first_line(each.act), each.means) for each in FAULTS]
-    return _table(("fault", "what is done", "what then"), rows)
+    rows = [
+        (f"`{each.name}`", _first_line(each.act), each.means, _failing(each)) for each in FAULTS
+    ]
+    return _table(("fault", "what is done", "what then", "creations meanwhile"), rows)
+
+
+def _failing(fault: Fault) -> str:
+    if fault.group == SOAK:
+        return "as with what comes"
+    if fault.outage:
+        return "may fail"
+    return "may be refused where they ask" if fault.refuses else "none fails"
 
 
 def breaks() -> str:
