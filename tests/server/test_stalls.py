@@ -194,7 +194,7 @@ def test_clients_at_the_cap_lock_nobody_out(serve: Serve) -> None:
                 clients[-1].recv(1)
     finally:
         early.close()
-    assert "20 connections are open, the most allowed" in server.log
+    wait_until("it is logged", lambda: "20 connections are open, the most allowed" in server.log)
 
 
 def test_cap_full_of_served_clients_turns_new_ones_away(serve: Serve) -> None:
