@@ -33,9 +33,16 @@ def main() -> int:
     left = [fault for fault in chosen if fault.name not in done]
     clusters = [[fault] for fault in left] if given.broken else [left]
     for faults in filter(None, clusters):
-        for result in _rows(faults, whole=whole, console=console):
-            results.append(result)
-            report.write(results, whole, whole.path)
+        try:
+            for result in _rows(faults, whole=whole, console=console):
+                results.append(result)
+                report.write(results, whole, whole.path)
+        except Exception as exc:
+            if not given.broken:
+                raise
+            said = f"{type(exc).__name__}: {exc}"  # too broken to come up: nothing was shown by it
+            console.print(f"{faults[0].name} {faults[0].broken}: no cluster: {said}", markup=False)
+            results.append(Result(faults[0], {}, {}, said))
     report.show(results, seed=seed, console=console)
     if given.broken:
         return int(not all(result.caught for result in results))

@@ -128,6 +128,7 @@ def waits_for_ever() -> None:
     async def _tick(self: Any, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self.notify()
+        self._certificate.look()
 
     put(worker.HoldfastWorker, __init__)
     put(worker.HoldfastWorker, _make_room)

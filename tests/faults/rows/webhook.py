@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPSConnection
 
 import psutil
 
+from controlplane.components import API_SERVER
 from demo.command import Command
 from tests.faults.scene import Fault, Scene
 
@@ -48,9 +50,23 @@ def errors_end(scene: Scene, since: float) -> float:
     return max([0.0, *(at for at in failures if at > 0)])
 
 
+def busiest(scene: Scene) -> int:
+    """Give the number of the replica that the API server is connected to most.
+
+    Its connections are kept alive, and it opens no more than it needs: they may all lead to one.
+    """
+    server = psutil.Process(scene.arena.plane.process(API_SERVER).pid)
+    connections = server.net_connections("tcp")
+    ports = Counter(one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED)
+    found = {number: ports[scene.arena.installed.ports[number]] for number in (0, 1)}
+    scene.check("replicas that nobody is connected to", int(not any(found.values())))
+    return max(found, key=found.__getitem__)
+
+
 def killed(scene: Scene) -> None:
-    """Kill one replica; as a kubelet does, take it out of the Service and start it again."""
-    for number in (0,) if scene.short else (0, 1, 0, 1):
+    """Kill one replica, then the other; as a kubelet does, have it leave, and start it again."""
+    first = busiest(scene)
+    for number in (first, 1 - first) * (1 if scene.short else 2):
         scene.arena.resting.add(number)
         since = time.time()
         end(family(scene.arena.replicas[number].pid))
@@ -68,7 +84,7 @@ def killed(scene: Scene) -> None:
 
 def stopped(scene: Scene) -> None:
     """Stop one replica for half a minute: its connections stay open, and nothing comes back."""
-    processes = family(scene.arena.replicas[0].pid)
+    processes = family(scene.arena.replicas[busiest(scene)].pid)
     since = time.time()
     for each in processes:
         each.send_signal(signal.SIGSTOP)
