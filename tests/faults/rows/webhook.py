@@ -83,17 +83,20 @@ def killed(scene: Scene) -> None:
 
 
 def stopped(scene: Scene) -> None:
-    """Stop one replica for half a minute: its connections stay open, and nothing comes back."""
-    processes = family(scene.arena.replicas[busiest(scene)].pid)
-    since = time.time()
-    for each in processes:
-        each.send_signal(signal.SIGSTOP)
-    try:
-        scene.go_on(30, ENDING + _MARGIN + _BEYOND)
-    finally:
+    """Stop one replica for half a minute, then the other: connections stay open, nothing comes."""
+    first = busiest(scene)
+    for number in (first, 1 - first):
+        processes = family(scene.arena.replicas[number].pid)
+        since = time.time()
         for each in processes:
-            each.send_signal(signal.SIGCONT)
-    scene.check("seconds until errors ended", errors_end(scene, since), ENDING + _MARGIN)
+            each.send_signal(signal.SIGSTOP)
+        try:
+            scene.go_on(30, ENDING + _MARGIN + _BEYOND)
+        finally:
+            for each in processes:
+                each.send_signal(signal.SIGCONT)
+        scene.check("seconds until errors ended", errors_end(scene, since), ENDING + _MARGIN)
+        scene.go_on(ENDING)
 
 
 def out_of_memory(scene: Scene) -> None:
