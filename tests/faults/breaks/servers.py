@@ -113,7 +113,8 @@ def adds_again() -> None:
             return False
 
     def terms(pod: Any) -> Any:
-        return [Forgetful(term) for term in found] if (found := proper(pod)) else found
+        found, asks = proper(pod), sys._getframe(1).f_code.co_name
+        return [Forgetful(one) for one in found] if found and asks == "operations" else found
 
     put(affinity, terms)
 
