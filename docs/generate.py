@@ -236,8 +236,8 @@ def _failing(fault: Fault) -> str:
 
 def breaks() -> str:
     """Make the table of how each row was made to fail."""
-    rows = [(f"`{each.name}`", _first_line(BREAKS[each.broken])) for each in FAULTS]
-    return _table(("fault", "broken on purpose"), rows)
+    rows = [(f"`{each.name}`", _first_line(BREAKS[each.broken]), each.caught_by) for each in FAULTS]
+    return _table(("fault", "broken on purpose", "the check that fails then"), rows)
 
 
 def _first_line(described: Callable[..., object]) -> str:

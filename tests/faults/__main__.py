@@ -60,8 +60,10 @@ def _rows(faults: Sequence[Fault], *, whole: Run, console: Console) -> Iterator[
             began = time.monotonic()
             result = run(fault, place, seed=whole.seed, short=whole.short)
             verdict = "passed" if result.passed else "failed"
+            if broken:
+                verdict += f" (broken by {broken}: {'caught' if result.caught else 'not caught'})"
             took = time.monotonic() - began
-            console.print(f"{fault.name} {broken}: {verdict} in {took:.0f} s {result.said}")
+            console.print(f"{fault.name}: {verdict} in {took:.0f} s {result.said}")
             for name, check in result.checks.items():
                 if not check.passed:
                     console.print(f"    {name}: {check.found:g}, at most {check.most:g}")
@@ -83,7 +85,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--broken",
         action="store_true",
-        help="run each row on a Holdfast that is broken on purpose: all have to fail",
+        help="run each row on a Holdfast that is broken on purpose: all have to catch it",
     )
     given = parser.parse_args()
     if given.resume and given.seed is None:

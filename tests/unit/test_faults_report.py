@@ -37,3 +37,12 @@ def test_what_other_runs_have_written_is_left_alone(tmp_path: Path) -> None:
 def test_each_row_is_there_once() -> None:
     names = [fault.name for fault in FAULTS]
     assert sorted(names) == sorted(set(names))
+
+
+def test_a_break_is_caught_by_the_check_that_is_there_for_it() -> None:
+    fault = FAULTS[0]
+    by_it, by_another = {fault.caught_by: Check(9, 5)}, {"something else": Check(9, 5)}
+    assert Result(fault, by_it, {}, "TimeoutError: and it broke off").caught
+    assert not Result(fault, {fault.caught_by: Check(5, 5)} | by_another, {}).caught
+    assert not Result(fault, by_another, {}).caught
+    assert not Result(fault, {}, {}, "no cluster").caught

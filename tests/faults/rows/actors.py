@@ -129,6 +129,7 @@ FAULTS = [
         7,
         foreign_gates,
         broken="writes-blindly",
+        caught_by="seconds until ours were gone",
         means="Others' gates stay as they are; the pod runs when the last gate is off.",
     ),
     Fault(
@@ -136,6 +137,7 @@ FAULTS = [
         7,
         stripped,
         broken="never-forgets",
+        caught_by="releases of what is not held",
         means="A person who takes the gate off has decided: the pod is scheduled, and forgotten.",
     ),
     Fault(
@@ -143,6 +145,7 @@ FAULTS = [
         7,
         recreated,
         broken="early",
+        caught_by="released by their former time",
         means="A release is meant for one UID: a new pod of the same name waits for its own time.",
     ),
     Fault(
@@ -150,6 +153,7 @@ FAULTS = [
         7,
         refused,
         broken="gives-up",
+        caught_by="seconds until they were released",
         means="The refusal is told as an Event on the pod; the release is tried again until it "
         "succeeds, and holds up no other.",
     ),

@@ -150,6 +150,7 @@ FAULTS = [
         4,
         restarted,
         broken="gives-up",
+        caught_by="stuck",
         outage=True,
         refuses=True,
         halts=True,
@@ -161,6 +162,7 @@ FAULTS = [
         4,
         unreachable,
         broken="guesses",
+        caught_by="VMs' pods admitted without a lookup",
         halts=True,
         means="The controller stops to lead after eight seconds and releases nothing meanwhile. "
         "When it is back, it lists, and releases what is overdue at once. A VM's pod is refused "
@@ -171,6 +173,7 @@ FAULTS = [
         4,
         slow,
         broken="early",
+        caught_by="early",
         means="An answer that takes long says less about the API server's clock: releases are "
         "late by about as much as the answers, never early. A lookup has a second: until then, "
         "a VM's pod is refused, and comes again.",
@@ -180,6 +183,7 @@ FAULTS = [
         4,
         busy,
         broken="gives-up",
+        caught_by="stuck",
         halts=True,
         means="What is answered 429 or 503 is tried again, not before Retry-After; a VM's pod is "
         "refused, and comes again.",
@@ -190,6 +194,7 @@ FAULTS = [
         silent,
         tested=True,
         broken="trusts-silence",
+        caught_by="stuck",
         means="A watch that says nothing for 35 s is ended, and everything is listed anew.",
     ),
     Fault(
@@ -197,6 +202,7 @@ FAULTS = [
         4,
         gone,
         broken="dies-of-gone",
+        caught_by="stuck",
         halts=True,
         means="After 410 Gone everything is listed anew.",
     ),
@@ -205,6 +211,7 @@ FAULTS = [
         4,
         forgotten,
         broken="forgets-to-list",
+        caught_by="stuck",
         outage=True,
         refuses=True,
         halts=True,

@@ -203,6 +203,7 @@ FAULTS = [
         8,
         spoilt,
         broken="never-repairs",
+        caught_by="seconds until it was right: delete",
         means="The leader issues another within 30 s; replicas serve the last good pair meanwhile.",
     ),
     Fault(
@@ -210,6 +211,7 @@ FAULTS = [
         8,
         blanked,
         broken="never-repairs",
+        caught_by="seconds until all were right",
         refuses=True,
         means="Calls fail, and pods that ask are refused, until the leader has put it right: 30 s "
         "at most.",
@@ -219,6 +221,7 @@ FAULTS = [
         8,
         lost_ca,
         broken="never-repairs",
+        caught_by="seconds until there was another",
         means="Another CA is made and published beside the old one before anything is signed by "
         "it.",
     ),
@@ -227,6 +230,7 @@ FAULTS = [
         8,
         rotated,
         broken="never-repairs",
+        caught_by="rotations that did not come",
         means="The next CA is in the caBundle for a minute before it signs, and the old one stays "
         "there: no call fails.",
     ),
@@ -235,6 +239,7 @@ FAULTS = [
         8,
         renewed,
         broken="never-repairs",
+        caught_by="seconds until there was another",
         means="Each replica looks at its mounted files every two seconds, and serves a new pair "
         "from then on; connections stay open.",
     ),

@@ -145,6 +145,7 @@ FAULTS = [
         2,
         stalled,
         broken="waits-for-ever",
+        caught_by="clients that nobody ended",
         refuses=False,
         means="Handshakes are ended after 3 s, requests after 5 s; reviews are answered meanwhile.",
     ),
@@ -153,6 +154,7 @@ FAULTS = [
         2,
         connects,
         broken="waits-for-ever",
+        caught_by="clients that nobody ended",
         refuses=False,
         means="A thousand connections are the most; beyond, the oldest that has asked nothing "
         "makes room.",
@@ -162,6 +164,7 @@ FAULTS = [
         2,
         dripping,
         broken="waits-for-ever",
+        caught_by="clients that nobody ended",
         means="A request that is not whole after 5 s is ended.",
     ),
     Fault(
@@ -169,6 +172,7 @@ FAULTS = [
         2,
         flood,
         broken="reads-on",
+        caught_by="MB at most",
         refuses=False,
         means="Requests are answered in turn, the API server's among them. Of what a client sends "
         "ahead of its answers 64 KiB are read, and no more before they are taken; of one that has "

@@ -43,6 +43,7 @@ FAULTS = [
         6,
         wrong,
         broken="wall-clock",
+        caught_by="early",
         means="Nothing is decided by the machine's own wall clock: releases and certificates go by "
         "the API server's, as its answers tell it.",
     ),
@@ -52,6 +53,7 @@ FAULTS = [
         stepping,
         tested=True,
         broken="wall-clock",
+        caught_by="early",
         means="A step is not even noticed: time is measured by a clock that neither steps nor "
         "stops.",
     ),

@@ -142,6 +142,7 @@ FAULTS = [
         3,
         killed,
         broken="leaves-the-lease",
+        caught_by="seconds to a leader",
         means="The other controller takes the Lease within 20 s and releases what is overdue at "
         "once; one that is started again lists all held pods and carries on.",
     ),
@@ -150,6 +151,7 @@ FAULTS = [
         3,
         stopped,
         broken="always-leads",
+        caught_by="leaders beside the new one",
         means="The other takes over within 20 s. The stopped one knows by the time alone that it "
         "leads no more; what it had on its way fails its own tests.",
     ),
@@ -158,6 +160,7 @@ FAULTS = [
         3,
         several,
         broken="always-leads",
+        caught_by="released twice",
         means="Two that release at once do no harm: each patch tests the pod's version, so that "
         "one of the two fails. A Lease that others have written is had again when it has ended.",
     ),
@@ -166,6 +169,7 @@ FAULTS = [
         3,
         away,
         broken="slow-hand",
+        caught_by="of the batch not released in time",
         halts=True,
         means="Pods stay held. When a controller is back, all that fell due meanwhile are "
         "released within a minute, by their due times but for those that are under way at once. "

@@ -98,6 +98,7 @@ FAULTS = [
         7,
         loop,
         broken="never-repairs",
+        caught_by="seconds until all was right: spoilt no more",
         refuses=True,
         means="Applying the manifests takes nothing away. What somebody resets, every five seconds "
         "too, is right again within 30 s, until the next time. While the caBundle is blank, pods "

@@ -113,6 +113,7 @@ FAULTS = [
         7,
         deleted,
         broken="never-forgets",
+        caught_by="releases of pods that are gone",
         means="Held pods and VMs go with their namespace. Pods of VMs that carry Holdfast's "
         "finalizer stay, and the namespace with them, while no controller runs; the next one lets "
         "them go.",
@@ -122,6 +123,7 @@ FAULTS = [
         7,
         quota,
         broken="lets-through",
+        caught_by="delayed pods let through",
         means="Held pods count, as all pods do; the release of one is no new pod.",
     ),
 ]

@@ -123,6 +123,7 @@ FAULTS = [
         7,
         reinvoked,
         broken="adds-again",
+        caught_by="pods without our requirement once in each term",
         means="Asked again, Holdfast adds what is missing, and nothing that is there: one gate, "
         "and its requirement once in every term, in those that others added after it too.",
     ),

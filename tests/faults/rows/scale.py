@@ -134,6 +134,7 @@ FAULTS = [
         9,
         many,
         broken="forgets-to-list",
+        caught_by="stuck",
         means="A controller that starts lists them page by page, and releases meanwhile what is "
         "due. Where the API server's own cache is behind, it asks for the next page until that has "
         "caught up, and does not begin anew.",
@@ -143,6 +144,7 @@ FAULTS = [
         9,
         at_once,
         broken="slow-hand",
+        caught_by="not released",
         means="Sixteen releases are under way at once; none waits longer than a minute.",
     ),
 ]

@@ -126,6 +126,7 @@ FAULTS = [
         10,
         soak,
         broken="leaks",
+        caught_by="threads more than before",
         tested=True,
         means="Whatever comes, in whatever order: nothing early, nothing stuck, no VM astray, and "
         "no process has grown.",

@@ -216,6 +216,7 @@ FAULTS = [
         1,
         killed,
         broken="serves-too-soon",
+        caught_by="seconds until errors ended",
         refuses=True,
         means="Calls to the dead replica fail until the Service knows, and pods that ask are "
         "refused for that long: none is let through unheld.",
@@ -225,6 +226,7 @@ FAULTS = [
         1,
         stopped,
         broken="fails-open",
+        caught_by="delayed pods let through",
         refuses=True,
         means="Calls to the replica time out after 3 s, and are refused, until its readiness "
         "probe has failed twice. Back again, it serves on.",
@@ -234,6 +236,7 @@ FAULTS = [
         1,
         out_of_memory,
         broken="leaves-the-dead",
+        caught_by="seconds until errors ended",
         refuses=True,
         means="The kernel kills the worker; its parent keeps the port and starts another at once.",
     ),
@@ -243,6 +246,7 @@ FAULTS = [
         all_down,
         tested=True,
         broken="fails-open",
+        caught_by="delayed pods let through",
         refuses=True,
         means="Pods that ask for nothing are created; those that ask are refused, and their "
         "controllers try again. Held pods are released on time all the same.",
@@ -252,6 +256,7 @@ FAULTS = [
         1,
         slow,
         broken="one-at-a-time",
+        caught_by="creations refused that ask: timed out",
         means="Creations take as much longer, and none fails: the API server waits for 3 s a "
         "call, and a review of a VM's pod has 2.5 s.",
     ),
@@ -260,6 +265,7 @@ FAULTS = [
         1,
         full_disk,
         broken="dies-of-a-full-disk",
+        caught_by="stuck",
         means="Log lines are lost. Nothing else is.",
     ),
     Fault(
@@ -267,6 +273,7 @@ FAULTS = [
         1,
         no_descriptors,
         broken="dies-without-descriptors",
+        caught_by="moments in which nobody was held",
         refuses=True,
         means="Connections that are open serve on, the API server's among them, and pods are held. "
         "New ones wait until one closes: a replica that cannot take its probes leaves the Service "
