@@ -1,7 +1,9 @@
 """Which of several controllers leads: the one that holds a Lease in the cluster.
 
-The holder renews the Lease every few seconds. The others watch it change by their own clocks, and
-take it when it has not changed for as long as it lasts; no machine trusts another's clock. Whether
+The holder renews the Lease every few seconds, and writes into it what time it is by the API
+server's clock. The others take it when it has ended: when by that same clock its last renewal is as
+long ago as it lasts, or when they have not seen it change for as long, by their own clocks, which
+neither step nor stop. No machine trusts another's clock. Whether
 this process leads is a question of the time alone: a process that was stopped or slept through its
 deadline knows it as soon as it runs again. What it had on its way then fails its own tests.
 """
@@ -12,6 +14,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -40,6 +43,7 @@ RELEASED_SECONDS = 1
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
+_MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 _NOT_FOUND, _CONFLICT = 404, 409
 _log = logging.getLogger("holdfast.leader")
 
@@ -73,20 +77,20 @@ class Leader:
         metrics: ControllerMetrics,
         *,
         namespace: str,
-        wall: Callable[[], float],
+        server_time: Callable[[], float | None],
         now: Callable[[], float] = boot_time,
         identity: str | None = None,
     ) -> None:
         """Stand for election.
 
-        `wall` is the time that is written into the Lease, for people to read; nothing is decided
-        by it.
+        `server_time` is what time it is at least at the API server, in seconds since 1970, and
+        None until it has answered; `now` is this machine's own clock.
         """
         self._api = api
         self._metrics = metrics
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases"
         self._namespace = namespace
-        self._wall = wall
+        self._server_time = server_time
         self._now = now
         self.identity = identity or f"{socket.gethostname()}_{uuid.uuid4()}"
         self._leads_until = float("-inf")
@@ -169,8 +173,19 @@ class Leader:
         return lease
 
     def _taken(self, spec: _Spec) -> bool:
-        """Tell whether another holds the Lease, which has not ended by this machine's clock."""
-        return spec.holder_identity not in {None, "", self.identity} and self._now() < self._end
+        """Tell whether another holds the Lease, and it has not ended."""
+        held = spec.holder_identity not in {None, "", self.identity}
+        return held and self._now() < self._end and not self._outdated(spec)
+
+    def _outdated(self, spec: _Spec) -> bool:
+        """Tell whether the Lease has ended by the API server's clock, which its holder wrote by.
+
+        So a controller that starts need not watch the Lease of one that has been gone for long.
+        """
+        now, renewed = self._server_time(), _epoch(spec.renew_time)
+        if now is None or renewed is None:
+            return False
+        return now - renewed >= (spec.lease_duration_seconds or LEASE_SECONDS)
 
     @property
     def _end(self) -> float:
@@ -198,7 +213,8 @@ class Leader:
     def _spec(
         self, before: _Spec | None, *, holder: str | None = None, seconds: int = LEASE_SECONDS
     ) -> dict[str, Any]:
-        now = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        seconds_now = self._server_time() or time.time()  # others see only a Lease that changes
+        now = datetime.fromtimestamp(seconds_now, UTC).strftime(_MICRO_TIME)
         holder = self.identity if holder is None else holder
         known = before or _Spec(holder_identity=holder)
         moved = holder not in {"", known.holder_identity}
@@ -237,6 +253,14 @@ class Leader:
     @property
     def _shown(self) -> str:
         return f"{self._namespace}/{LEASE}"
+
+
+def _epoch(text: str | None) -> float | None:
+    """Read a time as seconds since 1970; None where it is none, whoever wrote it."""
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def own_namespace(file: Path = NAMESPACE_FILE) -> str:

@@ -215,7 +215,7 @@ def controller(
     )
     leader = None
     if lease_namespace is not None:
-        leader = Leader(cluster, metrics, namespace=lease_namespace, wall=some_time)
+        leader = Leader(cluster, metrics, namespace=lease_namespace, server_time=server_time)
     else:
         metrics.leader.set(1)
     leading = always if leader is None else leader.leading

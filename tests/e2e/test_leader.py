@@ -15,6 +15,7 @@ import pytest
 from demo.command import Command
 from tests.e2e.accounts import NAMESPACE, controller_kubeconfig
 from tests.e2e.world import Object, World, created, gates, pod, seconds
+from webhook.leader import LEASE_SECONDS
 
 GATE = "holdfast.dev/delay"
 TAKEOVER = 20.0
@@ -126,3 +127,18 @@ def test_a_clean_stop_hands_over_at_once(bare_world: Callable[[], World], tmp_pa
         world.eventually(lambda: len(world.releases()) == len(delays))
         assert metric(second, "holdfast_leader_transitions_total") == 1
         assert_released_once_and_never_early(world, delays)
+
+
+def test_one_that_starts_after_a_long_outage_leads_without_watching_the_lease(
+    bare_world: Callable[[], World], tmp_path: Path
+) -> None:
+    world = bare_world()
+    kubeconfig = controller_kubeconfig(world.plane, tmp_path / "kubeconfig")
+    with candidate(kubeconfig, tmp_path / "first.log") as first:
+        world.eventually(lambda: metric(first, "holdfast_leader "))
+        first.kill()
+    renewed = seconds(lease(world)["renewTime"])
+    world.eventually(lambda: time.time() - renewed > LEASE_SECONDS + 1)
+    with candidate(kubeconfig, tmp_path / "second.log") as second:
+        world.eventually(lambda: metric(second, "holdfast_leader "), LEASE_SECONDS / 2)
+    assert lease(world)["leaseTransitions"] == 1

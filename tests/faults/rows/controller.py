@@ -19,6 +19,9 @@ from webhook.controller import WORKERS
 TAKEOVER = 20.0
 """Seconds in which another leads after the leader has gone."""
 
+START = 10.0
+"""Seconds in which a controller starts and leads, when the Lease has ended before."""
+
 
 def killed(scene: Scene) -> None:
     """Kill the leader at random, again and again."""
@@ -108,6 +111,8 @@ def away(scene: Scene) -> None:
     for each in scene.arena.controllers:
         each.start()
     scene.recovered = began
+    seconds = scene.eventually(lambda: any(map(leads, scene.arena.controllers)), BOUND)
+    scene.check("seconds to a leader", seconds, START)
 
     def released() -> dict[str, float]:
         scene.arena.audit.read()
@@ -171,8 +176,9 @@ FAULTS = [
         broken="slow-hand",
         caught_by="of the batch not released in time",
         halts=True,
-        means="Pods stay held. When a controller is back, all that fell due meanwhile are "
-        "released within a minute, by their due times but for those that are under way at once. "
-        "A configuration that was rolled out meanwhile is in force then.",
+        means="Pods stay held. When a controller is back, it leads at once, by the Lease's time, "
+        "and all that fell due meanwhile are released within a minute, by their due times but for "
+        "those that are under way at once. A configuration that was rolled out meanwhile is in "
+        "force then.",
     ),
 ]
