@@ -106,6 +106,8 @@ class Load:
     """When it began and ended: seconds since 1970."""
     under_way: set[str] = field(default_factory=set)
     """Pods that ask, and are being created."""
+    window: tuple[float, float] | None = None
+    """When pods that are created now fall due, where `due_within` says so."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -138,9 +140,24 @@ class Load:
         finally:
             self.asks = True
 
+    @contextmanager
+    def due_within(self, began: float, ended: float) -> Iterator[None]:
+        """Have delayed pods that are created while the block lasts fall due between two moments.
+
+        They are seconds since 1970, the first not before the block's end.
+        """
+        self.window = began, ended
+        try:
+            yield
+        finally:
+            self.window = None
+
     def wish(self, number: int) -> Wish:
         """Decide what the pod of that number asks for: half a delay, a fifth a place."""
-        delay = round(self.source.uniform(*self.delay), 3) if number % 2 else 0.0
+        least, most = self.delay
+        if (window := self.window) is not None:
+            least, most = (max(least, each - time.time()) for each in window)
+        delay = round(self.source.uniform(least, most), 3) if number % 2 else 0.0
         wish = Wish(f"load-{number}", delay, placed=number % 5 == 0)
         with self.lock:
             if not self.asks:

@@ -22,6 +22,9 @@ TAKEOVER = 20.0
 START = 10.0
 """Seconds in which a controller starts and leads, when the Lease has ended before."""
 
+AFTERWARDS, SHORT_AFTERWARDS = 240.0, 10.0
+"""Seconds over which pods fall due that were created while no controller was there."""
+
 
 def killed(scene: Scene) -> None:
     """Kill the leader at random, again and again."""
@@ -91,7 +94,9 @@ def once(scene: Scene) -> None:
 def away(scene: Scene) -> None:
     """Have both controllers down while a thousand pods fall due, then start them.
 
-    Meanwhile another configuration is rolled out, which they start with.
+    Meanwhile another configuration is rolled out, which they start with. What the load has
+    delayed meanwhile falls due afterwards: its six thousand pods beside the thousand are more than
+    a small machine can bind in a minute.
     """
     for each in scene.arena.controllers:
         each.kill()
@@ -106,7 +111,10 @@ def away(scene: Scene) -> None:
     due = {one["metadata"]["name"]: created(one) for one in made}
     due = {name: at + delays[name] for name, at in due.items()}
     changed = scene.arena.roll_out()
-    time.sleep(max(0.0, max(due.values()) - time.time()))
+    last_due = max(due.values())
+    afterwards = last_due + scene.lasts(AFTERWARDS, SHORT_AFTERWARDS)
+    with scene.load.due_within(last_due, afterwards):
+        time.sleep(max(0.0, last_due - time.time()))
     began = time.time()
     for each in scene.arena.controllers:
         each.start()
@@ -132,6 +140,7 @@ def away(scene: Scene) -> None:
     scene.check("places out of order", max(moved, default=0), 2 * WORKERS)
     seconds = scene.eventually(lambda: is_placed(scene, changed), BOUND)
     scene.check("seconds until the other configuration was in force", seconds, BOUND)
+    scene.go_on(max(0.0, afterwards - time.time()))
 
 
 def is_placed(scene: Scene, annotation: str) -> bool:
