@@ -166,6 +166,16 @@ class Load:
                 self.under_way.add(wish.name)
         return wish
 
+    def burst(self, number: int, name: str) -> None:
+        """Create that many pods at once beside the others, which all ask, and see them created."""
+        wishes = [Wish(f"{name}-{each}", self.delay[0], placed=True) for each in range(number)]
+        with (
+            closing(Cluster.connect(self.plane.kubeconfig)) as cluster,
+            ThreadPoolExecutor(number) as pool,
+        ):
+            for each in [pool.submit(self.create, cluster, wish) for wish in wishes]:
+                each.result()
+
     def create(self, cluster: Cluster, wish: Wish) -> None:
         """Create one pod, and note how that went."""
         try:
