@@ -11,18 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any
 from wsgiref.types import WSGIApplication
 
 from webhook.bodies import BODY_LIMIT, Bodies, BodyRefusedError, Message, Receive
 from webhook.errors import HoldfastError, ReviewError
+from webhook.room import Room
 
 POOL_SIZE = 16
-"""Threads for reviews that may block; as many more may wait for one of them."""
+"""Threads for reviews that may block; as many more may wait for one of them. The bodies of all of
+them together have no more bytes than the longest body may have: launcher pods have 20 KB."""
 DEADLINE = 2.5
 """Seconds for a review that may block: less than the 3 s that the API server waits for us."""
 RETRY_AFTER = b"1"
@@ -79,7 +80,7 @@ class Bridge:
         self._body_limit = body_limit
         self._deadline = deadline
         self._pool = ThreadPoolExecutor(pool_size, thread_name_prefix="holdfast-review")
-        self._room = threading.BoundedSemaphore(2 * pool_size)
+        self._room = Room(2 * pool_size, body_limit)
         self._bodies = Bodies(body_limit)
         self._keys = {b"content-type": "CONTENT_TYPE", b"content-length": "CONTENT_LENGTH"}
         self._constant_environ: dict[str, Any] = {
@@ -128,7 +129,7 @@ class Bridge:
             return _text(refusal.status, str(refusal), close=True)
         if body is None:
             return None
-        return self._answer_now(environ, body) or await self._call_in_pool(environ)
+        return self._answer_now(environ, body) or await self._call_in_pool(environ, len(body))
 
     def _answer_now(self, environ: dict[str, Any], body: bytes) -> Answer | None:
         """Read a review into the environ, and answer it unless that may block."""
@@ -205,8 +206,8 @@ class Bridge:
             fields.append((b"content-length", b"%d" % len(body)))
         return int(status[:3]), fields, body
 
-    async def _call_in_pool(self, environ: dict[str, Any]) -> Answer:
-        if not self._room.acquire(blocking=False):
+    async def _call_in_pool(self, environ: dict[str, Any], size: int) -> Answer:
+        if not self._room.take(size):
             if self._on_full is not None:
                 self._on_full(environ[REVIEW])
             return self._turned_away(
@@ -215,10 +216,9 @@ class Bridge:
         try:
             job = self._pool.submit(self._call, environ)
         except RuntimeError:
-            self._room.release()
+            self._room.leave(size)
             return _text(500, "the server is shutting down; try again")
-        # A thread past the deadline still runs: its place is free only when it has ended.
-        job.add_done_callback(self._make_room)
+        job.add_done_callback(lambda _: self._room.leave(size))
         try:
             async with asyncio.timeout(self._deadline):
                 return await asyncio.wrap_future(job)
@@ -237,9 +237,6 @@ class Bridge:
             return _text(429, why)
         length = b"%d" % len(refusal)
         return 200, [(b"content-type", b"application/json"), (b"content-length", length)], refusal
-
-    def _make_room(self, _job: Future[Answer]) -> None:
-        self._room.release()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()

@@ -8,11 +8,12 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+import psutil
 import pytest
 
 from certs.authority import KeyPair
@@ -20,16 +21,20 @@ from tests.server.api_server import ApiServer
 from tests.server.harness import Answer, wait_until
 from tests.server.harness import ask as ask_over
 from tests.server.serving import JSON, Serving, serve
+from tests.server.test_memory import allowed, peak
 from tests.unit.builders import make_pod, make_review
 from tests.unit.vm_builders import make_launcher, make_vm, make_vmi, owner_of
 from webhook import vms
 from webhook.asgi import POOL_SIZE
+from webhook.bodies import BODY_LIMIT
 
 CONFIGURATION = """
 apiVersion: holdfast.dev/v1alpha1
 kind: HoldfastConfiguration
 """
 VMS, CLIENTS, TURNS = 59, 12, 40
+LARGE, LARGE_ANNOTATIONS = 12, 550_000
+"""Reviews near the limit, and the annotations in each: parsed, they take a hundred megabytes."""
 PROCESSOR_SECONDS = 0.02
 """The most that a review with two lookups may take of a processor, other things included."""
 
@@ -69,11 +74,15 @@ def serving(
         yield running
 
 
-def launcher_review(number: int, uid: str, vmi_uid: str = "") -> bytes:
+def launcher_review(
+    number: int, uid: str, vmi_uid: str = "", annotations: Mapping[str, str] | None = None
+) -> bytes:
     owner = owner_of(vms.VMI, f"vm-{number}", vmi_uid or f"vmi-{number}")
     account = {"username": vms.CONTROLLER_ACCOUNT}
     pod = make_launcher(owners=[owner], name=f"virt-launcher-{uid}")
-    return json.dumps(make_review(pod, uid=uid, userInfo=account)).encode()
+    pod["metadata"].setdefault("annotations", {}).update(annotations or {})
+    review = make_review(pod, uid=uid, userInfo=account)
+    return json.dumps(review, separators=(",", ":")).encode()
 
 
 def content_of(answer: Answer) -> tuple[Any, str]:
@@ -172,6 +181,34 @@ def test_too_many_reviews_of_vms_pods_are_refused_with_the_reason(
     metrics = serving.ask("GET", "/metrics").body.decode()
     assert f"holdfast_reviews_turned_away_total {float(messages.count(full))}" in metrics
 
+    api.may_end.set()
+    wait_until("VMs' pods are served again", lambda: is_served(serving))
+    serving.check_unharmed(errors=True)
+
+
+@pytest.mark.timeout(300)
+def test_large_reviews_that_wait_stay_within_memory(serving: Serving, api: ApiServer) -> None:
+    """While lookups do not end, one of the largest waits; the others are refused and forgotten."""
+    api.may_end.clear()
+    large = {f"k{number:x}": "" for number in range(LARGE_ANNOTATIONS)}
+    bodies = [launcher_review(number, f"r-{number}", annotations=large) for number in range(LARGE)]
+    assert BODY_LIMIT // 2 < len(bodies[0]) <= BODY_LIMIT, "two of them have no room together"
+    with ExitStack() as stack:
+        clients = [serving.client() for _ in bodies]
+        for client in clients:
+            stack.callback(client.close)
+        pool = stack.enter_context(ThreadPoolExecutor(LARGE))
+        asked = [
+            pool.submit(ask_over, client, "POST", "/mutate", body, headers=JSON)
+            for client, body in zip(clients, bodies, strict=True)
+        ]
+        answers = [one.result() for one in asked]
+
+    told = [json.loads(one.body)["response"]["status"]["message"] for one in answers]
+    assert (
+        len([one for one in told if one.startswith("too many reviews are waiting")]) >= LARGE // 2
+    )
+    assert peak(psutil.Process(serving.command.pid)) + peak(serving.worker) < allowed()
     api.may_end.set()
     wait_until("VMs' pods are served again", lambda: is_served(serving))
     serving.check_unharmed(errors=True)

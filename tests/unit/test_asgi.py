@@ -454,6 +454,27 @@ def test_place_is_free_again_when_the_stuck_review_has_ended(make: Make) -> None
         pass
 
 
+def test_large_reviews_do_not_gather_in_the_pool(make: Make) -> None:
+    """What they are parsed to is many times as large: there is room for one of the largest."""
+    release, app = threading.Event(), App(lambda _: [b"late"] if release.wait() else [])
+    bridge = make(app, prepare=blocking, pool_size=4, body_limit=10)
+
+    async def ask(body: bytes) -> tuple[int, bytes]:
+        return answer(await talk(bridge, scope(), request(body)))
+
+    async def scenario() -> list[tuple[int, bytes]]:
+        inside = [asyncio.create_task(ask(b"x" * size)) for size in (6, 4)]
+        await asyncio.sleep(0)
+        refused = await ask(b"x")
+        release.set()
+        together = [await one for one in inside]
+        return [refused, *together, await ask(b"x" * 10)]
+
+    refused, *answered = asyncio.run(scenario())
+    assert refused == (429, b"too many reviews are waiting on plugins that block; try again\n")
+    assert answered == [(200, b"late")] * 3
+
+
 def test_closed_pool_is_500(make: Make) -> None:
     bridge = make(App(), prepare=blocking)
     bridge.close()
