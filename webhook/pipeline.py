@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from webhook import holds, values
+from webhook import bounds, holds, values
 from webhook.errors import PluginFailedError
 from webhook.framework import HELD_STATE, Code, Context, Finalizing, Marking, Plugin, Result
 from webhook.holding import Holding
@@ -30,8 +30,10 @@ class Pipeline(Holding):
     def may_block(self, pod: Pod) -> bool:
         """Tell whether reviewing this pod may wait for something."""
         profile = self.profile_for(pod)
-        return profile is not None and any(
-            may_block(plugin) and plugin.concerns(pod) for plugin in profile.plugins
+        return (
+            profile is not None
+            and any(may_block(plugin) and plugin.concerns(pod) for plugin in profile.plugins)
+            and not bounds.excess(pod)
         )
 
     def at_work(self, review: PodReview) -> str | None:
@@ -39,15 +41,16 @@ class Pipeline(Holding):
         return self._runner.at_work(review)
 
     def mutate(self, review: PodReview, *, now_ms: int) -> Verdict:
-        """Run `mutate` of each plugin, up to the first refusal.
+        """Run `mutate` of each plugin, up to the first refusal; of none where there is too much.
 
         With `run_all`, a refusal is answered with all that is wrong, so that it can be mended at
         once: what the plugins behind it refuse, and what `validate` would.
         """
         profile = self.profile_for(review.pod)
-        forged = _added_finalizers(review, profile)
-        if forged:
-            return Verdict(Code.REFUSE, (), forged)
+        excess = bounds.excess(review.pod)
+        wrong = [excess] if excess else _added_finalizers(review, profile)
+        if wrong:
+            return Verdict(Code.REFUSE, (), wrong)
         if profile is None:
             return Verdict(Code.SKIP)
         context = Context(review, profile.name, now_ms)
@@ -112,7 +115,16 @@ class Pipeline(Holding):
                 yield result.reason
 
     def validate(self, review: PodReview, *, now_ms: int) -> Verdict:
-        """Run `validate` of every plugin and gather all refusals."""
+        """Run `validate` of every plugin and gather all refusals; of none where there is too much.
+
+        An update of a pod that is there already is let be: what it has cannot be mended any more.
+        """
+        workload = review.workload
+        if workload is not None or review.request.operation == "CREATE":
+            excess = bounds.excess(review.pod)
+            if excess:
+                where = f"{workload.path}: " if workload else ""
+                return Verdict(Code.REFUSE, (), [where + excess])
         profile = self.profile_for(review.pod) or Profile("", ())
         context = Context(review, profile.name, now_ms)
         return self._runner.timed("validate", profile.name, self._validate, profile, context)

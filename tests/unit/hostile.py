@@ -38,6 +38,8 @@ profiles:
       rules:
       - {name: space, when: {annotation: type, exists: true}, nodeSelector: {role: edge},
          tolerations: [{operator: Exists}]}
+      - {name: near, when: {annotation: type, exists: true},
+         require: [{key: disk, operator: Exists}, {key: rack, operator: NotIn, values: [a, b]}]}
       - {name: late, when: {label: type, exists: true}, onConflict: refuse, resolveAtRelease: true,
          require: [{key: zone, operator: In, values: [a]}], prefer: [{weight: 1,
          require: [{key: zone, operator: Exists}]}]}

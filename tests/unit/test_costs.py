@@ -32,7 +32,7 @@ Make = Callable[[int], Any]
 
 
 def annotated(**annotations: str) -> Any:
-    return make_pod({"delay": "15", "type": "x", **annotations}, labels={"type": "x"})
+    return make_pod({"delay": "15", "type": "space", **annotations}, labels={"type": "x"})
 
 
 def specified(**spec: Any) -> Any:
@@ -84,6 +84,15 @@ SHAPES: dict[str, Make] = {
     "terms": lambda n: affine(*({"matchExpressions": [zone(f"v{i}")]} for i in range(n))),
     "equal terms": lambda n: affine(*[{"matchExpressions": [zone("a")]}] * n),
     "empty terms": lambda n: affine(*[{}] * 10 * n),
+    "fields without requirements": lambda n: affine(*[{"matchFields": [{}]}] * 10 * n),
+    "preferred terms": lambda n: specified(
+        affinity={
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]
+                * n
+            }
+        }
+    ),
     "expressions": lambda n: affine({"matchExpressions": [zone(f"v{i}") for i in range(n)]}),
     "forbidden": lambda n: affine(
         {"matchExpressions": [zone(f"v{i}", operator="NotIn") for i in range(n)]}
@@ -102,7 +111,8 @@ def nested(depth: int) -> Any:
 
 
 def body_of(shape: str, count: int) -> bytes:
-    return json.dumps(make_review(SHAPES[shape](count))).encode()
+    """Make a review as short as JSON can be: most of what is repeated fits into it."""
+    return json.dumps(make_review(SHAPES[shape](count)), separators=(",", ":")).encode()
 
 
 @contextmanager

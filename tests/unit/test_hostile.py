@@ -269,6 +269,7 @@ def test_last_of_several_keys_counts(path: str) -> None:
     assert check(path, twice.encode()) == check(path, text().encode())
 
 
+NOT_THERE = {"operator": "NotIn", "values": ["a", "b"]}
 HUGE = [
     pytest.param({"delay": "9" * 2**20}, False, id="a number of a million digits"),
     pytest.param({"delay": "1h" * 2**19}, False, id="a long duration"),
@@ -294,6 +295,13 @@ def test_huge_values_are_answered_with_short_messages(
     if path == "/validate":
         pod["spec"] |= {"schedulingGates": [{"name": "holdfast.dev/delay"}]}
         pod["spec"]["nodeSelector"] = {"role": "edge"}
+        near = [{"key": "disk", "operator": "Exists"}, {"key": "rack", **NOT_THERE}]
+        required = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": near}]
+            }
+        }
+        pod["spec"]["affinity"] = {"nodeAffinity": required}
     response = check(path, body(pod))
 
     assert response is not None

@@ -488,16 +488,6 @@ def test_the_first_label_of_several_is_named() -> None:
     ]
 
 
-def test_more_alternatives_than_anybody_writes_are_not_judged() -> None:
-    terms = [{"matchExpressions": [role(f"core-{number}")]} for number in range(1_001)]
-    many, most = space(**affine(*terms)), space(**affine(*terms[1:]))
-    refusing = rule(onConflict="refuse")
-
-    assert mutate(most, refusing).code is Code.REFUSE
-    assert Result(Code.SUCCESS, (EDGE_NODES,), "", []) == mutate(many, refusing)
-    assert len(patch(Pod.of(many), mutate(many).edits)) == 1_001
-
-
 @pytest.mark.timeout(60)
 def test_hostile_pod_keeps_nobody_waiting() -> None:
     """Each would take minutes if everything were compared with everything."""

@@ -26,8 +26,6 @@ _DAEMON = "DaemonSet pods have their node already"  # and stay Pending: kubernet
 _BOUND = "spec.nodeName is set already"
 _SHOWN_CHARACTERS = 60
 """Of a requirement; two of them, and what is around them, fit into a warning."""
-_MOST_WAYS = 1_000
-"""Alternatives of a pod that are looked at for a contradiction; nobody means to write as many."""
 _MOST_NAMED = 3
 
 
@@ -229,8 +227,6 @@ def _ways(pod: Pod, keys: Collection[str]) -> list[list[_Claim]]:
         for term in terms
         if term
     }
-    if len(parts) > _MOST_WAYS:
-        return []
     ways = [[*common, *_claims("node affinity", part)] for part in parts]
     return [way for way in ways if not affinity.impossible(_required(way))]
 
