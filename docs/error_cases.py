@@ -77,9 +77,15 @@ def _mutated(annotations: Mapping[str, str], yaml: str = "", **pod: Any) -> str:
     return verdict.message or verdict.warnings[0]
 
 
-def _validated(annotations: Mapping[str, str], **pod: Any) -> str:
+def _validated(annotations: Mapping[str, str], *, now_ms: int = NOW_MS, **pod: Any) -> str:
     review = read_review(make_pod(annotations, **pod))
-    return make_pipeline().validate(review, now_ms=NOW_MS).message
+    return make_pipeline().validate(review, now_ms=now_ms).message
+
+
+def _crowded(**spec: Any) -> str:
+    pod = make_pod({"delay": "15"})
+    pod["spec"] |= spec
+    return make_pipeline().mutate(read_review(pod), now_ms=NOW_MS).message
 
 
 def _template(kind: str, group: str, delay: str, **spec: Any) -> str:
@@ -176,6 +182,17 @@ REFUSALS: Sequence[Case] = (
         lambda: _validated({"delay": "15"}),
         "Another mutating webhook took the gate off, or added the annotation too late to be seen.",
         "let that webhook leave `spec.schedulingGates` alone, or set `reinvocationPolicy`.",
+    ),
+    Case(
+        lambda: _validated({holds.NOT_BEFORE: "2026-03-01T12:30:00Z"}, now_ms=NOW_MS + 3_600_000),
+        "The clock of the admission server's machine is ahead, so that it put no gate on a pod "
+        "which is due later. The pod is refused rather than let go early.",
+    ),
+    Case(
+        lambda: _crowded(tolerations=[{}] * 1_001),
+        "A pod, or a template, has more of something than anybody needs: at most 1,000 "
+        "tolerations, 1,000 required and 1,000 preferred terms of node affinity, and in these "
+        "10,000 requirements with 50,000 values. A pod that was there before can be updated.",
     ),
     Case(
         lambda: _validated({}, finalizers=["holdfast.dev/sticky"]),

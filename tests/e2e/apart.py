@@ -29,7 +29,8 @@ class Apart:
     """Both processes on one cluster; a context manager that unregisters and ends them.
 
     `name` is that of the webhook configurations; the controller may act by a kubeconfig of its own.
-    `server` and `controller` are commands: to kill, to stop and to start.
+    `server` and `controller` are commands: to kill, to stop and to start. The server's wall clock
+    is ahead by as many seconds as the file `ahead` says.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class Apart:
         self._configuration.write_text(head + config)
         (port,) = free_ports(1)
         self._ca = authority.new_ca("holdfast apart", now=datetime.now(UTC))
+        self.ahead = folder / "seconds-ahead"
+        self.ahead.write_text("0")
         self.address = f"{HOST}:{port}"
         common = ["--config", str(self._configuration), "--kubeconfig"]
         kubeconfig = str(plane.kubeconfig)
@@ -56,6 +59,8 @@ class Apart:
             *("serve", *common, kubeconfig, "--host", HOST, "--port", str(port)),
             *("--cert", str(certificate), "--key", str(key)),
             log=folder / "server.log",
+            module="tests.e2e.wrong_clock",
+            environment={"SECONDS_AHEAD": str(self.ahead)},
         )
         self.controller = Command(
             *("controller", *common, str(controller_kubeconfig or kubeconfig)),

@@ -40,14 +40,16 @@ def ahead(milliseconds: int) -> dict[str, str]:
     return {NOT_BEFORE: instant(CREATED_MS + milliseconds)}
 
 
-def mutate(pod: Any, plugin: Delay | None = None) -> Result:
+def mutate(pod: Any, plugin: Delay | None = None, now_ms: int = CREATED_MS) -> Result:
     found = read_review(pod)
-    return (plugin or make_delay()).mutate(found.pod, Context(found, "*", CREATED_MS))
+    return (plugin or make_delay()).mutate(found.pod, Context(found, "*", now_ms))
 
 
-def validate(pod: Any, plugin: Delay | None = None, **fields: Any) -> Result:
+def validate(
+    pod: Any, plugin: Delay | None = None, now_ms: int = CREATED_MS, **fields: Any
+) -> Result:
     found = read_review(pod, **fields)
-    return (plugin or make_delay()).validate(found.pod, Context(found, "*", CREATED_MS))
+    return (plugin or make_delay()).validate(found.pod, Context(found, "*", now_ms))
 
 
 # --- mutate ------------------------------------------------------------------------------------
@@ -208,6 +210,13 @@ LOST = (
 )
 
 
+WRONG_CLOCK = (
+    "gate holdfast.dev/delay is missing: by this admission server's clock, 2026-03-01T13:00:00Z, "
+    "the not-before is long past; the API server created the pod at 2026-03-01T12:00:00Z, before "
+    "it; set the clock of the server's node"
+)
+
+
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
@@ -266,9 +275,29 @@ def test_validate_at_update(annotations: dict[str, str], expected: Result) -> No
     assert expected == found
 
 
-@pytest.mark.parametrize("annotations", [{"delay": "soon"}, {"delay": "15"}], ids=["bad", "lost"])
-def test_nothing_is_refused_where_invalid_is_ignored(annotations: dict[str, str]) -> None:
-    assert Result(Code.SKIP) == validate(make_pod(annotations), make_delay(on_invalid="ignore"))
+@pytest.mark.parametrize(
+    ("annotations", "code"), [({"delay": "soon"}, Code.SKIP), ({"delay": "15"}, Code.SUCCESS)]
+)
+def test_nothing_is_refused_where_invalid_is_ignored(
+    annotations: dict[str, str], code: Code
+) -> None:
+    assert Result(code) == validate(make_pod(annotations), make_delay(on_invalid="ignore"))
+
+
+@pytest.mark.parametrize("on_invalid", ["reject", "ignore"])
+def test_a_clock_that_is_ahead_lets_no_pod_through(on_invalid: str) -> None:
+    """The pod was created an hour ago by our clock, and now by the API server's."""
+    plugin, pod = make_delay(on_invalid=on_invalid), make_pod(ahead(30 * MINUTE))
+    now_ms = CREATED_MS + HOUR
+
+    assert list(mutate(pod, plugin, now_ms).edits) == UNHELD
+    assert Result(Code.REFUSE, (), WRONG_CLOCK) == validate(pod, plugin, now_ms)
+
+
+def test_a_clock_that_is_behind_refuses_no_pod_that_has_its_gate() -> None:
+    pod = held(ahead(30 * MINUTE))
+
+    assert Result() == validate(pod, now_ms=CREATED_MS - 400 * DAY)
 
 
 # --- templates ---------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class Delay:
 
     def __init__(self, args: DelayArgs, _handle: Handle | None = None) -> None:
         self._args = args
+        self._ignores = args.on_invalid == "ignore"
         self.keys = (*args.annotations, holds.NOT_BEFORE, holds.JITTER)
         try:
             self._max_ms = values.parse_delay(args.max_delay)
@@ -83,7 +84,7 @@ class Delay:
         try:
             ask = self._checked_ask(pod, created=True, now_ms=context.now_ms)
         except ValueRefusedError as exc:
-            if self._args.on_invalid == "ignore":
+            if self._ignores:
                 return success(unheld, warnings=[f"holdfast: not held: {exc}"])
             return refuse(str(exc))
         if not ask.holds(context.now_ms):
@@ -93,25 +94,26 @@ class Delay:
         return success(*self._hold(ask))
 
     def validate(self, pod: Pod, context: Context) -> Result:
-        """Refuse values that cannot be followed, and a pod that lost its gate on the way here."""
-        if self._args.on_invalid == "ignore" or not self.concerns(pod):
-            return skip()
-        if _migrates(pod):
-            return skip()  # never held, so what its VM's template says does not matter
+        """Refuse values that cannot be followed, and a pod that lost its gate on the way here.
+
+        A new pod has the time of its creation by now, which is the API server's: by that it is
+        judged whether it has to be held, so that no wrong clock of ours lets one through.
+        """
+        if not self.concerns(pod) or _migrates(pod):
+            return skip()  # what migrates is never held, whatever its VM's template says
         workload = context.review.workload
         created = context.review.request.operation == "CREATE" and workload is None
+        now_ms = (created and pod.created_ms) or context.now_ms
         try:
-            ask = self._checked_ask(pod, created=created, now_ms=context.now_ms)
+            ask = self._checked_ask(pod, created=created, now_ms=now_ms)
         except ValueRefusedError as exc:
-            return refuse(str(exc))
-        if created and self._must_be_held(pod, ask, context) and self.gate not in pod.gates:
-            return refuse(
-                f"gate {self.gate} is gone although the pod asks to be held; another mutating "
-                "webhook removed it or added the annotation after Holdfast had seen the pod"
-            )
-        if workload is None or not ask.holds(context.now_ms):
+            return skip() if self._ignores else refuse(str(exc))
+        why = self._why_let_through(pod, ask, context.now_ms, now_ms) if created else ""
+        if why:
+            return refuse(why)
+        if workload is None or not ask.holds(now_ms):
             return success()
-        return success(warnings=_sufferings(pod, workload, ask.longest_wait_ms(context.now_ms)))
+        return success(warnings=_sufferings(pod, workload, ask.longest_wait_ms(now_ms)))
 
     def due(self, pod: Pod) -> holds.Due:
         """Decide when the gate may go."""
@@ -128,9 +130,23 @@ class Delay:
             edits.append(SetSchedulerName(self._args.scheduler_name))
         return edits
 
-    def _must_be_held(self, pod: Pod, ask: holds.Ask, context: Context) -> bool:
-        """Leave room for another replica's clock: only what is surely due later must be held."""
-        return ask.holds(context.now_ms, tolerance_ms=0) and not pod.spec.node_name
+    def _why_let_through(self, pod: Pod, ask: holds.Ask, ours_ms: int, stored_ms: int) -> str:
+        """Say why a pod that is surely due later has no gate; empty where all is well.
+
+        One that is bound needs none. `ours_ms` is the time by our clock, `stored_ms` by the API
+        server's.
+        """
+        held = self.gate in pod.gates or pod.spec.node_name
+        if held or not ask.holds(stored_ms, tolerance_ms=0):
+            return ""
+        if not ask.holds(ours_ms):
+            return _wrong_clock(self.gate, ours_ms, stored_ms)
+        if self._ignores:
+            return ""
+        return (
+            f"gate {self.gate} is gone although the pod asks to be held; another mutating "
+            "webhook removed it or added the annotation after Holdfast had seen the pod"
+        )
 
     def _checked_ask(self, pod: Pod, *, created: bool, now_ms: int) -> holds.Ask:
         ask = holds.read_ask(pod.annotations, self._args.annotations)
@@ -146,6 +162,15 @@ class Delay:
                 "choose an earlier time, or ask an admin to raise maxDelay"
             )
         return ask
+
+
+def _wrong_clock(gate: str, ours_ms: int, stored_ms: int) -> str:
+    ours, stored = values.canonical_instant(ours_ms), values.canonical_instant(stored_ms)
+    return (
+        f"gate {gate} is missing: by this admission server's clock, {ours}, the not-before is long "
+        f"past; the API server created the pod at {stored}, before it; set the clock of the "
+        "server's node"
+    )
 
 
 def _only(key: str, keys: Iterable[str], annotations: str) -> str:

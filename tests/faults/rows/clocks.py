@@ -44,8 +44,9 @@ FAULTS = [
         wrong,
         broken="wall-clock",
         caught_by="early",
-        means="Nothing is decided by the machine's own wall clock: releases and certificates go by "
-        "the API server's, as its answers tell it.",
+        means="Releases and certificates go by the API server's clock, as its answers tell it. The "
+        "machine's own only tells the admission server which times are long past, and where that "
+        "is not so, the pod is refused.",
     ),
     Fault(
         "clock-stepping",
