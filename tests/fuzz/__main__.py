@@ -27,10 +27,22 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "fuzz"
 LANES: tuple[dict[str, float], ...] = (
     {"reviews": 1.0},
-    {"configuration": 0.5, "kubeconfig": 0.3, "delays": 0.08, "instants": 0.06, "hints": 0.06},
+    {
+        "configuration": 0.35,
+        "kubeconfig": 0.25,
+        "requests": 0.2,
+        "delays": 0.08,
+        "instants": 0.06,
+        "hints": 0.06,
+    },
 )
 """What runs beside each other, a core each; of a lane's time, by how much there is to find."""
-LONGEST = {"reviews": 1 << 18, "configuration": 1 << 14, "kubeconfig": 1 << 14}
+LONGEST = {
+    "reviews": 1 << 18,
+    "configuration": 1 << 14,
+    "kubeconfig": 1 << 14,
+    "requests": 1 << 14,
+}
 """Bytes of the longest input of a target. An object's annotations have 256 KiB at most; what is
 longer, up to the limit of a body, tests/unit/test_hostile.py sends."""
 LONGEST_VALUE = 1 << 13

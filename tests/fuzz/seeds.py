@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from tests.server.shapes import ENDLESS, HIDDEN, OURS, SHAPES
 from tests.unit.builders import held, make_pod, make_review
 from tests.unit.config_cases import FILES, HEAD
 from tests.unit.delay_values import DELAYS, INSTANTS
@@ -26,11 +27,17 @@ def seeds(target: str) -> list[bytes]:
         "reviews": _reviews,
         "configuration": _configurations,
         "kubeconfig": _kubeconfigs,
+        "requests": _requests,
         "delays": lambda: _values(DELAYS),
         "instants": lambda: _values(INSTANTS),
         "hints": lambda: [b"delay=15s,not-before=2026-12-24T17:00:00Z,jitter=1h", b"x=1s"],
     }
     return makers[target]()
+
+
+def _requests() -> list[bytes]:
+    whole = [*SHAPES.values(), *OURS.values(), HIDDEN, *(head for head, _ in ENDLESS.values())]
+    return [cuts + one for one in whole for cuts in (bytes(3), b"\x04\x20\x40")]
 
 
 def _values(rows: Any) -> list[bytes]:

@@ -19,8 +19,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gunicorn.asgi.parser import (  # type: ignore[import-untyped]
+    InvalidChunkSize,
+    InvalidHeader,
+    PythonProtocol,
+)
 from kubernetes.config import kube_config
 
+from tests.server.parsing import cut, read
 from tests.unit import hostile, kubeconfigs
 from tests.unit.builders import CREATED_MS, UID, Measured
 from tests.unit.delay_values import MAX_INT64
@@ -28,6 +34,7 @@ from tests.unit.oracle import Refused, oracle_delay
 from webhook import config, guard, holds, plugins, registration, values
 from webhook.errors import ConfigurationError, ValueRefusedError
 from webhook.pipeline import Pipeline
+from webhook.request_parser import RequestParser
 
 Target = Callable[[bytes], None]
 
@@ -39,6 +46,10 @@ FORBIDDEN = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spa
 MESSAGE_LIMIT, VALUE_MESSAGE_LIMIT = 2_000, 250
 LONGEST = MAX_INT64 // 10**6
 """Milliseconds of the longest Go duration; whole seconds can be written that come to more."""
+OURS_ALONE = {
+    f"InvalidHeader: {InvalidHeader('Invalid Content-Length value')}",
+    f"InvalidChunkSize: {InvalidChunkSize('Invalid chunk size')}",
+}
 EPOCH_DAY = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - a day is counted, no time
 _apart = False
 
@@ -83,6 +94,18 @@ def kubeconfig(content: bytes) -> None:
     kube_config._cleanup_temp_files()  # type: ignore[no-untyped-call]
     if told and "forbidden here" not in told:
         kubeconfigs.check(told, file)
+
+
+def requests(content: bytes) -> None:
+    """Read a request as gunicorn does, in pieces that its first bytes say, or refuse it well.
+
+    What is refused beyond that are lengths which gunicorn's parser does not refuse well, or at all.
+    """
+    cuts, whole = list(content[:3]), content[3:]
+    found, theirs = (read(kind, cut(whole, cuts)) for kind in (RequestParser, PythonProtocol))
+    assert found.is_answered, found.error
+    if found != theirs:
+        assert found.error in OURS_ALONE, (found, theirs)
 
 
 def delays(content: bytes) -> None:
@@ -142,6 +165,7 @@ TARGETS: dict[str, Target] = {
     "reviews": reviews,
     "configuration": configuration,
     "kubeconfig": kubeconfig,
+    "requests": requests,
     "delays": delays,
     "instants": instants,
     "hints": hints,

@@ -6,10 +6,6 @@ error; and every error is one that a connection answers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
-
 import pytest
 from gunicorn.asgi.parser import (  # type: ignore[import-untyped]
     ParseError,
@@ -18,16 +14,10 @@ from gunicorn.asgi.parser import (  # type: ignore[import-untyped]
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.server.parsing import LIMITS, cut, read
 from tests.server.shapes import ENDLESS, HIDDEN, OURS, SHAPES, request
 from webhook.request_parser import LENGTH_DIGITS, USUAL_HEAD, RequestParser
 
-LIMITS: dict[str, Any] = {
-    "limit_request_line": 4094,
-    "limit_request_fields": 64,
-    "limit_request_field_size": 8190,
-    "permit_unconventional_http_method": False,
-    "permit_unconventional_http_version": False,
-}
 LINES = [b"POST /mutate?timeout=3s HTTP/1.1", b"GET / HTTP/1.0", b"POST http://a/b HTTP/1.1"]
 FIELDS = [
     b"Host: x",
@@ -75,55 +65,6 @@ SIGNS = [
 ]
 
 
-@dataclass
-class Found:
-    """What a parser makes of some bytes."""
-
-    head: tuple[object, ...] = ()
-    body: bytes = b""
-    complete: bool = False
-    error: str = ""
-    is_answered: bool = True
-    """Whether the error, if there is one, is of a kind that a connection answers."""
-    behind: bytes = b""
-
-
-def read(kind: type[Any], pieces: list[bytes]) -> Found:
-    """Read one request; what lies behind it is another's."""
-    found = Found()
-
-    def on_headers_complete() -> bool:
-        found.head = (
-            parser.method,
-            parser.path,
-            parser.http_version,
-            tuple(parser.headers),
-            parser.content_length,
-            parser.is_chunked,
-            parser.should_keep_alive,
-        )
-        return False
-
-    def on_body(chunk: bytes) -> None:
-        found.body += chunk
-
-    parser = kind(on_headers_complete=on_headers_complete, on_body=on_body, **LIMITS)
-    try:
-        for piece in pieces:
-            parser.feed(piece)
-    except Exception as error:  # noqa: BLE001 - whatever the one raises, the other has to
-        found.error = f"{type(error).__name__}: {error}"
-        found.is_answered = isinstance(error, ParseError)
-    found.complete = parser.is_complete
-    found.behind = parser.remaining()
-    return found
-
-
-def cut(whole: bytes, cuts: list[int]) -> list[bytes]:
-    edges = [0, *sorted(min(at, len(whole)) for at in cuts), len(whole)]
-    return [whole[start:end] for start, end in pairwise(edges) if start < end]
-
-
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
     """Make a request that is nearly one, or one with a few bytes spoilt."""
@@ -149,6 +90,7 @@ MANY = [b"X-%d:" % number for number in range(70)]
 @example(USUAL.replace(b"\r\n\r\n", b"\r\n" + b"\r\n".join(LONG) + b"\r\n\r\n"), [])
 @example(USUAL.replace(b"\r\n\r\n", b"\r\n" + b"\r\n".join(MANY) + b"\r\n\r\n"), [])
 @example(USUAL + HIDDEN, [])
+@example(request(b"Transfer-Encoding: chunked", body=b"0\r\n" + b"X: y\r\n" * 63 + b"\r\n"), [])
 def test_whatever_comes_is_read_as_gunicorn_reads_it(whole: bytes, cuts: list[int]) -> None:
     pieces = cut(whole, cuts)
     found = read(RequestParser, pieces)

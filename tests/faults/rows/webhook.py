@@ -259,7 +259,9 @@ FAULTS = [
         broken="leaves-the-dead",
         caught_by="seconds until errors ended",
         refuses=True,
-        means="The kernel kills the worker; its parent keeps the port and starts another at once.",
+        means="Where the kernel kills the worker alone, its parent keeps the port and starts "
+        "another at once. Where it kills the container (cgroup v2, since Kubernetes 1.28), that is "
+        "`webhook-killed`.",
     ),
     Fault(
         "webhook-down",
