@@ -48,7 +48,7 @@ class RequestParser(PythonProtocol):  # type: ignore[misc]
             return bool(super()._parse_headers())
         del buffer[: len(head)]
         self._headers_list, self._scan_from = fields, 0
-        self._header_count = len(fields)  # fields behind the body count on from there
+        self._header_count: int = len(fields)  # fields behind the body count on from there
         self._finalize_headers()
         return True
 

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import psutil
 
-from tests.faults.arena import PRE_STOP_SECONDS
+from tests.e2e import installed
+from tests.faults.arena import PRE_STOP_SECONDS, leads
 from tests.faults.rows.webhook import family
 from tests.faults.scene import Fault, Scene
 from tests.server.test_memory import allowed, peak
+from webhook.plain_server import CONNECTIONS
 
 P99 = 1.0
 """Seconds: the API server's own histogram has a bucket that ends there."""
@@ -24,6 +26,8 @@ GROWTH = 200.0
 """MB by which a replica may grow: a thousand connections at 0.16 MB, and what they have sent."""
 MANY, ENOUGH = 14.0, 10.0
 """How many times its capacity a replica is asked for, and how many it has to come to."""
+FEW = 8
+"""Threads and files that a controller may need more for other things meanwhile."""
 CLIENTS = 200
 """Connections of the flood."""
 _BUCKET = re.compile(
@@ -48,10 +52,10 @@ def alone(scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
-def crowd(scene: Scene, *orders: str) -> Iterator[subprocess.Popen[str]]:
-    """Have clients at the first replica while the block lasts; it begins when each has come."""
+def crowd(address: str, *orders: str) -> Iterator[subprocess.Popen[str]]:
+    """Have clients at an address while the block lasts; it begins when each has come."""
     module = f"tests.faults.{'flood' if '@' in orders[0] else 'crowd'}"
-    command = [sys.executable, "-m", module, scene.arena.replicas[0].address, *orders]
+    command = [sys.executable, "-m", module, address, *orders]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -67,16 +71,13 @@ def crowd(scene: Scene, *orders: str) -> Iterator[subprocess.Popen[str]]:
 def measured(scene: Scene, seconds: float, short: float, *orders: str) -> Mapping[str, float]:
     """Let them in for a while, check what the API server sees, and give their own account."""
     processes = family(scene.arena.replicas[0].pid)
-    with alone(scene), crowd(scene, *orders) as process:
+    with alone(scene), crowd(scene.arena.replicas[0].address, *orders) as process:
         had = forget_peaks(processes)
         before = buckets(scene)
         scene.go_on(seconds, short)
         after = buckets(scene)
         most = sum(map(peak, processes))
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.stdout is not None
-        account: dict[str, float] = json.loads(process.stdout.read())
+        account = told(process)
     reviews = after["+Inf"] - before["+Inf"]
     within = after[f"{P99:g}"] - before[f"{P99:g}"]
     slower = (reviews - within) / reviews if reviews else 1.0
@@ -85,6 +86,14 @@ def measured(scene: Scene, seconds: float, short: float, *orders: str) -> Mappin
     scene.check("MB grown", (most - had) / 1e6, GROWTH)
     scene.check("MB at most", most / 1e6, allowed() / 1e6)
     return account
+
+
+def told(clients: subprocess.Popen[str]) -> Mapping[str, float]:
+    """End the clients, and give their own account."""
+    assert clients.stdin is not None
+    clients.stdin.close()
+    assert clients.stdout is not None
+    return dict(json.loads(clients.stdout.read()))
 
 
 def forget_peaks(processes: Iterable[psutil.Process]) -> int:
@@ -110,9 +119,19 @@ def stalled(scene: Scene) -> None:
 
 
 def connects(scene: Scene) -> None:
-    """Have a thousand connections that say nothing."""
+    """Have a thousand connections that say nothing, to a replica and to the leading controller."""
     account = measured(scene, 30, 12, "bare=1000")
     scene.check("clients that nobody ended", account["never ended"])
+    leader = scene.arena.leader()
+    process = psutil.Process(leader.pid)
+    threads, files = process.num_threads(), process.num_fds()
+    with crowd(f"127.0.0.1:{installed.port(leader)}", "bare=1000") as clients:
+        scene.go_on(30, 8)
+        scene.check("controllers that do not answer", int(not leads(leader)))
+        scene.check("threads of a controller more", process.num_threads() - threads, FEW)
+        scene.check("files of a controller more", process.num_fds() - files, CONNECTIONS + FEW)
+        account = told(clients)
+    scene.check("clients of a controller that nobody ended", account["never ended"])
 
 
 def dripping(scene: Scene) -> None:
@@ -157,7 +176,7 @@ FAULTS = [
         caught_by="clients that nobody ended",
         refuses=False,
         means="A thousand connections are the most; beyond, the oldest that has asked nothing "
-        "makes room.",
+        "makes room. A controller has 64 at its port, and releases pods meanwhile.",
     ),
     Fault(
         "clients-dripping",
