@@ -80,6 +80,7 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         self.opening: asyncio.Task[None] | None = None
         self.enter(Phase.HANDSHAKE)
         self._at_once = False
+        self._said_close = False
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase now."""
@@ -221,6 +222,7 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         # private: gunicorn makes a task of each request, for applications that go on after their
         # answer. Ours does not, and the task with its callbacks costs as much as the parsing.
         keep = bool(await self._handle_http_request(request, sockname, peername))
+        keep = keep and not self._said_close
         # private: the bytes of requests that were sent ahead. gunicorn would answer all of them
         # before it looks at another connection. Of all such requests one is answered between two
         # looks at the sockets, so that whoever waits for its answers does not wait for these.
@@ -238,4 +240,19 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
     def _will_close(self, request: object, response_requires_close: object) -> bool:
         # private: gunicorn's one place where "Connection: close" is decided. worker.alive stays
         # True while draining: gunicorn closes by it also where it has promised to keep alive.
-        return self.worker.draining or bool(super()._will_close(request, response_requires_close))
+        # Nobody reads the rest of a body that has not come whole: there the connection ends.
+        unread = self._body_receiver is not None and not self._body_receiver._complete
+        closes = super()._will_close(request, response_requires_close)
+        return self.worker.draining or unread or bool(closes)
+
+    def _send_response_start(
+        self,
+        status: int,
+        headers: list[tuple[bytes, bytes]],
+        request: object,
+        close: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        # private: writes an answer's head. Where the application itself says "Connection: close",
+        # gunicorn would keep the connection all the same, and serve what lies behind.
+        super()._send_response_start(status, headers, request, close)
+        self._said_close = close or (b"connection", b"close") in headers

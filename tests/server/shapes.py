@@ -20,6 +20,12 @@ SHAPES = {
     "a length with a blank": request(b"Content-Length: 2 2"),
     "others' digits": request("Content-Length: \u0662".encode()),
     "a blank before the colon": request(b"Content-Length : 2"),
+    "a blank before the colon of a coding": request(
+        b"Transfer-Encoding : chunked", body=b"0\r\n\r\n"
+    ),
+    "a blank before the colon beside a length": request(
+        b"Content-Length: 2", b"Transfer-Encoding : chunked"
+    ),
     "a folded header": request(b"Content-Length:", b" 2"),
     "an unknown coding": request(b"Transfer-Encoding: xchunked", body=b"2\r\n{}\r\n0\r\n\r\n"),
     "chunked twice": request(b"Transfer-Encoding: chunked, chunked", body=b"0\r\n\r\n"),

@@ -116,7 +116,7 @@ BOMB = gzip.compress(b" " * (64 << 20))
         pytest.param("zstd", b"", id="nothing"),
     ],
 )
-def test_packed_bodies_are_refused_unread(
+def test_packed_bodies_are_refused_and_never_unpacked(
     serving: Serving, path: str, coding: str, body: bytes
 ) -> None:
     with serving.at_most(PROCESSOR_SECONDS):
