@@ -31,7 +31,7 @@ class _Metrics:
         )
         self.lookup_seconds = Histogram(
             "holdfast_lookup_duration_seconds",
-            "How long a plugin waited for an object that it looked up (found, missing, failed).",
+            "How long a plugin waited for an object that it looked up (answered, failed).",
             ["outcome"],
             buckets=_LOOKUP_BUCKETS,
             registry=self.registry,

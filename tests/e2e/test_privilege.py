@@ -6,11 +6,12 @@ ServiceAccounts, and a namespace whose pods an admin confines to one node.
 Each test was seen to fail once, against a build or an installation that was broken for it: a label
 `namespace` on a metric, and the name of a VM that has landed; a ClusterRole of the webhook that
 lists VMs, or patches them; one of the controller that reads every Secret; the status page on all
-addresses, and without its look at the Host; a lookup that does not compare UIDs; a patch that
-clears the pod's own `nodeSelector`; rules and records that have pods tolerate every taint; a
-toleration that is left for the release, and no check of it at start; a release that is tried again
-with what was refused. Not those of a namespace's admin, of the rights in another namespace, and of
-who updates a pod by hand: they were not tried against anything broken.
+addresses, and without its look at the Host; a lookup that does not compare UIDs, and one that
+is counted as found or missing; a patch that clears the pod's own `nodeSelector`; rules and records
+that have pods tolerate every taint; a toleration that is left for the release, and no check of it
+at start; a release that is tried again with what was refused. Not those of a namespace's admin, of
+the rights in another namespace, and of who updates a pod by hand: they were not tried against
+anything broken.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import scrapes
 from tests.e2e import machines
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.actors import Actor, refusal
@@ -91,7 +93,7 @@ def test_metrics_and_health_name_no_pod_and_no_namespace(secured: Secured) -> No
     assert [status for status, _ in inside] == [200] * 7
     assert "holdfast_reviews_total" in inside[0][1]
     assert "holdfast_release_lateness_seconds" in inside[4][1]
-    assert 'holdfast_lookup_duration_seconds_count{outcome="found"}' in inside[0][1]
+    assert 'holdfast_lookup_duration_seconds_count{outcome="answered"}' in inside[0][1]
     assert 'holdfast_vm_records_total{outcome="recorded"}' in inside[4][1]
     assert not [text for _, text in inside if "hushed" in text or HERE in text or THERE in text]
     assert secured.ask("/")[0] == 404 == fetch(f"{controller}/")[0]
@@ -118,6 +120,28 @@ def test_forged_review_tells_a_vms_node_only_to_who_knows_the_uid(secured: Secur
     assert message == unknown["status"]["message"], "it tells whether there is a VM"
     assert THERE not in message
     assert THERE in base64.b64decode(ask()["patch"]).decode(), "the UID is the key to it"
+
+
+def test_metrics_do_not_tell_what_a_forged_review_found(secured: Secured) -> None:
+    """Nor does anything else of the server's that is counted; durations are no counts."""
+    world = secured.world("counted")
+    launcher = sticky_vm(world, THERE)
+    guess = "00000000-0000-0000-0000-000000000000"
+
+    def counted(path: str, name: str) -> Mapping[str, float]:
+        forged = {"metadata": dict(launcher["metadata"]), "spec": {"containers": []}}
+        owner = {"name": name, "uid": guess}
+        forged["metadata"]["ownerReferences"] = [launcher["metadata"]["ownerReferences"][0] | owner]
+        user = {"username": KUBEVIRT}
+        review = make_review(forged, namespace=world.namespace, userInfo=user)
+        before = secured.ask("/metrics")[1]
+        assert secured.ask(path, review)[0] == 200
+        return scrapes.changes(before, secured.ask("/metrics")[1])
+
+    for path in ("/mutate", "/validate"):
+        there, absent = counted(path, "vm"), counted(path, "xx")
+        assert "holdfast_lookup_duration_seconds_count" in str(there)
+        assert there == absent
 
 
 def test_reviews_make_the_webhook_read_single_vms_and_write_nothing(secured: Secured) -> None:

@@ -1,6 +1,7 @@
 """`holdfast serve` as it ships, looking VMs up: many at once, and more than there are places for.
 
-Seen to fail with a VM kept in the plugin between two steps of a review, and with no refusal made.
+Seen to fail with a VM kept in the plugin between two steps of a review, and with no refusal made;
+with an outcome of lookups that says whether there was an object.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from certs.authority import KeyPair
+from tests import scrapes
 from tests.server.api_server import ApiServer
 from tests.server.harness import Answer, wait_until
 from tests.server.harness import ask as ask_over
@@ -138,6 +140,23 @@ def problem_of(client: http.client.HTTPSConnection, number: int, uid: str, kind:
     if kind == 2 and good and not told and f"vm-{number}" in response["status"]["message"]:
         return ""
     return f"{answer.status} {answer.body!r} {patch}"
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate"])
+def test_metrics_count_the_same_whether_or_not_there_is_a_vmi(serving: Serving, path: str) -> None:
+    """For who does not know its UID, and so could not be told by the answer either."""
+
+    def counted(number: int) -> Mapping[str, float]:
+        body = launcher_review(number, "guess", "another")
+        before = serving.ask("GET", "/metrics").body.decode()
+        response, _ = content_of(serving.ask("POST", path, body, headers=JSON))
+        assert not response["allowed"]
+        return scrapes.changes(before, serving.ask("GET", "/metrics").body.decode())
+
+    there, absent = counted(0), counted(VMS)
+
+    assert "holdfast_lookup_duration_seconds_count" in str(there)
+    assert there == absent
 
 
 def test_too_many_reviews_of_vms_pods_are_refused_with_the_reason(

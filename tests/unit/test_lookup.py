@@ -160,4 +160,4 @@ def test_each_lookup_is_measured(api: FakeApi) -> None:
     api.before("GET", raising(unreachable()))
     with pytest.raises(UnreachableError):
         measured.get(PATH)
-    assert seen == [("found", 0.5), ("missing", 0.25), ("failed", 1.0)]
+    assert seen == [("answered", 0.5), ("answered", 0.25), ("failed", 1.0)]

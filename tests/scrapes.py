@@ -1,0 +1,25 @@
+"""Reading what a server shows at /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client.parser import text_string_to_metric_families
+
+_TIMES = ("_bucket", "_created", "_sum")
+
+
+def counts(text: str) -> dict[str, float]:
+    """Give each series of an exposition but those of times, by its name and labels."""
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    return {
+        f"{one.name}{sorted(one.labels.items())}": one.value
+        for one in samples
+        if not one.name.endswith(_TIMES)
+    }
+
+
+def changes(before: str, after: str) -> Mapping[str, float]:
+    """Give each series that is new, or has grown, between two expositions, and by how much."""
+    old, new = counts(before), counts(after)
+    return {name: new[name] - old.get(name, 0) for name in new if new[name] != old.get(name)}
