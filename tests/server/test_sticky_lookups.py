@@ -28,14 +28,14 @@ from tests.unit.builders import make_pod, make_review
 from tests.unit.vm_builders import make_launcher, make_vm, make_vmi, owner_of
 from webhook import vms
 from webhook.asgi import POOL_SIZE
-from webhook.bodies import BODY_LIMIT
+from webhook.bodies import BODIES_AT_ONCE, BODY_LIMIT
 
 CONFIGURATION = """
 apiVersion: holdfast.dev/v1alpha1
 kind: HoldfastConfiguration
 """
 VMS, CLIENTS, TURNS = 59, 12, 40
-LARGE, LARGE_ANNOTATIONS = 12, 550_000
+LARGE, LARGE_ANNOTATIONS = BODIES_AT_ONCE, 550_000
 """Reviews near the limit, and the annotations in each: parsed, they take a hundred megabytes."""
 PROCESSOR_SECONDS = 0.02
 """The most that a review with two lookups may take of a processor, other things included."""
