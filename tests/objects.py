@@ -19,8 +19,9 @@ class ObjectApi:
     """GET, PUT, POST, apply and DELETE of objects, under uid and resourceVersion.
 
     `before` and `after` are called around each request, with its method and path: what `before`
-    raises keeps it from being carried out, what `after` raises is a lost answer. Apply replaces
-    the top-level fields that are given, and merges metadata; another manager's objects conflict.
+    raises keeps it from being carried out, what `after` raises is a lost answer. Apply merges,
+    lists of named things by their names: what others have added stays, what was applied before and
+    is no more goes. Another manager's objects conflict.
     """
 
     def __init__(self) -> None:
@@ -109,6 +110,28 @@ class ObjectApi:
         if known is not None and query.get("force") != "true" and owner != manager:
             raise ApiStatusError("HTTP 409: conflict", status=409, reason="Conflict")
         self.managers[path] = manager
-        before = known or {}
-        metadata = {**before.get("metadata", {}), **sent["metadata"]}
-        return self.put(path, {**before, **sent, "metadata": metadata})
+        before = dict(known or {})
+        applied = before.get("metadata", {}).get("managedFields", {})
+        merged = _merged(before, sent, applied)
+        merged["metadata"]["managedFields"] = sent
+        return self.put(path, merged)
+
+
+def _merged(known: Any, sent: Any, applied: Any) -> Any:
+    """Merge what is sent into what is there; `applied` is what was sent the last time."""
+    if isinstance(sent, dict) and isinstance(known, dict):
+        before = applied if isinstance(applied, dict) else {}
+        kept = {key: one for key, one in known.items() if key in sent or key not in before}
+        return kept | {
+            key: _merged(known.get(key), one, before.get(key)) for key, one in sent.items()
+        }
+    if _is_named(sent) and _is_named(known):
+        known, sent, applied = (
+            {one["name"]: one for one in each or ()} for each in (known, sent, applied)
+        )
+        return list(_merged(known, sent, applied).values())
+    return copy.deepcopy(sent)
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) and "name" in one for one in value)

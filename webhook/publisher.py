@@ -26,7 +26,7 @@ from webhook.cluster import APPLY_PATCH, JSON_PATCH, Api, boot_time
 from webhook.errors import ApiStatusError, ClusterError
 from webhook.metrics import ControllerMetrics
 from webhook.pipeline import Pipeline
-from webhook.registration import Configuration, Registration
+from webhook.registration import NOT_YET, Configuration, Registration
 from webhook.replicas import Replica, Service
 
 NAME = "holdfast"
@@ -35,8 +35,6 @@ FIELD_MANAGER = "holdfast-controller"
 TURN_SECONDS = 10.0
 """How often everything is looked at. So nothing has to be watched, which would need more rights,
 and what is spoilt or reset is right again well within half a minute."""
-NOT_YET = {"name": "not-yet", "expression": "false"}
-"""A condition that keeps the API server from calling, until it has a caBundle."""
 _OWN_SUFFIX = ".holdfast.dev"
 
 _log = logging.getLogger("holdfast.publisher")
@@ -208,7 +206,7 @@ class Publisher:
             return True
         if not self._leading():
             return False
-        self._api.request(
+        applied = self._api.request(
             "PATCH",
             path,
             query={"fieldManager": FIELD_MANAGER, "force": "true"},
@@ -217,6 +215,9 @@ class Publisher:
         )
         self._metrics.registrations.inc()
         _log.info("%s: written", path)
+        left = msgspec.json.decode(applied)
+        if self._patch(path, left, [{"op": "remove", "path": at} for at in _stale(left, desired)]):
+            _log.info("%s: taken out what is not wanted any more", path)
         return False
 
     def _replace_bundle(self, path: str, found: Configuration, bundle: bytes) -> None:
@@ -227,8 +228,13 @@ class Publisher:
             for index, one in enumerate(found.get("webhooks") or ())
             if one["name"].endswith(_OWN_SUFFIX) and _bundle(one) != bundle
         ]
+        if self._patch(path, found, changes):
+            _log.info("%s: caBundle written", path)
+
+    def _patch(self, path: str, found: Configuration, changes: Sequence[Mapping[str, str]]) -> bool:
+        """Change a configuration if it is as it was found still; False where nothing is to do."""
         if not changes or not self._leading():
-            return
+            return False
         version = found["metadata"]["resourceVersion"]
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
         self._api.request(
@@ -239,7 +245,7 @@ class Publisher:
             content_type=JSON_PATCH,
         )
         self._metrics.registrations.inc()
-        _log.info("%s: caBundle written", path)
+        return True
 
 
 def _webhooks(found: Configuration) -> list[dict[str, Any]]:
@@ -261,6 +267,25 @@ def _idle(desired: Configuration) -> Configuration:
         for one in desired["webhooks"]
     ]
     return {**desired, "webhooks": webhooks}
+
+
+def _stale(found: Configuration, desired: Configuration) -> list[str]:
+    """Find webhooks of ours, and the condition of idle ones, that are not wanted; the last first.
+
+    An apply leaves them where somebody else has written them.
+    """
+    wanted = {one["name"]: one["matchConditions"] for one in desired["webhooks"]}
+    stale: list[str] = []
+    for place, one in enumerate(found.get("webhooks") or ()):
+        if one["name"] not in wanted:
+            stale += [f"/webhooks/{place}"] if one["name"].endswith(_OWN_SUFFIX) else []
+        elif NOT_YET not in wanted[one["name"]]:
+            stale += [
+                f"/webhooks/{place}/matchConditions/{at}"
+                for at, condition in enumerate(one.get("matchConditions") or ())
+                if condition["name"] == NOT_YET["name"]
+            ]
+    return stale[::-1]
 
 
 def _holds(found: Any, wanted: Any) -> bool:

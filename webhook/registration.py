@@ -24,6 +24,11 @@ TIMEOUT_SECONDS = 3
 EXCLUDED_NAMESPACES = ("kube-system",)
 """A webhook that can stop its own cluster's recovery is the classic outage."""
 
+ASKS = "asks-for-something"
+"""The condition by which pods that ask for nothing are not sent."""
+NOT_YET = {"name": "not-yet", "expression": "false"}
+"""A condition that keeps the API server from calling, until it has a caBundle."""
+
 _PODS = (("", "pods"),)
 
 Configuration = dict[str, Any]
@@ -112,7 +117,7 @@ class Registration:
                 }
                 for group in groups
             ],
-            "matchConditions": [{"name": "asks-for-something", "expression": condition}],
+            "matchConditions": [{"name": ASKS, "expression": condition}],
             "namespaceSelector": {
                 "matchExpressions": [
                     {

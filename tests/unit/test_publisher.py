@@ -240,26 +240,35 @@ def add_old(found: dict[str, Any]) -> None:
     found["webhooks"].append({**found["webhooks"][0], "name": "old.holdfast.dev"})
 
 
+def idle(found: dict[str, Any]) -> None:
+    found["webhooks"][0]["matchConditions"].append(registration.NOT_YET)
+
+
 CHANGES = [
     pytest.param(blank, id="blanked"),
     pytest.param(drop, id="emptied"),
     pytest.param(widen, id="conditions-dropped"),
     pytest.param(ignore, id="failure-policy"),
     pytest.param(add_old, id="of-an-older-version"),
+    pytest.param(idle, id="idle-again"),
 ]
+ADDING = (add_old, idle)
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_others_reset_is_put_back(change: Callable[[dict[str, Any]], None]) -> None:
+    """An apply leaves what others have added, so of that another patch takes what is ours."""
     world = installed()
     right = world.webhooks()
     world.edit(change)
     world.turns(1)
-    assert world.writes() == ["PATCH holdfast"]
+    assert world.writes() == ["PATCH holdfast"] * (2 if change in ADDING else 1)
     assert world.webhooks() == right
+    world.turns(1)
+    assert world.metric("webhooks_registered") == 1
 
 
-@pytest.mark.parametrize("change", CHANGES[:-1])
+@pytest.mark.parametrize("change", CHANGES)
 def test_it_is_put_back_while_no_replica_answers(change: Callable[[dict[str, Any]], None]) -> None:
     world = installed()
     right = world.webhooks()
