@@ -6,7 +6,7 @@ within the API server, so they hold while no process of Holdfast does:
 - `holdfast-hold`: only who may `release` a hold takes our gate off, or changes what decides;
 - `holdfast-controller-pods`: what the controller may change of a pod, which RBAC cannot say;
 - `holdfast-controller-vms`: what the controller may change of a VM: the record of its node;
-- `holdfast-controller-webhooks`: whom the controller may register, and for what.
+- `holdfast-controller-webhooks`: whom the controller may register, for what, and where.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from webhook import holds, vms, workloads
+from webhook import holds, registration, vms, workloads
 from webhook.conditions import string, strings
 from webhook.pipeline import Pipeline
 from webhook.plugins.sticky import Sticky
@@ -82,7 +82,7 @@ def policies(pipeline: Pipeline, installation: Installation | None = None) -> li
         hold_policy(deciding_keys(pipeline)),
         pods_policy(where),
         vms_policy(recording_keys(pipeline), where),
-        webhooks_policy(where),
+        webhooks_policy(registration.names(pipeline), where),
     )
     return [each for policy in made for each in (policy, make_binding(policy["metadata"]["name"]))]
 
@@ -192,10 +192,14 @@ def vms_policy(keys: Sequence[str], where: Installation) -> Object:
     )
 
 
-def webhooks_policy(where: Installation) -> Object:
-    """Make the policy that bounds the webhooks which the controller registers."""
-    groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
-    resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
+def webhooks_policy(names: Sequence[str], where: Installation) -> Object:
+    """Make the policy that bounds the webhooks which the controller registers, by these names.
+
+    It bounds what they can be asked about, and keeps the controller from leaving anything out by
+    what it would not put back itself. More it cannot: the controller writes conditions as its
+    configuration says, and a condition `false` leaves everything out. To refuse an empty list, or
+    a failure that is ignored, would take nothing from who has its token.
+    """
     may_only = f"{where.controller} may only"
     return make_policy(
         CONTROLLER_WEBHOOKS,
@@ -205,6 +209,9 @@ def webhooks_policy(where: Installation) -> Object:
             ["CREATE", "UPDATE", "DELETE"],
         ),
         condition=_by_controller(where),
+        variables={
+            "before": "request.operation == 'UPDATE' ? oldObject.?webhooks.orValue([]) : []"
+        },
         checks=[
             Check(
                 "(request.operation == 'DELETE' ? oldObject.metadata.name : object.metadata.name)\n"
@@ -220,18 +227,81 @@ def webhooks_policy(where: Installation) -> Object:
                 ),
                 f"{may_only} register webhooks of the Service {where.namespace}/{where.service}",
             ),
-            Check(
-                _each_webhook(
-                    "webhook.?rules.orValue([]).all(rule,\n"
-                    "    rule.?operations.orValue([]).all(one, one in ['CREATE', 'UPDATE'])\n"
-                    f"    && rule.?apiGroups.orValue([]).all(one, one in {strings(groups)})\n"
-                    f"    && rule.?resources.orValue([]).all(one, one in\n"
-                    f"      {strings(resources)}))"
-                ),
-                f"{may_only} register webhooks for CREATE and UPDATE of pods and workloads",
-            ),
+            *_bounds(may_only, where),
+            *_additions(may_only, names),
         ],
     )
+
+
+def _bounds(may_only: str, where: Installation) -> list[Check]:
+    """Check what webhooks are asked about, and where."""
+    groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
+    resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
+    left_out = list(dict.fromkeys((*registration.EXCLUDED_NAMESPACES, where.namespace)))
+    return [
+        Check(
+            _each_webhook(
+                "webhook.?rules.orValue([]).all(rule,\n"
+                "    rule.?operations.orValue([]).all(one, one in ['CREATE', 'UPDATE'])\n"
+                f"    && rule.?apiGroups.orValue([]).all(one, one in {strings(groups)})\n"
+                f"    && rule.?resources.orValue([]).all(one, one in\n"
+                f"      {strings(resources)}))"
+            ),
+            f"{may_only} register webhooks for CREATE and UPDATE of pods and workloads",
+        ),
+        Check(
+            _each_webhook(
+                "webhook.?namespaceSelector.matchExpressions.orValue([]).exists(one,\n"
+                "    one.key == 'kubernetes.io/metadata.name' && one.operator == 'NotIn'\n"
+                f"    && {strings(left_out)}.all(name, name in one.?values.orValue([])))"
+            ),
+            f"{may_only} register webhooks that leave the namespaces {' and '.join(left_out)} out",
+        ),
+    ]
+
+
+def _additions(may_only: str, names: Sequence[str]) -> list[Check]:
+    """Check that nothing is added which the controller takes for others', and leaves as it is.
+
+    What is there already may stay, for an admin may have written it.
+    """
+    conditions = (registration.NOT_YET["name"], registration.ASKS)
+    return [
+        Check(
+            _each_webhook(
+                f"webhook.name in {strings(names)}\n"
+                "  || variables.before.exists(old, old.name == webhook.name)"
+            ),
+            f"{may_only} register webhooks of the names {', '.join(names)}",
+        ),
+        Check(
+            _each_webhook(
+                "webhook.?matchConditions.orValue([]).all(one,\n"
+                f"    one.name in {strings(conditions)}\n"
+                f"    || {_before('one in old.?matchConditions.orValue([])')})"
+            ),
+            f"{may_only} write the conditions {' and '.join(conditions)}",
+        ),
+        *(
+            Check(
+                _each_webhook(
+                    f"!webhook.?{path}.hasValue()\n"
+                    f"  || {_before(f'old.?{path} == webhook.?{path}')}"
+                ),
+                f"{may_only} leave the {path} of webhooks out, or as it was",
+            )
+            for path in (
+                "objectSelector.matchLabels",
+                "objectSelector.matchExpressions",
+                "namespaceSelector.matchLabels",
+            )
+        ),
+    ]
+
+
+def _before(test: str) -> str:
+    """Test the webhook of this name as it was, `old`; false where there was none."""
+    return f"variables.before.exists(old, old.name == webhook.name\n      && {test})"
 
 
 def _by_controller(where: Installation) -> tuple[str, str]:

@@ -141,6 +141,12 @@ def digest(pipeline: Pipeline) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
+def names(pipeline: Pipeline) -> list[str]:
+    """Name all webhooks of both configurations."""
+    made = Registration("holdfast", lambda _path: {}).configurations(pipeline)
+    return [webhook["name"] for one in made.values() for webhook in one["webhooks"]]
+
+
 def _by_operation(on_create: str, on_update: str) -> str:
     return f"request.operation == 'CREATE' ? ({on_create}) : ({on_update})"
 

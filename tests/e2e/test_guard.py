@@ -24,6 +24,7 @@ from tests.e2e.accounts import MANIFESTS, controller_kubeconfig
 from tests.e2e.actors import Actor, Operation, refusal
 from tests.e2e.world import Object, World, gates, pod
 from webhook import guard
+from webhook.registration import NOT_YET
 
 pytestmark = pytest.mark.xdist_group("guard")
 
@@ -210,19 +211,30 @@ def rule(**changes: list[str]) -> Object:
     return {**usual, "apiVersions": ["v1"], **changes}
 
 
+def all_but(*namespaces: str) -> Object:
+    """Make a selector of all namespaces but these."""
+    key = "kubernetes.io/metadata.name"
+    return {"matchExpressions": [{"key": key, "operator": "NotIn", "values": list(namespaces)}]}
+
+
 def configuration(
-    kind: str, name: str = "holdfast", *, client: Object = SERVICE, rules: Sequence[Object] = ()
+    kind: str,
+    name: str = "holdfast",
+    *,
+    client: Object = SERVICE,
+    rules: Sequence[Object] = (),
+    namespaces: Object | None = None,
 ) -> Object:
     webhook = {
         "name": "pods.holdfast.dev",
         "clientConfig": client,
         "rules": list(rules) or [rule()],
+        "namespaceSelector": OURS_LEFT_OUT if namespaces is None else namespaces,
         "failurePolicy": "Ignore",
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
         "timeoutSeconds": 1,
-        # so that what is really stored harms nothing
-        "objectSelector": {"matchLabels": {"nobody": "has-this"}},
+        "matchConditions": [NOT_YET],  # so that what is really stored harms nothing
     }
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -232,10 +244,14 @@ def configuration(
     }
 
 
+OURS_LEFT_OUT = all_but("kube-system", "holdfast-system")
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 _OTHER_NAME = "may only write webhook configurations of the name holdfast"
 _OTHER_SERVICE = "may only register webhooks of the Service holdfast-system/holdfast-webhook"
 _OTHER_RULES = "may only register webhooks for CREATE and UPDATE of pods and workloads"
+_OTHER_NAMESPACES = (
+    "may only register webhooks that leave the namespaces kube-system and holdfast-system out"
+)
 
 WEBHOOKS_REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "another name": ({"name": "other"}, _OTHER_NAME),
@@ -254,6 +270,30 @@ WEBHOOKS_REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "every group": ({"rules": [rule(apiGroups=["*"])]}, _OTHER_RULES),
     "deletion": ({"rules": [rule(operations=["DELETE"])]}, _OTHER_RULES),
     "every operation": ({"rules": [rule(operations=["*"])]}, _OTHER_RULES),
+    "every namespace": ({"namespaces": {}}, _OTHER_NAMESPACES),
+    "the cluster's own namespace": (
+        {"namespaces": all_but("holdfast-system")},
+        _OTHER_NAMESPACES,
+    ),
+    "our own namespace": ({"namespaces": all_but("kube-system", "others")}, _OTHER_NAMESPACES),
+    "these namespaces alone": (
+        {
+            "namespaces": {
+                "matchExpressions": [
+                    {**OURS_LEFT_OUT["matchExpressions"][0], "operator": "In"},
+                ]
+            }
+        },
+        _OTHER_NAMESPACES,
+    ),
+    "the namespaces by another label": (
+        {
+            "namespaces": {
+                "matchExpressions": [{**OURS_LEFT_OUT["matchExpressions"][0], "key": "team"}]
+            }
+        },
+        _OTHER_NAMESPACES,
+    ),
 }
 
 
@@ -635,6 +675,7 @@ def test_the_controller_cannot_register_what_is_not_ours(
 def test_the_controller_keeps_our_webhook_configurations(
     guarded: Guarded, shared: World, kind: str
 ) -> None:
+    """Empty ones too: to refuse these would end nothing that conditions do not do as well."""
     controller = guarded.controller(shared)
     ours, theirs = configuration(kind), configuration(kind, "others")
     ours["webhooks"][0]["rules"] += [
@@ -645,17 +686,67 @@ def test_the_controller_keeps_our_webhook_configurations(
     shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(theirs))
     controller.create({**ours, "webhooks": []}, dry_run=False)
     evil = {"url": "https://evil.example.com/x"}
+    more = all_but("others", "holdfast-system", "kube-system")
+    everywhere = {**ours["webhooks"][0], "name": "templates.holdfast.dev", "namespaceSelector": {}}
 
     def replace(made: Object) -> str:
         return controller.kubectl("replace", "-f", "-", stdin=yaml.safe_dump(made))
 
     replace(ours)
+    replace({**ours, "webhooks": [{**one, "namespaceSelector": more} for one in ours["webhooks"]]})
     assert _OTHER_SERVICE in refusal(replace, configuration(kind, client=evil))
+    second = {**ours, "webhooks": [*ours["webhooks"], everywhere]}
+    assert _OTHER_NAMESPACES in refusal(replace, second)
     assert _OTHER_NAME in refusal(replace, theirs)
     assert _OTHER_NAME in refusal(controller.kubectl, "delete", kind, "others")
     assert _OTHER_NAME in refusal(controller.kubectl, "delete", kind, "--all")
     assert refusal(controller.kubectl, "get", kind, "others") == ""
     shared.plane.kubectl("delete", kind, "others", "holdfast", "--ignore-not-found")
+
+
+def added(made: Object, value: str) -> Object:
+    """Give a configuration to which an admin has added this of all kinds."""
+    condition = {"name": "mine", "expression": f"'{value}' != ''"}
+    selecting = {
+        "matchConditions": [NOT_YET, condition],
+        "objectSelector": {
+            "matchLabels": {"nobody": value},
+            "matchExpressions": [{"key": value, "operator": "Exists"}],
+        },
+        "namespaceSelector": {**OURS_LEFT_OUT, "matchLabels": {"nobody": value}},
+    }
+    (webhook,) = made["webhooks"]
+    ours, theirs = ({**webhook, **selecting}, {**webhook, "name": f"{value}.example.com"})
+    return {**made, "webhooks": [ours, theirs]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_controller_keeps_what_an_admin_has_added_or_leaves_it_out(
+    guarded: Guarded, shared: World, kind: str
+) -> None:
+    """Else it could not renew the caBundle there."""
+    controller = guarded.controller(shared)
+    ours = configuration(kind)
+    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(added(ours, "a")))
+
+    def replace(made: Object) -> str:
+        text = yaml.safe_dump(made)
+        return controller.kubectl("replace", "--dry-run=server", "-f", "-", stdin=text)
+
+    renewed = added(ours, "a")
+    for webhook in renewed["webhooks"]:
+        webhook["clientConfig"] = {**SERVICE, "caBundle": "LS0tLS0="}
+    try:
+        assert [refusal(replace, made) for made in (renewed, ours)] == ["", ""]
+        changed = added(ours, "b")["webhooks"]
+        for field in ("matchConditions", "objectSelector", "namespaceSelector"):
+            one, other = renewed["webhooks"]
+            made = {**ours, "webhooks": [{**one, field: changed[0][field]}, other]}
+            assert f"{CONTROLLER} may only" in refusal(replace, made), field
+        another = {**ours, "webhooks": [*renewed["webhooks"], changed[1]]}
+        assert "may only register webhooks of the names" in refusal(replace, another)
+    finally:
+        shared.plane.kubectl("delete", kind, "holdfast")
 
 
 def test_others_register_what_they_like(shared: World) -> None:

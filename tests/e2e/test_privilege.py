@@ -9,9 +9,11 @@ lists VMs, or patches them; one of the controller that reads every Secret; the s
 addresses, and without its look at the Host; a lookup that does not compare UIDs, and one that
 is counted as found or missing; a patch that clears the pod's own `nodeSelector`; rules and records
 that have pods tolerate every taint; a toleration that is left for the release, and no check of it
-at start; a release that is tried again with what was refused. Not those of a namespace's admin, of
-the rights in another namespace, and of who updates a pod by hand: they were not tried against
-anything broken.
+at start; a release that is tried again with what was refused; a guard that lets webhooks be asked
+everywhere, and have anything added, and one that keeps webhooks, rules, conditions and selectors as
+they are; a controller that leaves webhooks idle. Not those of a namespace's admin, of the rights in
+another namespace, of who updates a pod by hand, and of who takes the lead: they were not tried
+against anything broken.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ import pytest
 from tests import scrapes
 from tests.e2e import machines
 from tests.e2e.accounts import NAMESPACE
-from tests.e2e.actors import Actor, refusal
-from tests.e2e.installed import own_address
+from tests.e2e.actors import Actor, Operation, refusal
+from tests.e2e.installed import KINDS, REPAIR, own_address
 from tests.e2e.machines import KUBEVIRT, RECORD, create_as_kubevirt
 from tests.e2e.secured import (
     ALWAYS,
@@ -57,6 +59,7 @@ from tests.e2e.secured import (
 )
 from tests.e2e.world import Object, World, gates, pod
 from tests.unit.builders import make_review
+from webhook.registration import ASKS, NOT_YET
 
 pytestmark = pytest.mark.xdist_group("privilege")
 
@@ -443,21 +446,145 @@ def test_controllers_token_at_most(secured: Secured, robbed: World) -> None:
     thief = secured.controller(robbed)
     hold = [{"op": "remove", "path": "/spec/schedulingGates/0"}]
     image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}]
-    wide = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"}]
     away = [
         {"op": "add", "path": "/webhooks/0/clientConfig", "value": {"url": "https://x.example"}}
     ]
-    configuration = ("mutatingwebhookconfiguration", "--dry-run=server", "-o", "name")
+    everywhere = [{"op": "add", "path": "/webhooks/0/namespaceSelector", "value": {}}]
+    configuration = "mutatingwebhookconfiguration"
 
     assert "victim" in thief.kubectl("get", "pods", "--all-namespaces")
     thief.patch("victim", hold)
     thief.kubectl("annotate", "vm", "vm", f"{RECORD}={THERE}", "--overwrite", "--dry-run=server")
+    thief.kubectl("annotate", "vm", "vm", f"{RECORD}-", "--dry-run=server")
     assert thief.kubectl("get", "secret", "holdfast-ca", "-n", NAMESPACE, "-o", "name")
-    thief.patch("holdfast", wide, kind=configuration[0])
     assert "spec.containers" in refusal(thief.patch, "victim", [*hold, *image])
     assert "may only register webhooks of the Service" in refusal(
-        thief.patch, "holdfast", away, kind=configuration[0]
+        thief.patch, "holdfast", away, kind=configuration
     )
+    assert "may only register webhooks that leave the namespaces kube-system" in refusal(
+        thief.patch, "holdfast", everywhere, kind=configuration
+    )
+
+
+FIRST = "/webhooks/0"
+NOBODY = {"matchLabels": {"nobody": "has-this"}}
+WITHOUT_HOLDFAST: dict[str, list[Operation]] = {
+    "no webhooks": [{"op": "add", "path": "/webhooks", "value": []}],
+    "a webhook less": [{"op": "remove", "path": FIRST}],
+    "a condition": [
+        {"op": "test", "path": f"{FIRST}/matchConditions/0/name", "value": ASKS},
+        {"op": "replace", "path": f"{FIRST}/matchConditions/0/expression", "value": "false"},
+    ],
+    "the condition of before": [
+        {"op": "add", "path": f"{FIRST}/matchConditions/-", "value": NOT_YET}
+    ],
+    "no rules": [{"op": "replace", "path": f"{FIRST}/rules", "value": []}],
+    "no namespace": [
+        {
+            "op": "add",
+            "path": f"{FIRST}/namespaceSelector/matchExpressions/-",
+            "value": {"key": "nobody", "operator": "Exists"},
+        }
+    ],
+    "a failure that is ignored": [
+        {"op": "replace", "path": f"{FIRST}/failurePolicy", "value": "Ignore"},
+        {"op": "replace", "path": f"{FIRST}/clientConfig/service/port", "value": 1},
+    ],
+    "a path that changes nothing": [
+        {"op": "replace", "path": f"{FIRST}/clientConfig/service/path", "value": "/validate"}
+    ],
+}
+"""Patches of a configuration by which Holdfast is not asked about a pod, or not heard."""
+FOR_EVER: dict[str, tuple[list[Operation], str]] = {
+    "a condition of its own": (
+        [{"op": "add", "path": f"{FIRST}/matchConditions/-", "value": NOT_YET | {"name": "mine"}}],
+        "write the conditions not-yet and asks-for-something",
+    ),
+    "no object": (
+        [{"op": "add", "path": f"{FIRST}/objectSelector", "value": NOBODY}],
+        "leave the objectSelector.matchLabels of webhooks out, or as it was",
+    ),
+    "no object with a key": (
+        [
+            {
+                "op": "add",
+                "path": f"{FIRST}/objectSelector/matchExpressions",
+                "value": [{"key": "nobody", "operator": "Exists"}],
+            }
+        ],
+        "leave the objectSelector.matchExpressions of webhooks out, or as it was",
+    ),
+    "no namespace's labels": (
+        [{"op": "add", "path": f"{FIRST}/namespaceSelector/matchLabels", "value": {"a": "b"}}],
+        "leave the namespaceSelector.matchLabels of webhooks out, or as it was",
+    ),
+    "another webhook": (
+        [
+            {"op": "copy", "from": FIRST, "path": "/webhooks/-"},
+            {"op": "replace", "path": f"{FIRST}/name", "value": "mine.example.com"},
+        ],
+        "register webhooks of the names pods.holdfast.dev, validate.pods.holdfast.dev, ",
+    ),
+}
+"""Such patches as the leading controller would leave as they are, as an admin's own."""
+WITHOUT_PODS: list[Operation] = [
+    {"op": "remove", "path": f"{FIRST}/matchConditions"},
+    {"op": "replace", "path": f"{FIRST}/rules/0/operations", "value": ["CREATE", "UPDATE"]},
+    {"op": "replace", "path": f"{FIRST}/clientConfig/service/port", "value": 1},
+]
+"""One by which every pod, but those of the namespaces that are left out, is refused."""
+
+
+@pytest.mark.parametrize(
+    "change", [*WITHOUT_HOLDFAST.values(), WITHOUT_PODS], ids=[*WITHOUT_HOLDFAST, "refuses all"]
+)
+def test_controllers_token_decides_whom_holdfast_is_asked_about_until_the_leader_looks(
+    secured: Secured, robbed: World, change: list[Operation]
+) -> None:
+    """It has to write conditions, and `false` is one: so no policy refuses what comes to that."""
+    before = secured.installed.webhooks()
+    thief = secured.controller(robbed)
+    done = [thief.patch("holdfast", change, "-o", "json", kind=kind) for kind in KINDS]
+    assert [one for each in done for one in json.loads(each).get("webhooks", ())] != before
+
+    for kind in KINDS:
+        thief.patch("holdfast", change, kind=kind, dry_run=False)
+    robbed.eventually(lambda: secured.installed.webhooks() == before, REPAIR)
+
+
+def test_controllers_token_has_pods_admitted_unheld(secured: Secured, robbed: World) -> None:
+    thief = secured.controller(robbed)
+
+    def is_unheld() -> bool:
+        for kind in KINDS:
+            change = WITHOUT_HOLDFAST["no webhooks"]
+            thief.patch("holdfast", change, kind=kind, dry_run=False)
+        (made,) = robbed.apply(pod("unheld", {"delay": "1h"}), dry_run=True)
+        return not gates(made)
+
+    robbed.eventually(is_unheld)
+    robbed.eventually(robbed.holds_pods, REPAIR)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("change", "what"), FOR_EVER.values(), ids=FOR_EVER)
+def test_controllers_token_adds_nothing_that_nobody_takes_out(
+    secured: Secured, robbed: World, kind: str, change: list[Operation], what: str
+) -> None:
+    told = refusal(secured.controller(robbed).patch, "holdfast", change, kind=kind)
+    assert f"holdfast-controller may only {what}" in told
+
+
+def test_controllers_token_takes_the_lead(secured: Secured, robbed: World) -> None:
+    """And so keeps the controllers from putting anything back."""
+    thief = secured.controller(robbed)
+    named = ("lease", "holdfast-controller", "-n", NAMESPACE)
+    lease = json.loads(thief.kubectl("get", *named, "-o", "json"))
+    lease["spec"]["holderIdentity"] = "thief"
+    done = thief.kubectl(
+        "replace", "--dry-run=server", "-n", NAMESPACE, "-f", "-", stdin=json.dumps(lease)
+    )
+    assert "replaced" in done
 
 
 def rights(actor: Actor, namespace: str) -> set[str]:

@@ -12,6 +12,7 @@ from webhook.cli import cli
 from webhook.guard import Installation
 from webhook.pipeline import Pipeline
 from webhook.policy import manifest
+from webhook.registration import EXCLUDED_NAMESPACES
 
 SHIPPED = Path(__file__).parents[2] / "manifests" / "guard" / "policies.yaml"
 
@@ -124,6 +125,13 @@ def test_the_policies_are_those_of_the_installation() -> None:
     assert "in ['one', 'two']" in webhooks
     assert "service.namespace == 'elsewhere'" in webhooks
     assert "service.name == 'ours'" in webhooks
+
+
+def test_webhooks_leave_out_what_the_publisher_leaves_out() -> None:
+    """Else the API server would refuse what it registers."""
+    text = str(policy(guard.CONTROLLER_WEBHOOKS, Installation(namespace="elsewhere")))
+    for name in (*EXCLUDED_NAMESPACES, "elsewhere"):
+        assert f"'{name}'" in text
 
 
 def test_webhooks_may_be_registered_for_every_workload_that_is_validated() -> None:
