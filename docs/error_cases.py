@@ -28,7 +28,7 @@ from controlplane.settings import Settings
 from tests.fakes import FakeLookup
 from tests.unit.builders import UID, body, make_pipeline, make_pod, read_review
 from tests.unit.vm_builders import VM_UID, make_launcher, make_vm, make_vmi
-from webhook import app, cli, config, guard, holds, plugins, preview, reading, vms
+from webhook import app, cli, config, guard, holds, plugins, preview, reading, vms, yaml_text
 from webhook.cluster import Api, Cluster
 from webhook.commands import explain, options, release, sticky, uninstall
 from webhook.commands import list as list_command
@@ -422,10 +422,32 @@ def _started(command: click.Command, *arguments: str) -> Callable[[], str]:
     return lambda: _raised(lambda: command.main(list(arguments), standalone_mode=False))
 
 
+def _kubeconfig(content: bytes) -> Callable[[], str]:
+    def produce() -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "config")
+            path.write_bytes(content)
+            return _raised(lambda: Cluster.connect(path)).replace(f"{folder}/", "")
+
+    return produce
+
+
 START: Sequence[Case] = (
     Case(
         lambda: _raised(lambda: Cluster.connect(Path("nowhere"))),
         "No kubeconfig was found, or it cannot be used.",
+    ),
+    Case(
+        _kubeconfig(b"a: &a x\nb: *a"),
+        "A few lines of aliases can stand for gigabytes.",
+    ),
+    Case(
+        _kubeconfig(b"users: [{user: {token: abc}}]"),
+        "An entry of `clusters`, `contexts` or `users` has no name.",
+    ),
+    Case(
+        _kubeconfig(b"#" * (yaml_text.SIZE_LIMIT + 1)),
+        "The file has more than any kubeconfig.",
     ),
     Case(
         lambda: _raised(own_namespace),
@@ -544,6 +566,12 @@ COMMANDS: Sequence[Case] = (
     Case(
         lambda: _raised(lambda: preview_command._documents("web.yaml")),
         "A file given to `preview` is missing or not readable.",
+    ),
+    Case(
+        lambda: _raised(lambda: preview_command._documents("/dev/zero")).replace(
+            "/dev/zero", "web.yaml"
+        ),
+        "A file given to `preview` is larger than a folder's manifests are.",
     ),
     Case(_not_yaml, "A file given to `preview` is not YAML."),
     Case(

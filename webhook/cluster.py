@@ -17,10 +17,11 @@ from urllib.parse import quote, urlencode, urlsplit
 import urllib3
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
+from kubernetes.config.kube_config import KubeConfigLoader
 
-from webhook import yaml_text
 from webhook.answers import Answer, Failure, Headers, read_date, status_error
 from webhook.errors import StartError, UnreachableError
+from webhook.kubeconfig import Kubeconfig
 from webhook.wire import Wire
 
 CONNECT_TIMEOUT = 5.0
@@ -42,6 +43,7 @@ _METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 Query = Mapping[str, str | int]
 
 _FAILURES = (*Failure, urllib3.exceptions.HTTPError)
+_DEFAULT_KUBECONFIG = "~/.kube/config"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -136,9 +138,8 @@ class Cluster:
             return cls(client, on_answer=on_answer, namespace=namespace or "default")
         except Exception as exc:  # noqa: BLE001 - on a broken file the client raises what comes
             named = f" {kubeconfig}" if kubeconfig else ""
-            reason = "no such file" if kubeconfig and not kubeconfig.exists() else _problem(exc)
             raise StartError(
-                f"no usable kubeconfig{named} ({reason}); name one with --kubeconfig or "
+                f"no usable kubeconfig{named} ({_problem(exc)}); name one with --kubeconfig or "
                 "KUBECONFIG, or run in a pod with a ServiceAccount"
             ) from None
 
@@ -295,26 +296,17 @@ def _load(
             pass
         else:
             return _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else ""
-    file = None if kubeconfig is None else str(kubeconfig)
-    for name in (file or kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION).split(os.pathsep):
-        _refuse_aliases(Path(name).expanduser())
-    kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
-        config_file=file, context=context, client_configuration=configuration
+    found = Kubeconfig(one.expanduser() for one in ([kubeconfig] if kubeconfig else _default()))
+    loader = KubeConfigLoader(  # type: ignore[no-untyped-call]
+        config_dict=found.merged(), active_context=context, config_persister=found.save
     )
-    try:
-        contexts, current = kubernetes_config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
-    except kubernetes_config.ConfigException:  # it names no current context, and needs none
-        return ""
-    chosen = [one for one in contexts if one["name"] == context] if context else [current]
-    return str(chosen[0]["context"].get("namespace") or "")
+    loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
+    return str(loader.current_context["context"].get("namespace") or "")
 
 
-def _refuse_aliases(file: Path) -> None:
-    """Refuse YAML in which a few lines can stand for gigabytes; the client would write it out."""
-    try:
-        yaml_text.refuse_aliases(file.read_bytes() if file.is_file() else b"")
-    except yaml_text.AliasError:  # its own words quote the file, which holds a token
-        raise kubernetes_config.ConfigException(f"{file}: {yaml_text.NO_ALIASES}") from None
+def _default() -> list[Path]:
+    names = os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    return [Path(name) for name in names.split(os.pathsep) if name]
 
 
 _PROBLEM_LENGTH = 300
@@ -324,7 +316,7 @@ def _problem(exc: Exception) -> str:
     """Say what is wrong with a kubeconfig; of what the client did not expect, how it failed."""
     told = _one_line(exc)[:_PROBLEM_LENGTH]
     told = told if told.isprintable() else ascii(told)[1:-1]  # it may quote the file
-    known = isinstance(exc, kubernetes_config.ConfigException)
+    known = isinstance(exc, (kubernetes_config.ConfigException, StartError))
     return told if known else f"{type(exc).__name__}: {told}"
 
 

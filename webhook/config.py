@@ -31,8 +31,6 @@ DEFAULT_PLUGINS = ("delay", "sticky", "placement")
 ALL_PLUGINS = "*"
 """In a list of disabled plugins: all default ones."""
 _SEE_REFERENCE = "docs/reference/configuration.md lists what is accepted"
-SIZE_LIMIT = 1 << 20
-"""Bytes; a ConfigMap holds no more."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -102,13 +100,13 @@ def load(path: Path | None) -> Configuration:
         return Configuration()
     try:
         with path.open("rb") as file:
-            text = file.read(SIZE_LIMIT + 1)
+            text = yaml_text.read(file)
     except OSError as exc:
         raise ConfigurationError(
             f"{path}: cannot be read ({exc.strerror}); give a readable file to --config"
         ) from None
-    if len(text) > SIZE_LIMIT:
-        raise ConfigurationError(f"{path}: is larger than {SIZE_LIMIT >> 20} MiB; shorten it")
+    except yaml_text.SizeError as exc:
+        raise ConfigurationError(f"{path}: {exc}; shorten it") from None
     return parse(text, str(path))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import IO, Any
 
 import yaml
+
+SIZE_LIMIT = 1 << 20
+"""Bytes of a text that a person writes; a ConfigMap holds no more."""
 
 MISTAKES = (
     *(yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError),
@@ -22,6 +25,10 @@ _FASTEST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 class AliasError(yaml.MarkedYAMLError):
     """There is an alias."""
+
+
+class SizeError(Exception):
+    """A text is larger than it may be."""
 
 
 class Loader(yaml.SafeLoader):
@@ -48,6 +55,14 @@ class Loader(yaml.SafeLoader):
 
 for _tag in ("int", "float"):
     Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", Loader.number)
+
+
+def read(file: IO[bytes], limit: int = SIZE_LIMIT) -> bytes:
+    """Read a text to its end. Raises SizeError where that has not come after `limit` bytes."""
+    text = file.read(limit + 1)
+    if len(text) > limit:
+        raise SizeError(f"is larger than {limit >> 20} MiB")
+    return text
 
 
 def refuse_aliases(text: bytes) -> None:

@@ -12,7 +12,7 @@ from tests.unit import config_cases
 from tests.unit.builders import Measured, make_pipeline
 from tests.unit.config_cases import HEAD, SEE
 from tests.unit.scripted import Extra, Other
-from webhook import config, plugins
+from webhook import config, plugins, yaml_text
 from webhook.errors import ConfigurationError
 from webhook.framework import Args, Handle, PluginClass
 from webhook.plugins.delay import Delay
@@ -147,7 +147,7 @@ def test_load_of_a_missing_file(tmp_path: Path) -> None:
 
 def test_load_of_a_huge_file(tmp_path: Path) -> None:
     file = tmp_path / "huge.yaml"
-    file.write_bytes(b"#" * (config.SIZE_LIMIT + 1))
+    file.write_bytes(b"#" * (yaml_text.SIZE_LIMIT + 1))
     with pytest.raises(ConfigurationError) as caught:
         config.load(file)
 

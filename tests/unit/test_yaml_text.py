@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from audit import advisories
 from tests.unit.kubeconfigs import complaint
 from webhook import cli, config, yaml_text
-from webhook.errors import ConfigurationError, HoldfastError
+from webhook.commands import preview as preview_command
+from webhook.errors import CommandError, ConfigurationError, HoldfastError
 
 pytestmark = pytest.mark.usefixtures("own_logging")
 
@@ -85,6 +86,7 @@ def _said(*arguments: str, given: bytes = b"") -> str:
     return cli.told(done.exception)
 
 
+PREVIEWS: list[Refused] = [preview, preview_of_the_input]
 READERS: list[Refused] = [
     *(check_config, preview, preview_of_the_input, preview_by_a_configuration, policies, serve),
     *(controller, kubeconfig, explain, listing, audited),
@@ -106,6 +108,36 @@ def test_aliases_are_refused_with_the_cure(tmp_path: Path, read: Refused, text: 
     file.write_text(text)
 
     assert CURE in " ".join(read(file).split())
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("read", "limit"),
+    [(one, preview_command.SIZE_LIMIT) for one in PREVIEWS]
+    + [(one, yaml_text.SIZE_LIMIT) for one in READERS if one not in {*PREVIEWS, audited}],
+    ids=lambda one: getattr(one, "__name__", None),
+)
+def test_what_is_too_large_is_refused_and_not_read(
+    tmp_path: Path, read: Refused, limit: int
+) -> None:
+    file = tmp_path / "given.yaml"
+    file.write_bytes(b"kind: Service #" + b"x" * limit)
+
+    assert f"is larger than {limit >> 20} MiB; " in read(file)
+
+
+def test_what_is_as_large_as_may_be_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "given.yaml"
+    text = b"kind: Service #"
+    file.write_bytes(text + b"x" * (preview_command.SIZE_LIMIT - len(text)))
+
+    assert CliRunner().invoke(cli.cli, ["preview", "-f", str(file)]).exit_code == 0
+
+
+@pytest.mark.timeout(60)
+def test_no_more_is_read_than_may_be() -> None:
+    with pytest.raises(CommandError, match=r"^/dev/zero: is larger than 4 MiB; give it in parts$"):
+        preview_command._documents("/dev/zero")
 
 
 @pytest.mark.parametrize("read", [preview, preview_of_the_input], ids=lambda one: one.__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ Examples:
   holdfast preview -f deployment.yaml --config holdfast.yaml
   holdfast preview -f deployment.yaml --cluster -n shop
   holdfast preview manifests/*.yaml            in a pre-commit hook, or in CI"""
+
+SIZE_LIMIT = 4 << 20
+"""Bytes of a file: more than a configuration, for what a whole folder makes, CRDs and all."""
 
 Make = Callable[[Document], Preview]
 
@@ -89,7 +93,10 @@ def _shown(name: str, make: Make) -> Iterator[Preview]:
 
 def _documents(name: str) -> Sequence[Any]:
     try:
-        text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+            text = yaml_text.read(file, SIZE_LIMIT)
+    except yaml_text.SizeError as exc:
+        raise CommandError(f"{name}: {exc}; give it in parts") from None
     except OSError as exc:
         raise CommandError(
             f"{name}: cannot be read ({exc.strerror}); name a readable file, or - for the input"
