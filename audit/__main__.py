@@ -2,26 +2,21 @@
 
 By pip-audit, which asks osv.dev; or, with ADVISORIES=FOLDER, by a clone of the PyPA's advisory
 database. With GO_ADVISORIES=FOLDER, the Go modules of tests and benches by a clone of Go's. The
-exit status is 0 where nothing is known, 1 where something is, and 2 where nobody could be asked:
-that nothing was found then means nothing, and it is said so.
+exit status is 0 where nothing is known, 1 where something is, and 2 where nobody could be asked
+about all of it: that nothing more was found then means nothing, and it is said so.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from audit import advisories, modules
-from audit.pins import FILES, ROOT, Pin, pinned
+from audit import advisories, modules, service
+from audit.pins import Pin, pinned
 
 CLEAN, VULNERABLE, NOT_AUDITED = 0, 1, 2
-PATIENCE = 300
-"""Seconds for the service to answer about all of a file's pins."""
 
 
 def main() -> int:
@@ -64,37 +59,22 @@ def _told(findings: Iterable[advisories.Finding], pins: Mapping[Pin, list[str]])
     return len(lines)
 
 
-def by_service() -> int:
-    """Audit by pip-audit."""
-    found = 0
-    for file in FILES:
-        report = _ask(file)
-        if report is None:
-            return _not_audited("pip-audit reached no service; see ADVISORIES in SECURITY.md")
-        unknown = [one["name"] for one in report if "skip_reason" in one]
-        if unknown:
-            return _not_audited(f"{file}: nothing could be learnt about {', '.join(unknown)}")
-        for one in report:
-            for vulnerability in one["vulns"]:
-                fixed = ", ".join(vulnerability["fix_versions"]) or "none known"
-                print(
-                    f"{one['name']} {one['version']}: {vulnerability['id']}; fix: {fixed} ({file})"
-                )
-                found += 1
-    print(f"{len(pinned())} pins, by osv.dev: {found} findings")
+def by_service(ask: Callable[[Sequence[Pin]], bytes] = service.ask) -> int:
+    """Audit by a service; `ask` gives its report about pins, no two of which are of a package."""
+    pins = pinned()
+    found, open_pins = 0, list[Pin]()
+    for some in service.apart(pins):
+        try:
+            findings, unknown = service.read(ask(some), some)
+        except ValueError as exc:
+            return _not_audited(str(exc))
+        found += _told(findings, pins)
+        open_pins += unknown
+    if open_pins:
+        names = ", ".join(f"{name} {version}" for name, version in open_pins)
+        return _not_audited(f"nothing could be learnt about {names}")
+    print(f"{len(pins)} pins, by osv.dev: {found} findings")
     return VULNERABLE if found else CLEAN
-
-
-def _ask(file: str) -> list[Any] | None:
-    command = [sys.executable, "-m", "pip_audit", "--vulnerability-service=osv", "--format=json"]
-    command += ["--progress-spinner=off", "--disable-pip", "--require-hashes", "-r", file]
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE
-        )
-        return list(json.loads(done.stdout)["dependencies"])
-    except (subprocess.TimeoutExpired, ValueError, LookupError):
-        return None
 
 
 def _not_audited(why: str) -> int:
