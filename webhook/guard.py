@@ -12,23 +12,25 @@ within the API server, so they hold while no process of Holdfast does:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from webhook import holds, registration, vms, workloads
+from webhook import holds, registration, vms
 from webhook.conditions import string, strings
 from webhook.pipeline import Pipeline
 from webhook.plugins.sticky import Sticky
 from webhook.policy import (
     Check,
+    Installation,
     Object,
     annotation,
     annotations_kept,
+    by_controller,
     fixed,
     make_binding,
     make_policy,
     make_rule,
     tolerations_kept,
 )
+from webhook.registration_guard import webhooks_policy
 
 HOLD = "holdfast-hold"
 CONTROLLER_PODS = "holdfast-controller-pods"
@@ -62,19 +64,6 @@ _HINT_PARTS = ("not-before", "jitter")
 """What a hint names beside the key of a delay; these are no keys of annotations."""
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """Where Holdfast is installed, and as whom it acts."""
-
-    namespace: str = "holdfast-system"
-    service: str = "holdfast-webhook"
-    """The only Service that the controller may register."""
-    controller: str = "system:serviceaccount:holdfast-system:holdfast-controller"
-    """The controller's user name."""
-    configurations: tuple[str, ...] = ("holdfast",)
-    """The names of the webhook configurations that are Holdfast's own."""
-
-
 def policies(pipeline: Pipeline, installation: Installation | None = None) -> list[Object]:
     """Make the four policies, each followed by its binding."""
     where = installation or Installation()
@@ -82,7 +71,7 @@ def policies(pipeline: Pipeline, installation: Installation | None = None) -> li
         hold_policy(deciding_keys(pipeline)),
         pods_policy(where),
         vms_policy(recording_keys(pipeline), where),
-        webhooks_policy(registration.names(pipeline), where),
+        webhooks_policy(CONTROLLER_WEBHOOKS, registration.names(pipeline), where),
     )
     return [each for policy in made for each in (policy, make_binding(policy["metadata"]["name"]))]
 
@@ -146,7 +135,7 @@ def pods_policy(where: Installation) -> Object:
     return make_policy(
         CONTROLLER_PODS,
         rule=make_rule("", ["pods", "pods/*"], ["UPDATE"]),
-        condition=_by_controller(where),
+        condition=by_controller(where),
         checks=[
             Check(
                 "!has(request.subResource) || request.subResource == ''",
@@ -177,7 +166,7 @@ def vms_policy(keys: Sequence[str], where: Installation) -> Object:
     return make_policy(
         CONTROLLER_VMS,
         rule=make_rule(vms.GROUP, ["virtualmachines", "virtualmachines/*"], ["UPDATE"]),
-        condition=_by_controller(where),
+        condition=by_controller(where),
         checks=[
             Check(
                 "!has(request.subResource) || request.subResource == ''",
@@ -190,122 +179,6 @@ def vms_policy(keys: Sequence[str], where: Installation) -> Object:
             *fixed(FIXED_VM_FIELDS, may_not),
         ],
     )
-
-
-def webhooks_policy(names: Sequence[str], where: Installation) -> Object:
-    """Make the policy that bounds the webhooks which the controller registers, by these names.
-
-    It bounds what they can be asked about, and keeps the controller from leaving anything out by
-    what it would not put back itself. More it cannot: the controller writes conditions as its
-    configuration says, and a condition `false` leaves everything out. To refuse an empty list, or
-    a failure that is ignored, would take nothing from who has its token.
-    """
-    may_only = f"{where.controller} may only"
-    return make_policy(
-        CONTROLLER_WEBHOOKS,
-        rule=make_rule(
-            "admissionregistration.k8s.io",
-            ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
-            ["CREATE", "UPDATE", "DELETE"],
-        ),
-        condition=_by_controller(where),
-        variables={
-            "before": "request.operation == 'UPDATE' ? oldObject.?webhooks.orValue([]) : []"
-        },
-        checks=[
-            Check(
-                "(request.operation == 'DELETE' ? oldObject.metadata.name : object.metadata.name)\n"
-                f"  in {strings(where.configurations)}",
-                f"{may_only} write webhook configurations of the name "
-                f"{' or '.join(where.configurations)}",
-            ),
-            Check(
-                _each_webhook(
-                    "has(webhook.clientConfig.service) && !has(webhook.clientConfig.url)\n"
-                    f"  && webhook.clientConfig.service.namespace == {string(where.namespace)}\n"
-                    f"  && webhook.clientConfig.service.name == {string(where.service)}"
-                ),
-                f"{may_only} register webhooks of the Service {where.namespace}/{where.service}",
-            ),
-            *_bounds(may_only, where),
-            *_additions(may_only, names),
-        ],
-    )
-
-
-def _bounds(may_only: str, where: Installation) -> list[Check]:
-    """Check what webhooks are asked about, and where."""
-    groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
-    resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
-    left_out = list(dict.fromkeys((*registration.EXCLUDED_NAMESPACES, where.namespace)))
-    return [
-        Check(
-            _each_webhook(
-                "webhook.?rules.orValue([]).all(rule,\n"
-                "    rule.?operations.orValue([]).all(one, one in ['CREATE', 'UPDATE'])\n"
-                f"    && rule.?apiGroups.orValue([]).all(one, one in {strings(groups)})\n"
-                f"    && rule.?resources.orValue([]).all(one, one in\n"
-                f"      {strings(resources)}))"
-            ),
-            f"{may_only} register webhooks for CREATE and UPDATE of pods and workloads",
-        ),
-        Check(
-            _each_webhook(
-                "webhook.?namespaceSelector.matchExpressions.orValue([]).exists(one,\n"
-                "    one.key == 'kubernetes.io/metadata.name' && one.operator == 'NotIn'\n"
-                f"    && {strings(left_out)}.all(name, name in one.?values.orValue([])))"
-            ),
-            f"{may_only} register webhooks that leave the namespaces {' and '.join(left_out)} out",
-        ),
-    ]
-
-
-def _additions(may_only: str, names: Sequence[str]) -> list[Check]:
-    """Check that nothing is added which the controller takes for others', and leaves as it is.
-
-    What is there already may stay, for an admin may have written it.
-    """
-    conditions = (registration.NOT_YET["name"], registration.ASKS)
-    return [
-        Check(
-            _each_webhook(
-                f"webhook.name in {strings(names)}\n"
-                "  || variables.before.exists(old, old.name == webhook.name)"
-            ),
-            f"{may_only} register webhooks of the names {', '.join(names)}",
-        ),
-        Check(
-            _each_webhook(
-                "webhook.?matchConditions.orValue([]).all(one,\n"
-                f"    one.name in {strings(conditions)}\n"
-                f"    || {_before('one in old.?matchConditions.orValue([])')})"
-            ),
-            f"{may_only} write the conditions {' and '.join(conditions)}",
-        ),
-        *(
-            Check(
-                _each_webhook(
-                    f"!webhook.?{path}.hasValue()\n"
-                    f"  || {_before(f'old.?{path} == webhook.?{path}')}"
-                ),
-                f"{may_only} leave the {path} of webhooks out, or as it was",
-            )
-            for path in (
-                "objectSelector.matchLabels",
-                "objectSelector.matchExpressions",
-                "namespaceSelector.matchLabels",
-            )
-        ),
-    ]
-
-
-def _before(test: str) -> str:
-    """Test the webhook of this name as it was, `old`; false where there was none."""
-    return f"variables.before.exists(old, old.name == webhook.name\n      && {test})"
-
-
-def _by_controller(where: Installation) -> tuple[str, str]:
-    return "by-the-controller", f"request.userInfo.username == {string(where.controller)}"
 
 
 def _gates(pod: str) -> str:
@@ -355,10 +228,6 @@ def _only_own_removed(path: str) -> str:
         f"{new}.filter(name, !{own})\n  == {old}.filter(name, !{own})\n"
         f"&& {new}.filter(name, {own})\n  .all(name, name in {old})"
     )
-
-
-def _each_webhook(test: str) -> str:
-    return f"request.operation == 'DELETE'\n|| object.?webhooks.orValue([]).all(webhook,\n  {test})"
 
 
 def _is_own(name: str) -> str:

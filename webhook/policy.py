@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from webhook.conditions import strings
+from webhook.conditions import string, strings
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 
@@ -48,6 +48,24 @@ class Check:
 def manifest(objects: Iterable[Object]) -> str:
     """Write objects as YAML, expressions in blocks that can be read."""
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=100, explicit_start=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where Holdfast is installed, and as whom it acts."""
+
+    namespace: str = "holdfast-system"
+    service: str = "holdfast-webhook"
+    """The only Service that the controller may register."""
+    controller: str = "system:serviceaccount:holdfast-system:holdfast-controller"
+    """The controller's user name."""
+    configurations: tuple[str, ...] = ("holdfast",)
+    """The names of the webhook configurations that are Holdfast's own."""
+
+
+def by_controller(where: Installation) -> tuple[str, str]:
+    """Make the condition by which a policy is about the controller's own requests alone."""
+    return "by-the-controller", f"request.userInfo.username == {string(where.controller)}"
 
 
 def make_policy(

@@ -9,9 +9,8 @@ from click.testing import CliRunner
 
 from webhook import config, guard, plugins, workloads
 from webhook.cli import cli
-from webhook.guard import Installation
 from webhook.pipeline import Pipeline
-from webhook.policy import manifest
+from webhook.policy import Installation, manifest
 from webhook.registration import EXCLUDED_NAMESPACES
 
 SHIPPED = Path(__file__).parents[2] / "manifests" / "guard" / "policies.yaml"

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from tests.server.harness import PATIENCE, ROOT, everything_from, wait_until
 from webhook.pages import TEXT, Page, PageServer, answer
-from webhook.plain_server import CONNECTIONS
+from webhook.plain_server import CONNECTIONS, DEADLINE
 
 HOST = "127.0.0.1"
 SHORT = 0.5
@@ -60,8 +60,10 @@ Serve = Callable[..., PageServer]
 def serve() -> Iterator[Serve]:
     with contextlib.ExitStack() as servers:
 
-        def started(**limits: float) -> PageServer:
-            server = PageServer(HOST, 0, PAGES, option="-p", **limits)  # type: ignore[arg-type]
+        def started(*, connections: int = CONNECTIONS, deadline: float = DEADLINE) -> PageServer:
+            server = PageServer(
+                HOST, 0, PAGES, option="-p", connections=connections, deadline=deadline
+            )
             server.start()
             servers.callback(server.stop)
             return server
