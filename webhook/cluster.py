@@ -28,7 +28,7 @@ CONNECT_TIMEOUT = 5.0
 """Seconds to reach the API server."""
 READ_TIMEOUT = 30.0
 """Seconds between two bytes of an answer; a release must not hang behind one lost packet."""
-POOL_SIZE = 32
+POOL_SIZE = 64
 """Connections kept: more than there are threads that ask."""
 
 NO_SUCCESS = 300

@@ -27,7 +27,7 @@ from webhook.timekeeper import Timekeeper
 PODS = "/api/v1/pods"
 FIELD_SELECTOR = "spec.nodeName=,status.phase=Pending"
 """Every pod that can carry a gate, without trusting any label."""
-WORKERS = 16
+WORKERS = 32
 """Releases under way at once: what one process can drive (see docs/explanation/decisions.md)."""
 LONGEST_WAIT = 1.0
 """Seconds the loop sleeps at most: a laptop that slept, or a better clock, is noticed by then."""

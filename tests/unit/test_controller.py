@@ -261,23 +261,23 @@ def test_overdue_pods_are_released_in_the_order_of_their_time() -> None:
 
 
 def test_no_more_releases_are_under_way_than_there_are_workers() -> None:
-    world = World(*pods(**{f"p{number:02}": str(number) for number in range(40)}))
-    world.move(60)
+    world = World(*pods(**{f"p{number:02}": str(number) for number in range(99)}))
+    world.move(120)
     assert world.turn() == module.LONGEST_WAIT
     assert len(world.pool.jobs) == module.WORKERS
 
     world.settle()
-    assert len(set(world.released)) == len(world.released) == 40
+    assert len(set(world.released)) == len(world.released) == 99
 
 
 def test_who_has_released_a_pod_takes_the_next_that_is_due() -> None:
-    world = World(*pods(**{f"p{number:02}": str(number) for number in range(40)}))
-    world.move(30)
+    world = World(*pods(**{f"p{number:02}": str(number) for number in range(99)}))
+    world.move(60)
     world.turn()
     world.work()
 
     began = [f"p{number:02}" for number in range(module.WORKERS)]
-    behind = [f"p{number:02}" for number in range(module.WORKERS, 31)]
+    behind = [f"p{number:02}" for number in range(module.WORKERS, 61)]
     assert world.released == [began[0], *behind, *began[1:]]  # in turn, where threads do it at once
 
 

@@ -87,7 +87,7 @@ func main() {
 	kubeconfig := flag.String("kubeconfig", "", "the cluster")
 	namespace := flag.String("namespace", "default", "whose pods")
 	at := flag.Int64("at", 0, "when to begin, in milliseconds since 1970")
-	workers := flag.Int("workers", 16, "requests under way at once")
+	workers := flag.Int("workers", 32, "requests under way at once")
 	flag.Parse()
 	if err := run(*kubeconfig, *namespace, time.UnixMilli(*at), *workers); err != nil {
 		fmt.Fprintln(os.Stderr, err)

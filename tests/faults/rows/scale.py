@@ -145,6 +145,6 @@ FAULTS = [
         at_once,
         broken="slow-hand",
         caught_by="not released",
-        means="Sixteen releases are under way at once; none waits longer than a minute.",
+        means="Thirty-two releases are under way at once; none waits longer than a minute.",
     ),
 ]
