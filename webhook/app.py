@@ -15,6 +15,7 @@ from werkzeug.routing import MapAdapter
 from webhook import logs, registration
 from webhook import review as reviews
 from webhook.asgi import REVIEW
+from webhook.bodies import BODY_LIMIT
 from webhook.errors import ReviewError
 from webhook.framework import Code
 from webhook.metrics import ServerMetrics
@@ -22,9 +23,6 @@ from webhook.patch import patch
 from webhook.pipeline import Pipeline
 from webhook.profiles import Verdict
 from webhook.review import PodReview
-
-BODY_LIMIT = 7 << 20
-"""Bytes of a request: an object is 1.5 MiB at most in etcd, comes old and new, in an envelope."""
 
 _log = logging.getLogger("holdfast.review")
 _JSON = "application/json"

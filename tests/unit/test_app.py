@@ -21,10 +21,8 @@ from tests.unit.builders import (
     read_review,
 )
 from tests.unit.scripted import Blocking, Scripted, answering, pipeline_of
-from webhook import app as module
 from webhook import config, plugins, review
 from webhook.app import (
-    BODY_LIMIT,
     create_app,
     deadline_reporter,
     full_reporter,
@@ -32,6 +30,7 @@ from webhook.app import (
     refuse_pod,
 )
 from webhook.asgi import REVIEW
+from webhook.bodies import BODY_LIMIT
 from webhook.errors import ReviewError
 from webhook.framework import Context, Result, success
 from webhook.holds import HELD, NOT_BEFORE, PROFILE
@@ -476,4 +475,4 @@ def test_metrics(world: World) -> None:
 
 
 def test_limit_leaves_room_for_two_objects_of_etcds_size() -> None:
-    assert module.BODY_LIMIT > 2 * 1.5 * 2**20
+    assert BODY_LIMIT > 2 * 1.5 * 2**20

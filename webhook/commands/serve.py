@@ -130,7 +130,6 @@ def _application(
             on_deadline=app.deadline_reporter(pipeline, metrics),
             on_full=app.full_reporter(metrics),
             refuse=app.refuse_pod,
-            body_limit=app.BODY_LIMIT,
         )
 
     return make_app
