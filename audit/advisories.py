@@ -14,7 +14,7 @@ import yaml
 from packaging.version import InvalidVersion, Version
 
 from audit.pins import Pin, normal
-from webhook import yaml_text
+from webhook import values, yaml_text
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _advisory(file: Path) -> Any:
         yaml_text.refuse_aliases(text)
         return yaml.load(text, yaml.CSafeLoader)
     except yaml_text.MISTAKES as exc:
-        raise ValueError(f"{file}: is no advisory: {yaml_text.told(exc)}; fetch it anew") from None
+        raise ValueError(f"{file}: is no advisory: {values.one_line(exc)}; fetch it anew") from None
 
 
 def _findings(pin: Pin, advisory: Any) -> Iterator[Finding]:

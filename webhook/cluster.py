@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
@@ -19,6 +19,7 @@ from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 from kubernetes.config.kube_config import KubeConfigLoader
 
+from webhook import values
 from webhook.answers import Answer, Failure, Headers, read_date, status_error
 from webhook.errors import StartError, UnreachableError
 from webhook.kubeconfig import Kubeconfig
@@ -260,7 +261,7 @@ class Cluster:
         return f"{self._base}{path}" + (f"?{urlencode(query)}" if query else "")
 
     def _unreachable(self, exc: Exception) -> UnreachableError:
-        reason = _one_line(exc) or type(exc).__name__
+        reason = values.one_line(exc) or type(exc).__name__
         return UnreachableError(f"{self._server} does not answer: {reason}")
 
     def _note(self, sent: float, received: float, headers: Headers) -> None:
@@ -309,16 +310,8 @@ def _default() -> list[Path]:
     return [Path(name) for name in names.split(os.pathsep) if name]
 
 
-_PROBLEM_LENGTH = 300
-
-
 def _problem(exc: Exception) -> str:
     """Say what is wrong with a kubeconfig; of what the client did not expect, how it failed."""
-    told = _one_line(exc)[:_PROBLEM_LENGTH]
-    told = told if told.isprintable() else ascii(told)[1:-1]  # it may quote the file
+    told = values.one_line(exc)  # it may quote the file
     known = isinstance(exc, (kubernetes_config.ConfigException, StartError))
     return told if known else f"{type(exc).__name__}: {told}"
-
-
-def _one_line(exc: Any) -> str:
-    return " ".join(str(exc).split())

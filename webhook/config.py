@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import yaml
 
-from webhook import shapes, yaml_text
+from webhook import shapes, values, yaml_text
 from webhook.errors import ConfigurationError
 from webhook.framework import Handle, Plugin, PluginClass
 from webhook.pipeline import Pipeline
@@ -120,7 +120,7 @@ def parse(text: bytes, source: str) -> Configuration:
     try:
         document = yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader, made stricter
     except yaml_text.MISTAKES as exc:
-        raise ConfigurationError(f"{source}: is no YAML: {yaml_text.told(exc)}") from None
+        raise ConfigurationError(f"{source}: is no YAML: {values.one_line(exc)}") from None
     if not isinstance(document, dict):
         raise ConfigurationError(
             f"{source}: is no mapping; begin with 'apiVersion: {API_VERSION}', 'kind: {KIND}'"
@@ -155,7 +155,7 @@ def build_pipeline(
             )
         if any(profile.scheduler_name == other.name for other in profiles):
             raise ConfigurationError(
-                f"{where}.schedulerName: {profile.scheduler_name!r} has a profile already; "
+                f"{where}.schedulerName: {profile.scheduler_name!r:.60} has a profile already; "
                 "merge the two"
             )
         enabled = _plugins(profile, plugins, where, handle)
@@ -232,9 +232,10 @@ def _cured(text: str, kind: type[Any]) -> str:
     """Say how to mend what msgspec found wrong."""
     _, unknown, name = text.partition("unknown field ")
     if not unknown:
-        return f"{text}; {_SEE_REFERENCE}"
+        return f"{values.shortened(text)}; {_SEE_REFERENCE}"
     name = name.strip("`")
-    near = difflib.get_close_matches(name, _field_names(kind), n=2, cutoff=0.5)
+    others = [field for field in _field_names(kind) if field != name]
+    near = difflib.get_close_matches(name, others, n=2, cutoff=0.5)
     cure = f"did you mean {' or '.join(near)}?" if near else _SEE_REFERENCE
     return f"there is no field {name!r:.60} here; {cure}"
 

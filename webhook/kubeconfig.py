@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from webhook import yaml_text
+from webhook import values, yaml_text
 from webhook.errors import StartError
 
 _LISTS = ("clusters", "contexts", "users")
@@ -69,7 +69,7 @@ def _read(file: Path) -> _Content:
     except yaml_text.AliasError:
         raise StartError(f"{file}: {yaml_text.NO_ALIASES}") from None
     except yaml_text.MISTAKES as exc:
-        raise StartError(f"{file}: is no YAML: {yaml_text.told(exc)}") from None
+        raise StartError(f"{file}: is no YAML: {values.one_line(exc)}") from None
     if not isinstance(content, dict):
         raise StartError(f"{file}: is no kubeconfig; write one by 'kubectl config view --raw'")
     return content

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from webhook import workloads
+from webhook import values, workloads
 from webhook.errors import ReviewError
 from webhook.objects import Pod
 from webhook.workloads import Workload
@@ -34,7 +34,7 @@ _ODD_LENGTH = 24
 """Characters that a log line repeats of what can be no name: escaped, each may take twelve."""
 
 _PLAIN = re.compile(r"[-.:\w]*", re.ASCII)
-_MESSAGE_LENGTH, _DETAIL_LENGTH = 2_000, 200
+_MESSAGE_LENGTH, _DETAIL_LENGTH = 2_000, 300
 
 
 class UserInfo(msgspec.Struct, frozen=True):
@@ -128,8 +128,9 @@ def parse(body: bytes) -> PodReview:
         request = _REVIEW.decode(body).request
         review = _review(request)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        detail = ascii(str(exc)[:_DETAIL_LENGTH])[1:-1]  # it may quote the body
-        raise ReviewError(f"the body is no AdmissionReview of {API_VERSION}: {detail}") from None
+        told = ascii(values.shortened(str(exc), _DETAIL_LENGTH))[1:-1]  # it may quote the body
+        told = values.shortened(told, _DETAIL_LENGTH)
+        raise ReviewError(f"the body is no AdmissionReview of {API_VERSION}: {told}") from None
     if review is None:
         raise ReviewError("request.object is null; register only CREATE and UPDATE")
     return review

@@ -16,6 +16,9 @@ from webhook.errors import ValueRefusedError
 SHOWN_CHARACTERS = 40
 """How much of a user's value a message or a log line repeats: warnings are cut at 256 bytes."""
 
+MESSAGE_CHARACTERS = 400
+"""How much of a message of another's making is repeated: a parser may quote all of what it read."""
+
 LONGEST_DURATION = 1_000
 """Characters of a duration; a longer one is no duration that anybody meant. It also bounds what
 the pattern below can cost: possessive quantifiers would, but Python 3.11.2 matches them wrongly."""
@@ -77,6 +80,23 @@ def shown(text: str, characters: int = SHOWN_CHARACTERS) -> str:
     elif len(text) <= characters:
         return f'"{cut}"'
     return f'"{cut}…" ({len(text)} characters)'
+
+
+def shortened(text: str, characters: int = MESSAGE_CHARACTERS) -> str:
+    """Cut the middle out of a message of another's making that quotes what may be long.
+
+    Its beginning says what is wrong, and its end says where.
+    """
+    if len(text) <= characters:
+        return text
+    half = characters // 2
+    return f"{text[:half]}…{text[-half:]}"
+
+
+def one_line(exc: Exception) -> str:
+    """Write an exception of another's making as one line; it may quote what it read."""
+    line = shortened(" ".join(str(exc).split()))
+    return line if line.isprintable() else shortened(ascii(line)[1:-1])
 
 
 def parse_delay(text: str) -> int:

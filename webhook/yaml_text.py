@@ -74,9 +74,3 @@ def refuse_aliases(text: bytes) -> None:
         for event in yaml.parse(text, Loader=_FASTEST):
             if isinstance(event, yaml.AliasEvent):
                 raise AliasError(problem=NO_ALIASES)
-
-
-def told(exc: Exception) -> str:
-    """Write what was wrong as one line; it may quote the text."""
-    line = " ".join(str(exc).split())
-    return line if line.isprintable() else ascii(line)[1:-1]

@@ -192,6 +192,15 @@ def test_body_that_is_no_review(world: World, path: str, content: bytes) -> None
     assert world.reviews(path, "bad") == 1
 
 
+@pytest.mark.parametrize("kind", ["k" * 100_000, "\u23f0" * 100_000], ids=["plain", "escaped"])
+def test_what_is_no_review_is_told_shortly_however_long_it_is(world: World, kind: str) -> None:
+    answer = world.post("/mutate", json.dumps({"kind": kind}).encode())
+
+    assert answer.status_code == 400
+    assert len(answer.text) < 500
+    assert answer.text.rstrip().endswith("- at `$.kind`")
+
+
 @pytest.mark.parametrize(
     ("content_type", "status"),
     [

@@ -80,6 +80,46 @@ def test_error(text: str, expected: str) -> None:
     assert expected == refusal(text)
 
 
+ENDLESS = "\u23f0" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        pytest.param(
+            HEAD + config_cases.of_delay(f"onInvalid: {ENDLESS}"),
+            f"{ENDLESS[:9]}'{SEE}",
+            id="a choice",
+        ),
+        pytest.param(f"a: !{'x' * 5_000} 1", "... ^", id="a tag"),
+        pytest.param(
+            f"? {ENDLESS}\n: 1\n? {ENDLESS}\n: 2\n", "... ^", id="a key that is there twice"
+        ),
+        pytest.param(f"a: !!float {ENDLESS}", f"{ENDLESS[:9]}'", id="a number"),
+        pytest.param(
+            HEAD + f"profiles:\n- schedulerName: {ENDLESS}\n- schedulerName: {ENDLESS}\n",
+            "merge the two",
+            id="a profile that is there twice",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_shortly_however_long_it_is(text: str, end: str) -> None:
+    message = refusal(text)
+
+    assert len(message) < 600
+    assert message.endswith(end)
+
+
+def test_no_field_is_offered_for_itself() -> None:
+    """A toleration has a `value`; a rule's condition has none."""
+    rule = "{name: a, when: {annotation: a, value: b}}"
+    named = f"profiles: [{{pluginConfig: [{{name: placement, args: {{rules: [{rule}]}}}}]}}]"
+
+    assert refusal(HEAD + named).endswith(
+        "rules[0].when: there is no field 'value' here; did you mean values?"
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -75,6 +75,15 @@ def test_shown(text: str, expected: str) -> None:
     assert expected == values.shown(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a" * 8, "a" * 8), ("aaaaXbbbb", "aaaa…bbbb"), ("a" * 9_000 + "b" * 9_000, "aaaa…bbbb")],
+    ids=["as long as may be", "one more", "far too long"],
+)
+def test_shortened_keeps_the_beginning_and_the_end(text: str, expected: str) -> None:
+    assert values.shortened(text, 8) == expected
+
+
 @given(st.text())
 def test_shown_is_always_short_and_printable(text: str) -> None:
     shown = values.shown(text)

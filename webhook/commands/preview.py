@@ -13,7 +13,7 @@ import click
 import yaml
 
 from webhook import preview as previews
-from webhook import wiring, yaml_text
+from webhook import values, wiring, yaml_text
 from webhook.commands import options, terminal
 from webhook.commands.dry_run import DryRun
 from webhook.errors import CommandError
@@ -104,7 +104,9 @@ def _documents(name: str) -> Sequence[Any]:
     try:
         return [*yaml.load_all(text, _Loader)]
     except yaml_text.MISTAKES as exc:
-        raise CommandError(f"{name}: is no YAML: {yaml_text.told(exc)}; correct it there") from None
+        raise CommandError(
+            f"{name}: is no YAML: {values.one_line(exc)}; correct it there"
+        ) from None
 
 
 def _lines(name: str, made: Preview) -> Iterator[terminal.Styled]:
