@@ -91,11 +91,17 @@ def _change(document: Any, chance: random.Random, mutate: Mutate, most: int) -> 
 
 
 def _longer(value: Any, chance: random.Random, most: int) -> Any:
-    """Repeat a text or a list, up to all that an input may have."""
+    """Repeat a text or a list, up to all that an input may have.
+
+    A list's items are copied: one that stands in many places would be lengthened in all of them.
+    """
     if not value or not isinstance(value, str | list):
         return value
     room = most // len(json.dumps(value))
-    return value * min(2 ** chance.randint(1, most.bit_length()), max(room, 1))
+    times = min(2 ** chance.randint(1, most.bit_length()), max(room, 1))
+    if isinstance(value, str):
+        return value * times
+    return [copy.deepcopy(item) for _ in range(times) for item in value]
 
 
 def _other(value: Any, chance: random.Random, mutate: Mutate) -> Any:

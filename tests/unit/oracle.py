@@ -8,6 +8,8 @@ from tests.unit.delay_values import MAX_INT64
 
 NS = {"h": 3_600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6}
 DIGITS = "0123456789"
+LONGEST_DURATION = 1_000
+"""Characters of a duration that is read; docs/reference/annotations.md says so."""
 
 
 class Refused(Exception):  # noqa: N818 - an outcome, not an error
@@ -22,6 +24,8 @@ def oracle_delay(text: str) -> tuple[Fraction, Fraction]:
         if exact > MAX_INT64 * 10**9:
             raise Refused
     except ValueError:
+        if len(text) > LONGEST_DURATION:
+            raise Refused from None
         exact, rounded = oracle_duration(rest)
         if exact > MAX_INT64:
             raise Refused from None
