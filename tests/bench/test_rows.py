@@ -15,7 +15,7 @@ from bench.results import BARS
 from bench.size import SHORT
 from bench.world import World, world
 
-pytestmark = pytest.mark.xdist_group("bench")
+pytestmark = [pytest.mark.xdist_group("bench"), pytest.mark.long]
 
 KEYS = {
     "cpu": {

@@ -212,6 +212,7 @@ def test_kubectl_finds_it_as_a_plugin(world: World) -> None:
     assert "plugged" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # on a busy machine, storing ten thousand pods takes minutes
 def test_ten_thousand_held_pods_are_listed_whole(
     bare_world: Callable[[], World], capsys: pytest.CaptureFixture[str]

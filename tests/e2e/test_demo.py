@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 LAST = "Ctrl-C ends it and removes everything.\n"
 """The last line of what `make up` prints at its start."""
 
 
+@pytest.mark.long
 def test_make_run_tells_the_story_and_leaves_its_figures() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "demo", "run"],

@@ -81,6 +81,7 @@ def assert_released_once_and_never_early(world: World, delays: dict[str, float])
     assert times_released(world) == dict.fromkeys(delays, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_another_takes_over_and_nothing_is_released_twice_or_early(
     bare_world: Callable[[], World], tmp_path: Path, number: signal.Signals

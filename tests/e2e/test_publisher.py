@@ -122,6 +122,7 @@ def test_what_others_add_stays_and_nothing_is_written_again_and_again(
     assert mine in after["webhooks"][0]["matchConditions"]
 
 
+@pytest.mark.long
 def test_new_conditions_are_published_when_the_rollout_is_complete(
     installed: Installation, tmp_path: Path
 ) -> None:
@@ -207,6 +208,7 @@ def test_cert_manager_gives_the_bundle_and_nobody_is_called_before(
     assert creations(installed.world, 3) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_leaf_and_ca_rotate_under_load_and_nothing_fails(installed: Installation) -> None:
     """Both are renewed when a third of their time is left: the CA twice, the leaf more often."""

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
+
 from controlplane.errors import ControlPlaneError
 from demo.command import Command
 from tests.e2e.world import Object, World, created, gates, listens, pod
@@ -26,6 +28,7 @@ def controller(world: World, log: Path) -> Command:
     return Command("controller", "--kubeconfig", kubeconfig, "--health-port", "0", log=log)
 
 
+@pytest.mark.long
 def test_500_pods_and_five_kills(bare_world: Callable[[], World], log: Path) -> None:
     world = bare_world()
     source = random.Random(500)
@@ -59,6 +62,7 @@ def alive(since: float, until: float, dead: Iterable[tuple[float, float]]) -> fl
     return until - since - sum(max(0.0, gap) for gap in gaps)
 
 
+@pytest.mark.long
 def test_ten_thousand_held_pods_do_not_slow_one_that_is_due(
     bare_world: Callable[[], World], log: Path
 ) -> None:

@@ -194,6 +194,7 @@ def watching(storm: Storm) -> Iterator[None]:
         stop.set()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(SECONDS + 2 * PATIENCE)
 def test_storm(kubevirt: ControlPlane, tmp_path: Path) -> None:
     world = World.in_new_namespace(kubevirt, "storm")
