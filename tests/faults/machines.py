@@ -29,6 +29,10 @@ STILL = "vm-still"
 """One more, which is left alone: its instance is there to be looked up at any time."""
 PAUSE = (2.0, 4.0)
 """Seconds between two restarts."""
+AGAIN = 0.5
+"""Seconds after which a restart that failed, or found its VM not running, is tried again."""
+AT_LAST = 60.0
+"""Seconds after a row's load in which a VM is restarted where the harm left no moment for it."""
 SETTLED = 330.0
 """Seconds in which all VMs run again: KubeVirt itself lets one whose start failed wait for up to
 five minutes."""
@@ -162,13 +166,25 @@ class Machines:
         return False
 
     def _restart(self, source: random.Random, stop: threading.Event) -> None:
-        while not stop.wait(source.uniform(*PAUSE)):
-            name = source.choice(self._restarted)
-            with suppress(ClusterError):
-                if self._storm.runs(name):
-                    path = vmi_path(self._world.namespace, name)
-                    self._storm.cluster.request("DELETE", path)
-                    self.restarts += 1
+        pause = source.uniform(*PAUSE)
+        while not stop.wait(pause):
+            pause = source.uniform(*PAUSE) if self._restart_one(source) else AGAIN
+        end = time.monotonic() + AT_LAST
+        while not self.restarts and time.monotonic() < end:
+            self._restart_one(source)
+            time.sleep(AGAIN)
+
+    def _restart_one(self, source: random.Random) -> bool:
+        """Delete the instance of one that runs; tell whether that went well."""
+        name = source.choice(self._restarted)
+        try:
+            if not self._storm.runs(name):
+                return False
+            self._storm.cluster.request("DELETE", vmi_path(self._world.namespace, name))
+        except ClusterError:
+            return False
+        self.restarts += 1
+        return True
 
 
 def required_node(pod: Pod) -> str:
