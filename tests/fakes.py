@@ -96,6 +96,7 @@ class FakeApi:
     def __init__(self, *pods: Document) -> None:
         self.pods: dict[Names, Document] = {}
         self.requests: list[tuple[str, str]] = []
+        self._timeouts: list[tuple[str, float]] = []
         self.queries: list[Query] = []
         self.bodies: list[bytes] = []
         self.answers: dict[str, bytes] = {}
@@ -156,6 +157,10 @@ class FakeApi:
             self._closed = True
             self._changed.notify_all()
 
+    def patience(self, method: str) -> list[float]:
+        """Give the timeouts of all requests by this method, in order."""
+        return [timeout for one, timeout in self._timeouts if one == method]
+
     def count(self, method: str) -> int:
         return sum(method == one for one, _ in self.requests)
 
@@ -169,9 +174,10 @@ class FakeApi:
         query: Query | None = None,
         body: bytes | None = None,
         content_type: str = JSON,
-        timeout: float = READ_TIMEOUT,  # noqa: ARG002 - the protocol's
+        timeout: float = READ_TIMEOUT,
     ) -> bytes:
         self.requests.append((method, path))
+        self._timeouts.append((method, timeout))
         self.queries.append(dict(query or {}))
         if self._before[method]:
             self._before[method].popleft()()

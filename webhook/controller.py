@@ -29,6 +29,9 @@ FIELD_SELECTOR = "spec.nodeName=,status.phase=Pending"
 """Every pod that can carry a gate, without trusting any label."""
 WORKERS = 32
 """Releases under way at once: what one process can drive (see docs/explanation/decisions.md)."""
+WORKERS_AGAIN = 24
+"""How many of them may be tries of pods that failed before: what hangs for one namespace's pods,
+however many they are, leaves the others a way."""
 LONGEST_WAIT = 1.0
 """Seconds the loop sleeps at most: a laptop that slept, or a better clock, is noticed by then."""
 LAST_EVENTS_SECONDS = 2.0
@@ -61,6 +64,8 @@ class Controller:
         self._queue = ReleaseQueue()
         self._retries = Retries()
         self._under_way: set[Names] = set()
+        self._again: set[Names] = set()
+        """Those of them that failed before."""
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._synced = threading.Event()
@@ -202,8 +207,6 @@ class Controller:
         """Hand out what is due, then sleep until something may be."""
         with self._changed:
             local = self._now()
-            while (key := self._retries.pop_due(local)) is not None:
-                self._queue.retry(key)
             passed = self._may_release_until(local)
             while len(self._under_way) < WORKERS and (due := self._next_due(passed)) is not None:
                 pool.submit(self._guarded, self._carry_out, *due)
@@ -221,18 +224,43 @@ class Controller:
 
         What changes from here on fails the patch's tests.
         """
-        while passed is not None and (key := self._queue.pop_due(int(passed * 1_000))) is not None:
+        if passed is None:
+            return None
+        now_ms = int(passed * 1_000)
+        if (again := self._next_again(now_ms)) is not None:
+            return again
+        while (key := self._queue.pop_due(now_ms)) is not None:
             held = self._queue.get(key)
             if held is not None and key not in self._under_way:
                 self._under_way.add(key)
                 return key, held
         return None
 
+    def _next_again(self, now_ms: int) -> tuple[Names, Held] | None:
+        """Take the next pod whose wait after a failure is over, where there is room for such."""
+        while self._has_room_again() and (key := self._retries.pop_due(self._now())) is not None:
+            held = self._queue.handed_out(key)
+            if held is None or key in self._under_way:
+                continue  # it comes up by its time, or is gone, or its attempt plans anew
+            if held.due_ms > now_ms:
+                self._queue.retry(key)  # the API server's clock was set back
+                continue
+            self._under_way.add(key)
+            self._again.add(key)
+            return key, held
+        return None
+
+    def _has_room_again(self) -> bool:
+        return len(self._again) < WORKERS_AGAIN
+
     def _next_wait(self, local: float, passed: float | None) -> float:
-        wait = min(LONGEST_WAIT, self._retries.next_at() - local)
-        due_ms = self._queue.next_due_ms()
-        if due_ms is not None and passed is not None and len(self._under_way) < WORKERS:
-            wait = min(wait, due_ms / 1_000 - passed)
+        wait = LONGEST_WAIT
+        if passed is not None and len(self._under_way) < WORKERS:
+            due_ms = self._queue.next_due_ms()
+            if due_ms is not None:
+                wait = min(wait, due_ms / 1_000 - passed)
+            if self._has_room_again():
+                wait = min(wait, self._retries.next_at() - local)
         return max(wait, 0.0)
 
     # --- releases, in threads of the pool ------------------------------------------------------
@@ -247,26 +275,34 @@ class Controller:
         """Release a pod, and take the next one that is due."""
         if not self._leading():  # the process was stopped, or lost the lead, since it was due
             with self._changed:
-                self._under_way.discard(key)
+                self._end(key)
                 self._queue.retry(key)
             return None
-        attempt = self._releaser.release(key, held)
+        with self._changed:
+            patient = self._retries.has_failed(key)
+        attempt = self._releaser.release(key, held, patient=patient)
         if attempt.outcome is Outcome.RELEASED:
             final = (attempt.held or held)._replace(due_ms=held.due_ms, known_ms=held.known_ms)
             self._reporter.released(key, final, attempt.notes, now_ms=self._now_ms())
         self._metrics.releases.labels(attempt.outcome.value).inc()
         with self._changed:
-            self._under_way.discard(key)
+            self._end(key)
             self._settle(key, held, attempt)
             following = self._next_due(self._may_release_until(self._now()))
             if following is None or attempt.outcome is not Outcome.RELEASED:
                 self._changed.notify_all()  # there is room, or something to try again
             return following
 
+    def _end(self, key: Names) -> None:
+        self._under_way.discard(key)
+        self._again.discard(key)
+
     def _settle(self, key: Names, tried: Held, attempt: Attempt) -> None:
         """Note how an attempt ended; the watch may have told of another pod meanwhile."""
         known = self._queue.get(key)
-        if known is not None and known.uid != tried.uid:
+        if known is None:
+            return  # it went meanwhile
+        if known.uid != tried.uid:
             self._queue.retry(key)  # a new pod of that name: the attempt says nothing about it
             return
         if attempt.outcome in {Outcome.RELEASED, Outcome.GONE}:

@@ -90,6 +90,10 @@ class ReleaseQueue:
         if held is not None:
             self._push(key, held)
 
+    def handed_out(self, key: Names) -> Held | None:
+        """Return what is known of a pod that `pop_due` handed out; None where it waits, or went."""
+        return self._held.get(key) if key in self._out else None
+
     def next_due_ms(self) -> int | None:
         """Tell when the next pod is due, or None when nothing waits."""
         while self._heap:

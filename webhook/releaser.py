@@ -26,6 +26,10 @@ from webhook.review import Operation
 
 RELEASE_TIMEOUT = 10.0
 """Seconds for one request: a release that hangs is better asked for again."""
+PATIENT_TIMEOUT = 35.0
+"""Seconds for the patch of one that failed before. Somebody else's webhook may hang for up to 30 s
+and be passed over then (`failurePolicy: Ignore`); the API server gives up a request of ours before
+that only where we do, and itself after 34 s."""
 ATTEMPTS = 3
 """Patches tried at once while other writers keep changing the pod; then it backs off."""
 
@@ -90,10 +94,13 @@ class Releaser:
         self._api = api
         self._decider = decider
 
-    def release(self, key: Names, held: Held) -> Attempt:
-        """Take our gates off a pod that is due. Never raises for what a cluster may do."""
+    def release(self, key: Names, held: Held, *, patient: bool = False) -> Attempt:
+        """Take our gates off a pod that is due. Never raises for what a cluster may do.
+
+        `patient` gives the patch the time that its admission may take at most.
+        """
         try:
-            return self._release(key, held)
+            return self._release(key, held, PATIENT_TIMEOUT if patient else RELEASE_TIMEOUT)
         except _EndedError as end:
             return end.attempt
         except ApiStatusError as exc:
@@ -101,7 +108,7 @@ class Releaser:
         except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
             return _retry(exc)
 
-    def _release(self, key: Names, held: Held) -> Attempt:
+    def _release(self, key: Names, held: Held, timeout: float) -> Attempt:
         tighten, notes = held.recheck, list[str]()
         for _ in range(ATTEMPTS):
             operations: list[Operation] = []
@@ -109,7 +116,7 @@ class Releaser:
                 pod = self._read(key)
                 held = self._checked(pod, held)
                 operations, notes = self._tightened(pod)
-            refusal = self._patch(key, held, operations)
+            refusal = self._patch(key, held, operations, timeout)
             if refusal is None:
                 return Attempt(Outcome.RELEASED, held, notes=notes)
             fresh = self._checked(self._read(key), held)
@@ -122,7 +129,7 @@ class Releaser:
         return Attempt(Outcome.RETRY, held, f"{ATTEMPTS} patches in a row met a change of the pod")
 
     def _patch(
-        self, key: Names, held: Held, operations: Sequence[Operation]
+        self, key: Names, held: Held, operations: Sequence[Operation], timeout: float
     ) -> ApiStatusError | None:
         """Write the release; the answer is what was refused, by our own tests or by others."""
         try:
@@ -131,7 +138,7 @@ class Releaser:
                 pod_path(*key),
                 body=msgspec.json.encode([*release_patch(held), *operations]),
                 content_type=JSON_PATCH,
-                timeout=RELEASE_TIMEOUT,
+                timeout=timeout,
             )
         except ApiStatusError as exc:
             if exc.status in _REFUSALS:

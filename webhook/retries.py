@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from webhook.objects import Names
 
-FIRST_SECONDS, LIMIT_SECONDS = 0.25, 30.0
+FIRST_SECONDS, LIMIT_SECONDS = 0.25, 20.0
 """The first wait; each further one is twice as long, up to the limit. It never gives up."""
+LONGEST_ASKED = 30.0
+"""How many seconds a server may ask for: a page for maintenance may ask for a day."""
 
 
 class _Plan(NamedTuple):
@@ -27,10 +29,11 @@ class Retries:
     def failed(self, key: Names, *, now: float, at_least: float) -> float:
         """Note a failure, and tell in how many seconds the next try is.
 
+        `at_least` is what the server asked for; more than LONGEST_ASKED is not given.
         A try ahead of its time, because something changed, does not make the wait longer: else a
         busy watch would push a pod to the limit within a second.
         """
-        known = self._plans.get(key, _Plan(0, now))
+        known, at_least = self._plans.get(key, _Plan(0, now)), min(at_least, LONGEST_ASKED)
         if now < known.at:
             plan = known._replace(at=max(known.at, now + at_least))
         else:
@@ -50,6 +53,10 @@ class Retries:
             if plan is not None and plan.at == at:
                 return key
         return None
+
+    def has_failed(self, key: Names) -> bool:
+        """Tell whether a pod has failed since it was forgotten."""
+        return key in self._plans
 
     def next_at(self) -> float:
         """Tell when the next wait is over; infinite where nothing waits."""

@@ -35,6 +35,7 @@ from webhook.holds import HELD, NEVER_MS, Due
 from webhook.metrics import ControllerMetrics
 from webhook.objects import Names, Pod
 from webhook.pipeline import Pipeline
+from webhook.releaser import PATIENT_TIMEOUT, RELEASE_TIMEOUT
 from webhook.review import SetAnnotation
 
 KEY = ("default", "web-0")
@@ -474,7 +475,7 @@ def test_failures_back_off_and_never_give_up() -> None:
         world.turn()
     world.work()
 
-    limits = [min(0.25 * 2**number, 30.0) for number in range(12)]
+    limits = [min(0.25 * 2**number, 20.0) for number in range(12)]
     assert all(limit / 2 <= wait <= limit for limit, wait in zip(limits, waits, strict=True))
     assert world.api.gates(KEY) == []
     assert world.metric("releases_total", outcome="retried") == 12
@@ -491,10 +492,10 @@ def test_sleep_ends_with_the_next_retry() -> None:
 
 def test_server_that_asks_to_wait_is_heard() -> None:
     world = one()
-    world.api.before("PATCH", raising(status_error(429, retry_after=40.0)))
+    world.api.before("PATCH", raising(status_error(429, retry_after=29.0)))
     world.move(15)
     world.settle()
-    world.move(39)
+    world.move(28)
     world.settle()
     assert len(world.released) == 1
 
@@ -527,6 +528,77 @@ def test_one_bad_pod_does_not_delay_another() -> None:
     assert world.released == ["bad", "good", "better"]
     assert world.api.gates(("default", "bad")) == [GATE]
     assert [] == world.api.gates(("default", "good")) == world.api.gates(("default", "better"))
+
+
+def test_pods_that_hang_leave_others_a_way() -> None:
+    bad = {f"bad-{number:03}": "10" for number in range(200)}
+    world = World(*pods(**bad, good="100"))
+    world.api.before("PATCH", *[raising(unreachable())] * len(bad))
+    world.move(20)
+    world.settle()
+    world.api.before("PATCH", *[raising(unreachable())] * module.WORKERS_AGAIN)
+    world.move(80)
+    world.turn()
+
+    assert len(world.pool.jobs) == module.WORKERS_AGAIN + 1
+    assert world.turn() == module.LONGEST_WAIT
+    world.work()
+    assert world.api.gates(("default", "good")) == []
+    world.move(60)
+    world.settle()
+    assert world.metric("held_pods") == 0
+
+
+def test_retries_wait_for_who_leads() -> None:
+    world = one()
+    world.api.before("PATCH", raising(unreachable()))
+    world.move(15)
+    world.settle()
+    world.leads = False
+    world.move(60)
+    assert world.turn() == module.LONGEST_WAIT
+
+    world.leads = True
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_retry_waits_for_its_time_where_the_servers_clock_was_set_back() -> None:
+    world = one()
+    world.api.before("PATCH", raising(unreachable()))
+    world.move(15)
+    world.settle()
+    world.local += 60
+    world.hear(CREATED_S + 5)
+    world.settle()
+    assert len(world.released) == 1
+
+    world.local += 10
+    world.hear(CREATED_S + 15)
+    world.settle()
+    assert world.api.gates(KEY) == []
+
+
+def test_try_after_a_failure_has_the_time_that_webhooks_may_take() -> None:
+    world = one()
+    world.api.before("PATCH", raising(unreachable()))
+    world.move(15)
+    world.settle()
+    world.move(1)
+    world.settle()
+
+    assert world.api.patience("PATCH") == [RELEASE_TIMEOUT, PATIENT_TIMEOUT]
+
+
+def test_attempt_at_a_pod_that_went_meanwhile_leaves_nothing() -> None:
+    world = one()
+    world.api.before("PATCH", raising(unreachable()))
+    world.move(15)
+    world.turn()
+    world.controller.remove(Pod.of(world.api.pods[KEY]))
+    world.work()
+
+    assert not world.controller._retries.has_failed(KEY)
 
 
 def test_lost_answer_of_a_release_that_was_done() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from webhook.retries import FIRST_SECONDS, LIMIT_SECONDS, Retries
+import pytest
+
+from webhook.retries import FIRST_SECONDS, LIMIT_SECONDS, LONGEST_ASKED, Retries
 
 ONE, OTHER = ("default", "one"), ("default", "other")
 
@@ -13,7 +15,12 @@ def test_waits_double_up_to_the_limit() -> None:
 
 
 def test_a_server_that_asks_for_longer_is_heard() -> None:
-    assert Retries().failed(ONE, now=0, at_least=40) == 40
+    assert Retries().failed(ONE, now=0, at_least=LONGEST_ASKED - 1) == LONGEST_ASKED - 1
+
+
+@pytest.mark.parametrize("asked", [86_400.0, float("inf")])
+def test_a_server_that_asks_for_very_long_is_asked_before(asked: float) -> None:
+    assert Retries().failed(ONE, now=0, at_least=asked) == LONGEST_ASKED
 
 
 def test_pods_come_up_in_the_order_in_which_their_waits_end() -> None:
