@@ -73,6 +73,7 @@ class LandingRecorder:
             api,
             settings,
             self._look,
+            over=self._over,
             enabled=enabled,
             on_restart=lambda reason: metrics.watch_restarts.labels(reason).inc(),
             may_sweep=may_sweep,
@@ -109,15 +110,20 @@ class LandingRecorder:
 
     def _look(self, key: Names) -> None:
         with self._changed:
-            self._queue.put(key)
+            self._queue.put(key, self._now())  # first come, first served
             self._changed.notify_all()
+
+    def _over(self, key: Names) -> None:
+        with self._changed:
+            self._queue.discard(key)
+            self._retries.forget(key)
 
     def _turn(self, pool: ThreadPoolExecutor) -> None:
         """Hand out what there is to look at, then sleep until there may be more."""
         with self._changed:
             now = self._now()
             while (again := self._retries.pop_due(now)) is not None:
-                self._queue.put(again)
+                self._queue.put(again, now)
             while self._has_hands() and (key := self._queue.take(now)) is not None:
                 pool.submit(self._settle, key)
             wait = min(LONGEST_WAIT, self._retries.next_at() - now)

@@ -51,6 +51,7 @@ class _Follower(Generic[T]):
 class VmWatch:
     """Knows the pods that wait, and calls `look` with the key of each VMI that is to be settled.
 
+    It calls `over` with that of one that is gone, and of which no pod waits: there is nothing left.
     Of VMIs it keeps where they run; of VMs and migrations it keeps nothing. Without sticky VMs in
     any profile (`enabled` false) it follows pods alone. The sweep is in no hurry: at the start it
     waits for `may_sweep`.
@@ -62,6 +63,7 @@ class VmWatch:
         settings: Settings,
         look: Callable[[Names], None],
         *,
+        over: Callable[[Names], None],
         enabled: bool,
         on_restart: Callable[[str], None],
         may_sweep: Callable[[], bool],
@@ -69,6 +71,7 @@ class VmWatch:
         self._api = api
         self._settings = settings
         self._look = look
+        self._over = over
         self._enabled = enabled
         self._on_restart = on_restart
         self._may_sweep = may_sweep
@@ -183,7 +186,7 @@ class VmWatch:
         with self._lock:
             held = pod.is_held
             instance = self._launchers.keep(pod) if held else self._launchers.forget(pod.key)
-        self._look_at([instance])
+        self._look_unless_over([] if instance is None else [instance])
 
     def _remove_pod(self, pod: LauncherPod) -> None:
         """Have a pod read that was kept: it may only have lost its label."""
@@ -220,7 +223,8 @@ class VmWatch:
             changed = [key for key, one in found.items() if known and before.get(key) != one]
             gone = [key for key in before if key not in found]
         self._instances_known.set()
-        self._look_at([*changed, *gone])
+        self._look_at(changed)
+        self._look_unless_over(gone)
 
     def _update_instance(self, one: Instance) -> None:
         with self._lock:
@@ -236,8 +240,7 @@ class VmWatch:
     def _remove_instance(self, one: Instance) -> None:
         with self._lock:
             self._instances.pop(one.key, None)
-            waits = bool(self._launchers.of(one.key))
-        self._look_at([one.key] if waits else [])
+        self._look_unless_over([one.key])
 
     # --- VMs and migrations --------------------------------------------------------------------
 
@@ -272,6 +275,16 @@ class VmWatch:
         with self._lock:
             waits = bool(self._launchers.of(key))
         self._look_at([key] if waits else [])
+
+    def _look_unless_over(self, instances: Iterable[Names]) -> None:
+        """Look at VMIs that are there, or of which pods wait; drop what was to be done for others.
+
+        So a process that stands by for long keeps no list of all that ever was.
+        """
+        for key in instances:
+            with self._lock:
+                is_over = key not in self._instances and not self._launchers.of(key)
+            (self._over if is_over else self._look)(key)
 
     def _look_at(self, instances: Iterable[Names | None]) -> None:
         for key in instances:

@@ -36,6 +36,14 @@ class WorkQueue:
         if key not in self._under_way:
             heapq.heappush(self._heap, (at, key))
 
+    def discard(self, key: Names) -> None:
+        """Forget a key that waits; a worker that has it goes on."""
+        self._at.pop(key, None)
+        # what is put and dropped over and over must not grow the heap without end
+        if len(self._heap) > 2 * len(self._at) + 1_000:
+            self._heap = [(at, one) for one, at in self._at.items() if one not in self._under_way]
+            heapq.heapify(self._heap)
+
     def take(self, now: float) -> Names | None:
         """Hand out a key whose time has come, or None; `finish` has to be called for it."""
         while self._heap and self._heap[0][0] <= now:

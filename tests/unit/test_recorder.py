@@ -234,6 +234,28 @@ def test_who_does_not_lead_follows_and_writes_nothing_until_it_does() -> None:
     assert world.record() == "n1"
 
 
+def test_who_stands_by_keeps_no_list_of_what_was() -> None:
+    world = VmWorld(None, *(f"vm-{number}" for number in range(5)))
+    one = Running(world)
+    one.leads = False
+    thread = threading.Thread(target=one.run)
+    thread.start()
+    one.eventually(lambda: one.recorder.synced)
+    for number in range(5):
+        name = f"vm-{number}"
+        pod = world.start(name, finalizer=False)
+        world.bind(pod, "n1")
+        world.ready(name)
+        one.eventually(lambda: len(one.recorder._queue) == 1)
+        world.stop(name)
+        one.eventually(lambda: len(one.recorder._queue) == 0)
+    one.stop.set()
+    thread.join(PATIENCE)
+    world.api.close()
+
+    assert one.died == []
+
+
 @pytest.mark.parametrize(
     ("node", "why"),
     [

@@ -255,12 +255,16 @@ class Driver:
             self.world.api,
             self.settings,
             self.looks.append,
+            over=self.over,
             enabled=self.enabled,
             on_restart=self.restarts.append,
             may_sweep=lambda: True,
         )
         self.records = Records(self.world.api, self.settings, self.may_write)
         self.leads = True
+
+    def over(self, key: Names) -> None:
+        self.looks = deque(one for one in self.looks if one != key)
 
     def settings(self, pod: Pod) -> StickyArgs | None:
         self.asked.append(pod)
