@@ -19,6 +19,10 @@ from dataclasses import dataclass
 DRIFT = 500e-6
 """How fast two clocks may drift apart, seconds a second: the most that NTP slews a clock by."""
 
+CONFIRMED = 10.0
+"""Seconds for which every answer has to contradict a clock before it is taken to have been set
+forward: of several API servers behind one address, one whose clock is ahead releases nothing."""
+
 PROBES_PER_TURN = 8
 """Requests spread over the time in which the server's second may turn: each turn of the second
 narrows the bounds ninefold, so that three turns make milliseconds of a whole second."""
@@ -55,26 +59,33 @@ class ServerClock:
         self._lock = threading.Lock()
         self._bounds: Bounds | None = None
         self._as_of = 0.0
+        self._ahead_since: float | None = None
+        """Since when each answer has come from a clock that is ahead of the bounds."""
         self.steps = 0
 
     def observe(self, *, sent: float, received: float, date: float) -> None:
         """Take in one answer: local times of request and answer, and its `Date` (epoch seconds).
 
         An answer that contradicts what is known means that the server's clock was set, or that
-        another server answered: only the newest answer counts then.
+        another server answered: only the newest answer counts then. One that is behind counts at
+        once, one that is ahead when no other has agreed with what was known for CONFIRMED seconds.
         """
         seen = Bounds(date - received, date + 1.0 - sent)
         with self._lock:
             known = self._drifted(received)
-            if known is None:
+            if known is None or seen.high <= known.low:
+                self.steps += known is not None
+                self._bounds = seen
+            elif seen.low >= known.high:
+                if self._ahead_since is None:
+                    self._ahead_since = received
+                if received - self._ahead_since < CONFIRMED:
+                    return
+                self.steps += 1
                 self._bounds = seen
             else:
-                both = Bounds(max(known.low, seen.low), min(known.high, seen.high))
-                if both.width <= 0:
-                    self.steps += 1
-                    both = seen
-                self._bounds = both
-            self._as_of = received
+                self._bounds = Bounds(max(known.low, seen.low), min(known.high, seen.high))
+            self._as_of, self._ahead_since = received, None
 
     def bounds(self, local: float) -> Bounds | None:
         """Give the bounds as they are at a local time, or None before the first answer."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.clock import DRIFT, NARROW_ENOUGH, Bounds, ServerClock
+from webhook.clock import CONFIRMED, DRIFT, NARROW_ENOUGH, Bounds, ServerClock
 
 DAY = 86_400.0
 EPOCH = 1_772_366_400.0
@@ -189,12 +189,31 @@ def test_step_back_within_a_second_is_followed_by_the_next_probes(
     assert passed <= after.time(local) + ULP
 
 
+@given(offset=offsets, step=steps, order=st.lists(st.booleans(), min_size=1, max_size=60))
+def test_of_two_servers_the_one_that_is_ahead_moves_nothing(
+    offset: float, step: float, order: list[bool]
+) -> None:
+    clock, right, ahead = ServerClock(), Server(offset), Server(offset + step)
+    local = follow(clock, right, 5_000.0, turns=4, way=0.0005)
+    heard = local
+    for is_ahead in order:
+        if is_ahead and local - heard < CONFIRMED - 2:
+            local = ahead.answer(clock, local + 1.0, 0.0005, 0.0005)
+        else:
+            local = heard = right.answer(clock, local + 1.0, 0.0005, 0.0005)
+        passed = clock.surely_passed(local)
+        assert passed is not None
+        assert passed <= right.time(local) + ULP
+    assert clock.steps == 0
+
+
 @given(offset=offsets, step=steps)
 def test_step_forward_is_followed_and_narrowed_again(offset: float, step: float) -> None:
     clock = ServerClock()
     local = follow(clock, Server(offset), 5_000.0, turns=4, way=0.0005)
     after = Server(offset + step)
-    local = after.answer(clock, local + 0.1, 0.0005, 0.0005)
+    for _ in range(int(CONFIRMED) + 2):
+        local = after.answer(clock, local + 1.0, 0.0005, 0.0005)
     assert clock.steps == 1
 
     local = follow(clock, after, local, turns=3, way=0.0005)
