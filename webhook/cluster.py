@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +22,7 @@ from kubernetes.config.kube_config import KubeConfigLoader
 
 from webhook import values
 from webhook.answers import Answer, Failure, Headers, read_date, status_error
-from webhook.errors import StartError, UnreachableError
+from webhook.errors import ApiStatusError, StartError, UnreachableError
 from webhook.kubeconfig import Kubeconfig
 from webhook.wire import Wire
 
@@ -44,6 +45,9 @@ _METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 Query = Mapping[str, str | int]
 
 _FAILURES = (*Failure, urllib3.exceptions.HTTPError)
+_UNREADABLE = (OSError, kubernetes_config.ConfigException)
+"""What the client raises where it cannot read a token."""
+_UNAUTHORIZED = 401
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -103,6 +107,7 @@ class Cluster:
         now: Callable[[], float] = boot_time,
         on_answer: Callable[[Timing], None] | None = None,
         namespace: str = "default",
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
         self.namespace = namespace
         """The namespace that is meant where none is named: the context's, or the pod's own."""
@@ -115,6 +120,7 @@ class Cluster:
         self._wire = None if self._manager.proxy else _wire(client.configuration, now)
         self._now = now
         self._on_answer = on_answer
+        self._renew = renew
 
     @property
     def server(self) -> str:
@@ -132,11 +138,11 @@ class Cluster:
         """Connect as kubectl would, or as the pod's ServiceAccount. Raises StartError."""
         configuration = kubernetes_client.Configuration()
         try:
-            namespace = _load(configuration, kubeconfig, context)
+            namespace, renew = _load(configuration, kubeconfig, context)
             configuration.retries = False  # a PATCH is retried by who knows what it means
             configuration.connection_pool_maxsize = POOL_SIZE
             client = kubernetes_client.ApiClient(configuration)
-            return cls(client, on_answer=on_answer, namespace=namespace or "default")
+            return cls(client, on_answer=on_answer, namespace=namespace or "default", renew=renew)
         except Exception as exc:  # noqa: BLE001 - on a broken file the client raises what comes
             named = f" {kubeconfig}" if kubeconfig else ""
             raise StartError(
@@ -173,7 +179,7 @@ class Cluster:
             raise self._unreachable(exc) from exc
         self._note(sent, answer.received, answer.headers)
         if answer.status >= NO_SUCCESS:
-            raise status_error(answer)
+            raise self._refused(answer)
         return answer.data
 
     def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
@@ -188,7 +194,7 @@ class Cluster:
         self._note(sent, received, response.headers)
         try:
             if response.status >= NO_SUCCESS:
-                raise status_error(_whole(response, received))
+                raise self._refused(_whole(response, received))
             rest = b""
             for chunk in response.stream(1 << 16):
                 *whole, rest = (rest + chunk).split(b"\n")
@@ -254,8 +260,22 @@ class Cluster:
         headers = {"Accept": accept, "User-Agent": "holdfast"}
         if body is not None:
             headers["Content-Type"] = content_type
-        self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        try:
+            self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        except _UNREADABLE as exc:
+            reason = f"no token: {values.one_line(exc)}"
+            raise UnreachableError(f"{self._server} cannot be asked: {reason}") from exc
         return headers
+
+    def _refused(self, answer: Answer) -> ApiStatusError:
+        """Say what an answer of no success says; where it wants another token, read it anew.
+
+        The client reads it once a minute by the wall clock: not for long, where that was set back.
+        """
+        if answer.status == _UNAUTHORIZED:
+            with suppress(*_UNREADABLE):
+                self._renew()
+        return status_error(answer)
 
     def _url(self, path: str, query: Query | None) -> str:
         return f"{self._base}{path}" + (f"?{urlencode(query)}" if query else "")
@@ -286,23 +306,30 @@ def pod_path(namespace: str, name: str) -> str:
 
 def _load(
     configuration: kubernetes_client.Configuration, kubeconfig: Path | None, context: str | None
-) -> str:
-    """Fill in a configuration, and return the namespace that goes with it; empty for none."""
+) -> tuple[str, Callable[[], None]]:
+    """Fill in a configuration; return the namespace that goes with it, and what renews its token.
+
+    The namespace is empty for none.
+    """
     if kubeconfig is None and context is None:
-        try:
+
+        def renew() -> None:
             kubernetes_config.load_incluster_config(  # type: ignore[no-untyped-call]
                 client_configuration=configuration
             )
+
+        try:
+            renew()
         except kubernetes_config.ConfigException:
             pass
         else:
-            return _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else ""
+            return _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else "", renew
     found = Kubeconfig(one.expanduser() for one in ([kubeconfig] if kubeconfig else _default()))
     loader = KubeConfigLoader(  # type: ignore[no-untyped-call]
         config_dict=found.merged(), active_context=context, config_persister=found.save
     )
     loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
-    return str(loader.current_context["context"].get("namespace") or "")
+    return str(loader.current_context["context"].get("namespace") or ""), lambda: None
 
 
 def _default() -> list[Path]:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.config import ConfigException
 
 from tests.unit.test_wire import Server, serve
 from webhook.cluster import JSON_PATCH, Cluster
-from webhook.errors import ApiStatusError
+from webhook.errors import ApiStatusError, UnreachableError
 
 __all__ = ["serve"]
 STATUSES = {301: "Moved Permanently", 302: "Found", 307: "Temporary", 308: "Permanent"}
@@ -78,3 +80,59 @@ def test_redirect_is_an_error_and_is_not_followed(
 
     assert caught.value.status == status
     assert elsewhere.requests == []
+
+
+class Token:
+    """A token that is renewed, or cannot be read."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.problem: Exception | None = None
+        self.renew()
+        configuration.refresh_api_key_hook = self.read  # type: ignore[assignment]
+
+    def renew(self) -> None:
+        self.configuration.api_key["BearerToken"] = f"bearer {'new' if self.known else 'old'}"
+
+    @property
+    def known(self) -> bool:
+        return "BearerToken" in self.configuration.api_key
+
+    def read(self, _configuration: Configuration) -> None:
+        if self.problem is not None:
+            raise self.problem
+
+
+@pytest.fixture
+def token(serve: Callable[..., Server]) -> Iterator[tuple[Server, Token, Cluster]]:
+    refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+    server = serve([refused, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{server.port}"
+    one = Token(configuration)
+    with closing(Cluster(ApiClient(configuration), renew=one.renew)) as connected:
+        yield server, one, connected
+
+
+def test_token_that_counts_no_more_is_read_anew(token: tuple[Server, Token, Cluster]) -> None:
+    server, _, connected = token
+    with pytest.raises(ApiStatusError, match=r"^HTTP 401: ") as caught:
+        connected.request("GET", "/version")
+    connected.request("GET", "/version")
+
+    assert caught.value.status == 401
+    assert [b"authorization: bearer old" in server.requests[0]] == [True]
+    assert [b"authorization: bearer new" in server.requests[1]] == [True]
+
+
+@pytest.mark.parametrize("problem", [OSError(24, "Too many open files"), ConfigException("empty")])
+def test_token_that_cannot_be_read_is_a_failure_of_the_request_alone(
+    token: tuple[Server, Token, Cluster], problem: Exception
+) -> None:
+    server, one, connected = token
+    one.problem = problem
+    with pytest.raises(
+        UnreachableError, match=r"^http://127.0.0.1:[0-9]+ cannot be asked: no token: "
+    ):
+        connected.request("GET", "/version")
+    assert server.requests == []
