@@ -72,7 +72,8 @@ class Wire:
         `timeout`, in seconds, bounds each silence.
         """
         request = _request(method, target, {"Host": self._name, **headers}, body)
-        connection = self._kept() or self._opened(min(timeout, self._connect_timeout))
+        kept = self._kept()
+        connection = kept or self._opened(min(timeout, self._connect_timeout))
         try:
             connection.settimeout(timeout)
             connection.sendall(request)
@@ -80,6 +81,8 @@ class Wire:
             reading.read(connection)
         except BaseException:
             connection.close()
+            if kept is not None:
+                self.close()  # what cut this one off did so with all that were open
             raise
         if reading.ends_connection or len(self._idle) == self._idle.maxlen:
             connection.close()

@@ -239,6 +239,16 @@ def test_silence_has_an_end(wire: Connect) -> None:
             get(asked, timeout=0.05)
 
 
+def test_after_a_silent_one_no_other_kept_connection_is_trusted(wire: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asked = wire(Credentials(f"http://127.0.0.1:{server.getsockname()[1]}"))
+        asked._idle.extend(asked._opened(PATIENCE) for _ in range(3))
+        with pytest.raises(TimeoutError):
+            get(asked, timeout=0.05)
+
+        assert not asked._idle
+
+
 def test_nobody_there(wire: Connect) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
