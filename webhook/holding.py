@@ -38,14 +38,16 @@ class Holding(Profiles):
     def due(self, pod: Pod) -> holds.Due:
         """Decide when a held pod is due, by the plugins of its profile that hold it.
 
-        A pod that no plugin of the configuration knows is decided by its annotations and hint.
+        A pod that no plugin of the configuration knows is decided by its annotations and hint, as
+        is the delay of one whose profile has no plugin for it any more.
         """
         profile = self.profile_for(pod)
         gates = pod.gates
         holders = self._holders[profile.name] if profile else ()
-        decisions = [self._due(plugin, pod) for plugin in holders if plugin.gate in gates]
-        if not decisions:
-            return _by_annotations(pod)
+        asked = [plugin for plugin in holders if plugin.gate in gates]
+        decisions = [self._due(plugin, pod) for plugin in asked]
+        if not asked or (holds.GATE in gates and all(one.gate != holds.GATE for one in asked)):
+            decisions.append(_by_annotations(pod))
         return max(decisions, key=lambda decision: (decision.at_ms, decision.problem))
 
     def _due(self, plugin: Plugin, pod: Pod) -> holds.Due:

@@ -516,6 +516,11 @@ def both(**fields: Any) -> Pod:
     return Pod.of(held({"delay": "1m"}, gates=fields.pop("gates", gates), **fields))
 
 
+def others(**fields: Any) -> Pod:
+    """Make one with the gates of other plugins than the delay's alone."""
+    return both(gates=[Holding.gate, HoldingToo.gate], **fields)
+
+
 @pytest.mark.parametrize(
     "plugins",
     [(make_delay(), Holding()), (Holding(), make_delay())],
@@ -529,6 +534,12 @@ def test_plugin_whose_gate_the_pod_lacks_does_not_hold_it() -> None:
     pod = both(gates=[GATE])
 
     assert holds.Due(CREATED_MS + MINUTE) == pipeline_of(make_delay(), Holding()).due(pod)
+
+
+def test_delay_counts_though_only_another_plugin_is_left() -> None:
+    pod = Pod.of(held({"delay": "2h"}, gates=[GATE, Holding.gate]))
+
+    assert holds.Due(CREATED_MS + 2 * HOUR) == pipeline_of(Holding()).due(pod)
 
 
 @pytest.mark.parametrize(
@@ -568,18 +579,18 @@ def test_plugin_that_cannot_say_when_leaves_it_to_the_annotations(
     ],
 )
 def test_due_of_a_plugin_has_bounds(at_ms: int, expected: int) -> None:
-    assert holds.Due(expected) == pipeline_of(Holding(lambda _: holds.Due(at_ms))).due(both())
+    assert holds.Due(expected) == pipeline_of(Holding(lambda _: holds.Due(at_ms))).due(others())
 
 
 def test_plugin_that_lets_go_counts_no_more() -> None:
     pipeline = pipeline_of(Holding(never), HoldingToo())
     pipeline.allow(UID, "holding")
 
-    assert holds.Due(CREATED_MS + HOUR, "as it says") == pipeline.due(both())
-    assert holds.Due(holds.NEVER_MS) == pipeline.due(both(uid="another"))
+    assert holds.Due(CREATED_MS + HOUR, "as it says") == pipeline.due(others())
+    assert holds.Due(holds.NEVER_MS) == pipeline.due(others(uid="another"))
 
     pipeline.allow(UID, "holding-too")
-    assert holds.Due(CREATED_MS) == pipeline.due(both())
+    assert holds.Due(CREATED_MS) == pipeline.due(others())
 
 
 def test_what_was_noted_of_a_pod_is_forgotten() -> None:
@@ -589,8 +600,8 @@ def test_what_was_noted_of_a_pod_is_forgotten() -> None:
     pipeline.allow("another", "holding")
     pipeline.forget(UID)
 
-    assert holds.Due(holds.NEVER_MS) == pipeline.due(both())
-    assert holds.Due(CREATED_MS) == pipeline.due(both(uid="another"))
+    assert holds.Due(holds.NEVER_MS) == pipeline.due(others())
+    assert holds.Due(CREATED_MS) == pipeline.due(others(uid="another"))
 
 
 @pytest.mark.parametrize(
