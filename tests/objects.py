@@ -109,6 +109,9 @@ class ObjectApi:
         owner = self.managers.get(path, manager)
         if known is not None and query.get("force") != "true" and owner != manager:
             raise ApiStatusError("HTTP 409: conflict", status=409, reason="Conflict")
+        version = sent["metadata"].pop("resourceVersion", None)
+        if known is not None and version not in {None, known["metadata"]["resourceVersion"]}:
+            raise ApiStatusError("HTTP 409: it has been modified", status=409, reason="Conflict")
         self.managers[path] = manager
         before = dict(known or {})
         applied = before.get("metadata", {}).get("managedFields", {})

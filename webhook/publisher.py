@@ -206,11 +206,13 @@ class Publisher:
             return True
         if not self._leading():
             return False
+        # as it was found, or not at all: a leader that slept must not undo what another has done
+        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         applied = self._api.request(
             "PATCH",
             path,
             query={"fieldManager": FIELD_MANAGER, "force": "true"},
-            body=msgspec.json.encode(desired),
+            body=msgspec.json.encode({**desired, "metadata": {**desired["metadata"], **version}}),
             content_type=APPLY_PATCH,
         )
         self._metrics.registrations.inc()

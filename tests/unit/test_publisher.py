@@ -392,6 +392,25 @@ def test_who_loses_the_lead_on_the_way_writes_no_more() -> None:
     assert world.writes() == [f"PATCH {CA_SECRET}"]
 
 
+def test_what_another_leader_wrote_meanwhile_is_not_undone() -> None:
+    world = installed()
+    world.edit(lambda one: one.update(webhooks=[]))
+    theirs = {"name": "theirs.example.com"}
+
+    def another(method: str, path: str) -> None:
+        if (method, path) == ("PATCH", MUTATING):
+            world.api.before = lambda _method, _path: None
+            world.edit(lambda one: one.update(webhooks=[theirs]))
+
+    world.api.before = another
+    world.turns(1)
+    assert world.webhooks() == [theirs]
+    assert world.metric("publisher_failures_total") == 1
+
+    world.turns()
+    assert len(world.webhooks()) > 1
+
+
 def test_nothing_is_issued_while_the_servers_time_is_unknown() -> None:
     world = World()
     world.server_time = None
