@@ -23,7 +23,12 @@ PODS = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
 
 @contextmanager
 def other_webhook(
-    plane: ControlPlane, name: str, decide: Decide, *, operations: Sequence[str] = ("CREATE",)
+    plane: ControlPlane,
+    name: str,
+    decide: Decide,
+    *,
+    operations: Sequence[str] = ("CREATE",),
+    failure_policy: str = "Fail",
 ) -> Iterator[None]:
     """Have the API server ask `decide` about pods; webhooks are called in the order of names.
 
@@ -45,6 +50,7 @@ def other_webhook(
                     },
                     "rules": [{**PODS, "operations": list(operations)}],
                     "sideEffects": "None",
+                    "failurePolicy": failure_policy,
                     "admissionReviewVersions": ["v1"],
                     **({"reinvocationPolicy": "IfNeeded"} if kind == "Mutating" else {}),
                 }

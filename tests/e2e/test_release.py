@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from controlplane.errors import ControlPlaneError
 from demo.command import Command
+from tests.e2e.others import other_webhook
 from tests.e2e.world import Object, World, created, gates, listens, pod
 
 GATE = "holdfast.dev/delay"
@@ -197,6 +200,27 @@ def test_a_release_that_others_refuse_is_told_retried_and_holds_up_nobody(
         world.kubectl("delete", "validatingadmissionpolicybinding", "nothing-changes")
         world.eventually(lambda: "blocked" in world.releases())
         world.eventually(lambda: "Released" in notes(world, "blocked"))
+
+
+def test_a_webhook_that_hangs_and_is_passed_over_stops_no_release(
+    bare_world: Callable[[], World], log: Path
+) -> None:
+    """The API server waits for it as long as we would: who gives up first is never released."""
+    world, over = bare_world(), threading.Event()
+
+    def hang(seen: Object) -> list[Object]:
+        if seen["metadata"]["namespace"] == world.namespace and not gates(seen):
+            over.wait(60)
+        return []
+
+    hanging = other_webhook(
+        world.plane, "hangs", hang, operations=("UPDATE",), failure_policy="Ignore"
+    )
+    with hanging, controller(world, log), ExitStack() as stack:
+        stack.callback(over.set)
+        world.apply(gated("late", 2))
+        world.eventually(lambda: "late" in world.releases(), 60)
+        assert "ReleaseFailed" in notes(world, "late")
 
 
 def refused(world: World, *arguments: str) -> bool:
