@@ -7,7 +7,7 @@ import json
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -29,6 +29,7 @@ def other_webhook(
     *,
     operations: Sequence[str] = ("CREATE",),
     failure_policy: str = "Fail",
+    seconds: int = 10,
 ) -> Iterator[None]:
     """Have the API server ask `decide` about pods; webhooks are called in the order of names.
 
@@ -51,6 +52,7 @@ def other_webhook(
                     "rules": [{**PODS, "operations": list(operations)}],
                     "sideEffects": "None",
                     "failurePolicy": failure_policy,
+                    "timeoutSeconds": seconds,
                     "admissionReviewVersions": ["v1"],
                     **({"reinvocationPolicy": "IfNeeded"} if kind == "Mutating" else {}),
                 }
@@ -97,8 +99,9 @@ def _handler(decide: Decide) -> type[BaseHTTPRequestHandler]:
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            with suppress(OSError):  # who asked may have given up
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
             """Say nothing."""

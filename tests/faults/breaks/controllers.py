@@ -38,8 +38,10 @@ def gives_up() -> None:
     forgets_to_list()
     proper = releaser.Releaser.release
 
-    def release(self: releaser.Releaser, key: Any, held: Held) -> releaser.Attempt:
-        attempt = proper(self, key, held)
+    def release(
+        self: releaser.Releaser, key: Any, held: Held, *, patient: bool = False
+    ) -> releaser.Attempt:
+        attempt = proper(self, key, held, patient=patient)
         if attempt.outcome is releaser.Outcome.RETRY:
             return releaser.Attempt(releaser.Outcome.GONE)
         return attempt
@@ -115,9 +117,11 @@ def slow_hand() -> None:
     proper = releaser.Releaser.release
     controller.WORKERS = 1
 
-    def release(self: releaser.Releaser, key: Any, held: Held) -> releaser.Attempt:
+    def release(
+        self: releaser.Releaser, key: Any, held: Held, *, patient: bool = False
+    ) -> releaser.Attempt:
         time.sleep(1)
-        return proper(self, key, held)
+        return proper(self, key, held, patient=patient)
 
     put(releaser.Releaser, release)
 
@@ -126,10 +130,12 @@ def leaks() -> None:
     """Each release leaves a file open, and a thread."""
     proper = releaser.Releaser.release
 
-    def release(self: releaser.Releaser, key: Any, held: Held) -> releaser.Attempt:
+    def release(
+        self: releaser.Releaser, key: Any, held: Held, *, patient: bool = False
+    ) -> releaser.Attempt:
         left.append(os.open(os.devnull, os.O_RDONLY))
         threading.Thread(target=threading.Event().wait, daemon=True).start()
-        return proper(self, key, held)
+        return proper(self, key, held, patient=patient)
 
     left: list[int] = []
     put(releaser.Releaser, release)

@@ -80,10 +80,12 @@ def stripped(scene: Scene) -> None:
 def recreated(scene: Scene) -> None:
     """Delete pods that wait, and make others of their names that wait for longer."""
     names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
-    scene.world.create_pods(pod(name, {"delay": "8"}) for name in names)
+    # kubectl deletes forty in up to eight seconds: none is to be released before
+    first, then = (8, 14) if scene.short else (20, 30)
+    scene.world.create_pods(pod(name, {"delay": str(first)}) for name in names)
     scene.go_on(2)
     scene.world.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
-    made = scene.world.create_pods(pod(name, {"delay": "14"}) for name in names)
+    made = scene.world.create_pods(pod(name, {"delay": str(then)}) for name in names)
     since = {one["metadata"]["name"]: created(one) for one in made}
     seconds = scene.eventually(lambda: not waiting(scene, GATE), BOUND)
     scene.check("seconds until they were released", seconds, BOUND)
@@ -93,7 +95,7 @@ def recreated(scene: Scene) -> None:
         name
         for name, at in since.items()
         for one in releases[scene.world.namespace, name]
-        if one.worked and at <= one.at < at + 14
+        if one.worked and at <= one.at < at + then
     ]
     scene.check("released by their former time", len(early))
 

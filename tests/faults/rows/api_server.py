@@ -154,7 +154,7 @@ FAULTS = [
         outage=True,
         refuses=True,
         halts=True,
-        means="Releases that fail are tried again, at most 30 s apart; everything is "
+        means="Releases that fail are tried again, at most 20 s apart; everything is "
         "listed anew when the API server is back.",
     ),
     Fault(
@@ -185,8 +185,8 @@ FAULTS = [
         broken="gives-up",
         caught_by="stuck",
         halts=True,
-        means="What is answered 429 or 503 is tried again, not before Retry-After; a VM's pod is "
-        "refused, and comes again.",
+        means="What is answered 429 or 503 is tried again, not before Retry-After, of which 30 s "
+        "count at most; a VM's pod is refused, and comes again.",
     ),
     Fault(
         "watches-silent",
