@@ -278,9 +278,7 @@ class Controller:
                 self._end(key)
                 self._queue.retry(key)
             return None
-        with self._changed:
-            patient = self._retries.has_failed(key)
-        attempt = self._releaser.release(key, held, patient=patient)
+        attempt = self._releaser.release(key, held, patient=key in self._again)
         if attempt.outcome is Outcome.RELEASED:
             final = (attempt.held or held)._replace(due_ms=held.due_ms, known_ms=held.known_ms)
             self._reporter.released(key, final, attempt.notes, now_ms=self._now_ms())

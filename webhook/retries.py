@@ -54,10 +54,6 @@ class Retries:
                 return key
         return None
 
-    def has_failed(self, key: Names) -> bool:
-        """Tell whether a pod has failed since it was forgotten."""
-        return key in self._plans
-
     def next_at(self) -> float:
         """Tell when the next wait is over; infinite where nothing waits."""
         return self._waiting[0][0] if self._waiting else float("inf")
