@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -30,6 +30,13 @@ DEFAULT_PLUGINS = ("delay", "sticky", "placement")
 """The plugins that a profile has without saying so, in the order in which they run."""
 ALL_PLUGINS = "*"
 """In a list of disabled plugins: all default ones."""
+DISABLE_PLUGIN = "--disable-plugin"
+"""The option that leaves a plugin out, whatever the file says."""
+_ONE_OF_BOTH = "take it out of one of the two"
+_CURES = {
+    "sticky": "add the component manifests/kubevirt, which has the rights that it needs, or take "
+    "it out of the configuration"
+}
 _SEE_REFERENCE = "docs/reference/configuration.md lists what is accepted"
 
 
@@ -108,6 +115,36 @@ def load(path: Path | None) -> Configuration:
     except yaml_text.SizeError as exc:
         raise ConfigurationError(f"{path}: {exc}; shorten it") from None
     return parse(text, str(path))
+
+
+def without(
+    configuration: Configuration, names: Sequence[str], known: Collection[str], *, source: str
+) -> Configuration:
+    """Leave plugins out of every profile: those that an installation lacks the rights for.
+
+    Raises ConfigurationError, which names `source`, where a profile asks for one of them by name:
+    who configures a plugin is to know that it does not run.
+    """
+    _check_names(names, known, DISABLE_PLUGIN, "is disabled twice; disable it once")
+    profiles = []
+    for index, profile in enumerate(configuration.profiles):
+        asked = [
+            *((f"plugins.enabled[{n}]", one.name) for n, one in enumerate(profile.plugins.enabled)),
+            *((f"pluginConfig[{n}]", one.name) for n, one in enumerate(profile.plugin_config)),
+        ]
+        for where, name in asked:
+            if name in names:
+                raise ConfigurationError(
+                    f"{source}: profiles[{index}].{where}.name: {name!r} is disabled by "
+                    f"{DISABLE_PLUGIN}; {_CURES.get(name, _ONE_OF_BOTH)}"
+                )
+        listed = {plugin.name for plugin in profile.plugins.disabled}
+        disabled = [PluginName(name) for name in names if name not in listed]
+        plugins = msgspec.structs.replace(
+            profile.plugins, disabled=[*profile.plugins.disabled, *disabled]
+        )
+        profiles.append(msgspec.structs.replace(profile, plugins=plugins))
+    return msgspec.structs.replace(configuration, profiles=profiles)
 
 
 def digest(configuration: Configuration) -> str:

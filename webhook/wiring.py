@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,21 +36,42 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast.plugins")
 
 
-def pipeline(path: Path | None, observe: Observe, handle: Handle | None = None) -> Pipeline:
-    """Make the pipeline of a configuration file, or of the defaults. Raises ConfigurationError."""
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a process is configured by: a file, or the defaults, and the plugins that it lacks."""
+
+    path: Path | None = None
+    disabled: Sequence[str] = ()
+
+    @property
+    def source(self) -> str:
+        """How errors name it."""
+        return str(self.path or "the default configuration")
+
+    def load(self, known: Collection[str]) -> config.Configuration:
+        """Read it. Raises ConfigurationError."""
+        return config.without(config.load(self.path), self.disabled, known, source=self.source)
+
+
+def pipeline(setup: Setup, observe: Observe, handle: Handle | None = None) -> Pipeline:
+    """Make the pipeline of a configuration. Raises ConfigurationError."""
+    known = plugins.registry()
     return config.build_pipeline(
-        config.load(path),
-        plugins.registry(),
-        source=str(path or "the default configuration"),
+        setup.load(known),
+        known,
+        source=setup.source,
         timer=time.perf_counter,
         observe=observe,
         handle=handle,
     )
 
 
-def digest(path: Path | None) -> str:
-    """Give the digest of a configuration file, or of the defaults. Raises ConfigurationError."""
-    return config.digest(config.load(path))
+def digest(setup: Setup) -> str:
+    """Give the digest of a configuration, by which replicas are compared.
+
+    Raises ConfigurationError.
+    """
+    return config.digest(setup.load(plugins.registry()))
 
 
 def connect(
@@ -71,9 +92,15 @@ def look_around(pipeline: Pipeline, lookup: ClusterLookup) -> None:
     no credentials; an API server that does not answer stops nothing.
     """
     found = [plugin for profile in pipeline.profiles.values() for plugin in profile.plugins]
-    if not any(may_block(plugin) for plugin in found):
+    blocking = list(dict.fromkeys(plugin.name for plugin in found if may_block(plugin)))
+    if not blocking:
         return
-    lookup.connect()
+    try:
+        lookup.connect()
+    except StartError as exc:
+        raise StartError(
+            f"{exc}; or leave out what looks things up: --disable-plugin {' '.join(blocking)}"
+        ) from None
     starting = {plugin.name: plugin for plugin in found if isinstance(plugin, Starting)}
     threading.Thread(target=_start, args=(starting,), name="look-around", daemon=True).start()
 
@@ -174,7 +201,7 @@ class Assembly:
 def controller(
     kubeconfig: Path | None,
     context: str | None,
-    config_path: Path | None,
+    setup: Setup,
     metrics: ControllerMetrics,
     *,
     lease_namespace: str | None = None,
@@ -193,8 +220,8 @@ def controller(
     from webhook.workers import Workers  # noqa: PLC0415
 
     handle = Handle()
-    decider = pipeline(config_path, metrics.observe_plugin, handle)
-    metrics.configuration.info({"digest": digest(config_path)})
+    decider = pipeline(setup, metrics.observe_plugin, handle)
+    metrics.configuration.info({"digest": digest(setup)})
     clock = ServerClock()
     cluster = connect(
         kubeconfig,

@@ -169,7 +169,7 @@ def _set_up(there: World, ours: Server, peer: Server) -> None:
 
 def _configurations(there: World, way: str, server: Server) -> Mapping[str, Object]:
     """Register a server for one namespace, all with Holdfast's own conditions."""
-    pipeline = wiring.pipeline(None, wiring.unobserved)
+    pipeline = wiring.pipeline(wiring.Setup(), wiring.unobserved)
     address = by_url(f"127.0.0.1:{server.port}", there.certificate.ca)
     made = Registration(f"bench-{way}", address).configurations(pipeline)
     for configuration in made.values():

@@ -113,7 +113,7 @@ class Apart:
         return certificate, key
 
     def _register(self) -> None:
-        pipeline = wiring.pipeline(self._configuration, wiring.unobserved)
+        pipeline = wiring.pipeline(wiring.Setup(self._configuration), wiring.unobserved)
         registration = Registration(self._name, by_url(self.address, self._ca.certificate))
         made = registration.configurations(pipeline).values()
         self._plane.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(made))

@@ -75,12 +75,18 @@ class Installation:
         """Make the kustomization of somebody who chooses a version."""
         return self._kustomization(f"version-{tag}", images=[{"name": "holdfast", "newTag": tag}])
 
-    def with_components(self, *names: str) -> Path:
-        """Make the kustomization of somebody who adds components."""
-        return self._kustomization(
-            "-".join(names),
-            components=[os.path.relpath(MANIFESTS / name, self.folder / "x") for name in names],
-        )
+    def with_components(self, *names: str, configuration: str | None = None) -> Path:
+        """Make the kustomization of somebody who adds components, and a configuration maybe."""
+        content: dict[str, Any] = {
+            "components": [os.path.relpath(MANIFESTS / name, self.folder / "x") for name in names]
+        }
+        if configuration is None:
+            return self._kustomization("-".join(names), **content)
+        own = {"name": "holdfast-config", "namespace": NAMESPACE, "behavior": "replace"}
+        content["configMapGenerator"] = [own | {"files": ["holdfast.yaml"]}]
+        folder = self._kustomization("-".join([*names, "own"]), **content)
+        (folder / "holdfast.yaml").write_text(configuration)
+        return folder
 
     def _kustomization(self, name: str, **content: Any) -> Path:
         folder = self.folder / name
@@ -130,6 +136,12 @@ class Installation:
         selector = f"app.kubernetes.io/component={component}"
         found = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+def variables(deployment: Object) -> dict[str, str]:
+    """Give the environment of a Deployment's container."""
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {one["name"]: one["value"] for one in container.get("env") or ()}
 
 
 def kill(pod: Object) -> None:

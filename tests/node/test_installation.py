@@ -25,6 +25,7 @@ from tests.node.installation import (
     kill,
     reload_failures,
     uninstall,
+    variables,
 )
 from tests.node.load import creating
 
@@ -239,6 +240,7 @@ def test_without_any_replica_only_those_that_ask_are_refused(
     [
         pytest.param(["kubevirt"], id="kubevirt"),
         pytest.param(["high-availability", "kubevirt"], id="both"),
+        pytest.param(["client-ca"], id="client-ca"),
     ],
 )
 def test_the_api_server_takes_the_components(
@@ -262,6 +264,41 @@ def test_components_for_other_operators_can_be_built(
     found = [one for one in yaml.safe_load_all(built) if one["kind"] in kinds]
     assert {one["kind"] for one in found} == kinds
     assert {one["metadata"]["namespace"] for one in found} == {NAMESPACE}
+
+
+@pytest.mark.parametrize("component", ["kubevirt", "high-availability", "client-ca"])
+def test_a_configuration_of_ones_own_goes_with_a_component(
+    component: str, plane: ControlPlane, installation: Installation
+) -> None:
+    folder = installation.with_components(component, configuration="# mine")
+    built = [*yaml.safe_load_all(plane.kubectl("kustomize", str(folder)))]
+    (found,) = [one for one in built if one["kind"] == "ConfigMap"]
+    assert found["data"] == {"holdfast.yaml": "# mine"}
+    disabled = {"HOLDFAST_DISABLE_PLUGINS": "sticky"} if component != "kubevirt" else {}
+    assert [variables(one) for one in built if one["kind"] == "Deployment"] == [disabled] * 2
+
+
+def test_with_a_client_ca_all_that_has_no_certificate_goes_to_a_port_of_its_own(
+    plane: ControlPlane, installation: Installation
+) -> None:
+    folder = installation.with_components("monitoring", "client-ca")
+    built = {
+        (one["kind"], one["metadata"]["name"]): one.get("spec")
+        for one in yaml.safe_load_all(plane.kubectl("kustomize", str(folder)))
+    }
+    (webhook,) = built["Deployment", "holdfast-webhook"]["template"]["spec"]["containers"]
+    (controller,) = built["Deployment", "holdfast-controller"]["template"]["spec"]["containers"]
+    assert {"name": "health", "containerPort": 8082} in webhook["ports"]
+    assert {"--health-port=8082", "--client-ca=/etc/holdfast-client-ca/ca.crt"} < {*webhook["args"]}
+    assert "--webhook-health-port=8082" in controller["args"]
+    probes = [webhook[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
+    assert {(one["port"], one["scheme"]) for one in probes} == {("health", "HTTP")}
+    (watched,) = built["PodMonitor", "holdfast-webhook"]["podMetricsEndpoints"]
+    assert watched == {"port": "health", "path": "/metrics"}
+    (inbound,) = built["NetworkPolicy", "holdfast-webhook"]["ingress"]
+    outbound = built["NetworkPolicy", "holdfast-controller"]["egress"][-1]
+    assert [one["port"] for one in inbound["ports"]] == ["https", "health"]
+    assert [one["port"] for one in outbound["ports"]] == ["https", "health"]
 
 
 def test_cert_manager_takes_the_right_to_secrets_away(

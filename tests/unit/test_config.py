@@ -333,3 +333,75 @@ def test_configurations_that_say_the_same_have_the_same_digest() -> None:
     other = config.parse(f"{HEAD}profiles: [{{schedulerName: y}}]".encode(), "c")
     assert config.digest(one) == config.digest(same)
     assert config.digest(one) != config.digest(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "expected"),
+    [
+        pytest.param("", ["sticky"], ["delay", "placement"], id="the defaults"),
+        pytest.param("", [], ["delay", "sticky", "placement"], id="nothing"),
+        pytest.param("", ["sticky", "delay"], ["placement"], id="two"),
+        pytest.param(
+            "profiles: [{plugins: {disabled: [{name: sticky}]}}]",
+            ["sticky"],
+            ["delay", "placement"],
+            id="disabled already",
+        ),
+        pytest.param(
+            "profiles: [{plugins: {disabled: [{name: '*'}]}}]", ["sticky"], [], id="all disabled"
+        ),
+    ],
+)
+def test_plugins_that_an_installation_lacks(
+    text: str, names: list[str], expected: list[str]
+) -> None:
+    whole = config.parse(f"{HEAD}{text}".encode(), "h.yaml")
+    left = config.without(whole, names, plugins.registry([]), source="h.yaml")
+    pipeline = config.build_pipeline(
+        left, plugins.registry([]), source="h.yaml", timer=lambda: 0.0, observe=Measured()
+    )
+    assert [one.name for one in pipeline.profiles["*"].plugins] == expected
+
+
+SECOND = "profiles: [{schedulerName: x}, {%s}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "expected"),
+    [
+        pytest.param(
+            SECOND % "pluginConfig: [{name: delay}, {name: sticky}]",
+            ["sticky"],
+            "h.yaml: profiles[1].pluginConfig[1].name: 'sticky' is disabled by --disable-plugin; "
+            "add the component manifests/kubevirt, which has the rights that it needs, or take it "
+            "out of the configuration",
+            id="configured",
+        ),
+        pytest.param(
+            SECOND % "plugins: {enabled: [{name: delay}]}",
+            ["delay"],
+            "h.yaml: profiles[1].plugins.enabled[0].name: 'delay' is disabled by "
+            "--disable-plugin; take it out of one of the two",
+            id="enabled",
+        ),
+        pytest.param(
+            "",
+            ["stiky"],
+            "--disable-plugin[0].name: no plugin is named 'stiky'; did you mean sticky?",
+            id="unknown",
+        ),
+        pytest.param(
+            "",
+            ["sticky", "sticky"],
+            "--disable-plugin[1].name: 'sticky' is disabled twice; disable it once",
+            id="twice",
+        ),
+    ],
+)
+def test_who_configures_what_an_installation_lacks_is_told(
+    text: str, names: list[str], expected: str
+) -> None:
+    whole = config.parse(f"{HEAD}{text}".encode(), "h.yaml")
+    with pytest.raises(ConfigurationError) as caught:
+        config.without(whole, names, plugins.registry([]), source="h.yaml")
+    assert str(caught.value) == expected

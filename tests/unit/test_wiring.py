@@ -35,7 +35,10 @@ def refusing() -> FakeApi:
 
 
 def test_server_connects_where_a_plugin_may_block() -> None:
-    with pytest.raises(StartError, match="no usable kubeconfig; name one"):
+    cure = (
+        "no usable kubeconfig; name one; or leave out what looks things up: --disable-plugin sticky"
+    )
+    with pytest.raises(StartError, match=cure):
         wiring.look_around(make_pipeline(), ClusterLookup(refusing))
 
 

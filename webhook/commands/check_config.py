@@ -26,7 +26,7 @@ def check_config(*, file: Path | None, schema: bool) -> None:
         return
     if file is None:
         raise click.MissingParameter(param_type="argument", param_hint="'FILE'")
-    pipeline = wiring.pipeline(file, wiring.unobserved)
+    pipeline = wiring.pipeline(wiring.Setup(file), wiring.unobserved)
     for profile in pipeline.profiles.values():
         names = ", ".join(plugin.name for plugin in profile.plugins) or "no plugin"
         click.echo(f"{file}: profile {profile.name}: {names}")

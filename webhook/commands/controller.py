@@ -57,7 +57,7 @@ def controller(
     assembly = wiring.controller(
         target.kubeconfig,
         target.context,
-        process.config_path,
+        process.setup,
         metrics,
         lease_namespace=place if leader_elect else None,
     )

@@ -41,7 +41,7 @@ def dev(
     """
     process.set_up_logs()
     metrics = ControllerMetrics()
-    assembly = wiring.controller(target.kubeconfig, target.context, process.config_path, metrics)
+    assembly = wiring.controller(target.kubeconfig, target.context, process.setup, metrics)
     cluster = assembly.cluster
     cluster.request("GET", "/version")
     stop = threading.Event()

@@ -187,7 +187,7 @@ def _read(spec: Document) -> Lease:
 
 
 def _held(api: Api) -> list[HeldPod]:
-    pipeline = wiring.pipeline(None, wiring.unobserved)
+    pipeline = wiring.pipeline(wiring.Setup(), wiring.unobserved)
     query = {"fieldSelector": reading.PENDING}
     pods = reading.objects(api, "/api/v1/pods", Pod, query)
     return held_pods.held_pods(pods, pipeline)

@@ -38,7 +38,7 @@ def list(  # noqa: A001 - the command's name
     """List the pods that are held: by what, since when, for how long still."""
     if watch and output not in {"table", "wide"}:
         raise click.UsageError("--watch writes tables; leave -o json or -o yaml out")
-    pipeline = wiring.pipeline(config_path, wiring.unobserved)
+    pipeline = wiring.pipeline(wiring.Setup(config_path), wiring.unobserved)
     time = reading.Time()
     cluster = target.connect(time.take)
     namespace = scope.within(cluster)

@@ -60,10 +60,16 @@ class Process:
     """How a command that runs until it is stopped is configured, and what it tells."""
 
     config_path: Path | None = None
+    disable_plugin: tuple[str, ...] = ()
     log_level: str = "info"
     log_format: logs.Format = "text"
     ready_file: Path | None = None
     exit_with_stdin: bool = False
+
+    @property
+    def setup(self) -> wiring.Setup:
+        """What the process does, and without which plugins."""
+        return wiring.Setup(self.config_path, self.disable_plugin)
 
     def set_up_logs(self) -> None:
         """Log as the options say."""
@@ -72,6 +78,8 @@ class Process:
     def arguments(self) -> list[str]:
         """Write configuration and logging as a command's arguments again."""
         found = ["--log-level", self.log_level, "--log-format", self.log_format]
+        for name in self.disable_plugin:
+            found += ["--disable-plugin", name]
         return [*found, "--config", str(self.config_path)] if self.config_path else found
 
 
@@ -118,6 +126,14 @@ def process(command: Function) -> Function:
         "process",
         Process,
         config,
+        click.option(
+            "--disable-plugin",
+            multiple=True,
+            metavar="NAME",
+            envvar="HOLDFAST_DISABLE_PLUGINS",
+            show_envvar=True,
+            help="Leave a plugin out, whatever the configuration says. Can be repeated.",
+        ),
         click.option(
             "--ready-file", type=FILE, help="Written with host:port once everything works."
         ),

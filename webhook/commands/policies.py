@@ -14,5 +14,5 @@ from webhook.commands import options
 @options.config
 def policies(*, config_path: Path | None) -> None:
     """Print the admission policies that guard holds, and Holdfast itself, as YAML."""
-    pipeline = wiring.pipeline(config_path, wiring.unobserved)
+    pipeline = wiring.pipeline(wiring.Setup(config_path), wiring.unobserved)
     click.echo(policy.manifest(guard.policies(pipeline)), nl=False)

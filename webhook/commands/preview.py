@@ -72,7 +72,7 @@ def preview(
 
 
 def _offline(config_path: Path | None, namespace: str) -> Make:
-    pipeline = wiring.pipeline(config_path, wiring.unobserved)
+    pipeline = wiring.pipeline(wiring.Setup(config_path), wiring.unobserved)
 
     def make(document: Document) -> Preview:
         now_ms = int(time.time() * 1_000)

@@ -46,7 +46,7 @@ def release(
     where placement rules that resolve at release are to be followed.
     """
     _check_selection(pods, scope)
-    pipeline = wiring.pipeline(config_path, wiring.unobserved)
+    pipeline = wiring.pipeline(wiring.Setup(config_path), wiring.unobserved)
     cluster = target.connect()
     namespace = scope.within(cluster)
     found = _selected(cluster, namespace, pods, scope.selector)

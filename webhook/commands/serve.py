@@ -94,12 +94,12 @@ def serve(
     )
     health = None if health_port is None else (health_host, health_port)
     gunicorn_conf.run(
-        _application(process.config_path, target, metrics, validity.lasts, health), settings
+        _application(process.setup, target, metrics, validity.lasts, health), settings
     )
 
 
 def _application(
-    config_path: Path | None,
+    setup: wiring.Setup,
     target: options.Target,
     metrics: ServerMetrics,
     ready: Callable[[], bool],
@@ -111,8 +111,8 @@ def _application(
         lambda: wiring.connect(target.kubeconfig, target.context), observe=metrics.observe_lookup
     )
     handle.connect(lookup=lookup)
-    pipeline = wiring.pipeline(config_path, metrics.observe_plugin, handle)
-    metrics.configuration.info({"digest": wiring.digest(config_path)})
+    pipeline = wiring.pipeline(setup, metrics.observe_plugin, handle)
+    metrics.configuration.info({"digest": wiring.digest(setup)})
 
     def make_app() -> asgi.Bridge:
         flask = app.create_app(pipeline, metrics, ready=ready)
