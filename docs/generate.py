@@ -170,6 +170,12 @@ REGISTRIES: Mapping[str, Callable[[], CollectorRegistry]] = MappingProxyType(
 )
 
 
+INFORMATION: Mapping[str, Sequence[str]] = MappingProxyType(
+    {"holdfast_build": ("version",), "holdfast_configuration": ("digest",)}
+)
+"""The labels of what is information alone, which its metrics have only when they are set."""
+
+
 def metrics() -> str:
     """Make the table of the metrics of each registry."""
     parts = []
@@ -191,7 +197,7 @@ def described_metrics(registry: CollectorRegistry) -> list[tuple[str, str, Seque
     for collector in list(registry._collector_to_names):
         assert isinstance(collector, MetricWrapperBase)  # noqa: S101 - all of ours are
         metric = next(iter(collector.describe()))
-        labels = collector._labelnames
+        labels = INFORMATION.get(metric.name, collector._labelnames)
         name = metric.name + suffix.get(metric.type, "")
         found.append((name, metric.type, labels, metric.documentation))
     return found
@@ -212,7 +218,8 @@ def error(case: error_cases.Case) -> str:
     """Make the entry of one message."""
     text = case.produce()
     text = f"`` {text} ``" if "`" in text else f"`{text}`"
-    return f"- {text}<br>{case.cause}" + (f" **Cure:** {case.cure}" if case.cure else "")
+    why = f"<br>{case.cause}" if case.cause else ""
+    return f"- {text}{why}" + (f" **Cure:** {case.cure}" if case.cure else "")
 
 
 # --- faults ------------------------------------------------------------------------------------

@@ -6,7 +6,14 @@ import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 _PLUGIN_BUCKETS = (2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 2.5)
@@ -20,6 +27,8 @@ class _Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
+        # a second series for each, which says when it began
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         Info("holdfast_build", "The version that runs.", registry=self.registry).info(
             {"version": version("holdfast")}
@@ -41,18 +50,6 @@ class _Metrics:
             "How long all plugins of a profile together took at one extension point.",
             ["extension_point", "status", "profile"],
             buckets=_PLUGIN_BUCKETS,
-            registry=self.registry,
-        )
-        self.certificate_expiry = Gauge(
-            "holdfast_certificate_expiry_timestamp_seconds",
-            "When the certificate that is served expires, in seconds since 1970; 0 before the "
-            "first.",
-            registry=self.registry,
-        )
-        self.certificate_failures = Counter(
-            "holdfast_certificate_reload_failures",
-            "Changes of the certificate's files that could not be used; the last good pair is "
-            "served on.",
             registry=self.registry,
         )
         self.plugin_seconds = Histogram(
@@ -109,6 +106,18 @@ class ServerMetrics(_Metrics):
             "Reviews turned away because too many waited for plugins that may block.",
             registry=self.registry,
         )
+        self.certificate_expiry = Gauge(
+            "holdfast_certificate_expiry_timestamp_seconds",
+            "When the certificate that is served expires, in seconds since 1970; 0 before the "
+            "first.",
+            registry=self.registry,
+        )
+        self.certificate_failures = Counter(
+            "holdfast_certificate_reload_failures",
+            "Changes of the certificate's files that could not be used; the last good pair is "
+            "served on.",
+            registry=self.registry,
+        )
         self._counters: dict[tuple[str, str], Counter] = {}
 
     def count(self, path: str, outcome: str) -> None:
@@ -142,7 +151,8 @@ class ControllerMetrics(_Metrics):
         )
         self.releases = Counter(
             "holdfast_releases",
-            "Attempts to release a pod, by outcome (released, gone, retried).",
+            "Attempts to release a pod, by outcome (released; gone: deleted, or made anew; "
+            "changed: since it was read, or its plugins now say another thing; retried: failed).",
             ["outcome"],
             registry=self.registry,
         )
