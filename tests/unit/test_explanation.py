@@ -8,8 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.objects import ObjectApi
 from tests.unit.builders import CREATED_MS, GATE, SECOND, held, make_pipeline, make_pod, read_review
-from webhook import explanation, trace
+from tests.unit.vm_builders import make_launcher, make_vm, make_vmi
+from webhook import explanation, trace, vms
+from webhook.commands import explain
 from webhook.explanation import Facts
 from webhook.inspection import NodeState, PodWithStatus
 
@@ -152,3 +155,22 @@ def test_a_pod_without_profile() -> None:
     sections = explanation.explain(Facts(pod, NOW_MS, seen), pipeline)
     (told,) = [section.lines for section in sections if section.title == "Who decided"]
     assert told == ['no profile serves schedulerName "default-scheduler"']
+
+
+@pytest.mark.parametrize(
+    ("yaml", "told"),
+    [
+        pytest.param("", "has no node recorded yet", id="by the defaults"),
+        pytest.param(
+            "profiles: [{pluginConfig: [{name: sticky, args: {nodeAnnotation: other/node}}]}]",
+            "comes back to node-2",
+            id="by the configuration",
+        ),
+    ],
+)
+def test_a_vms_record_is_read_where_the_configuration_has_it(yaml: str, told: str) -> None:
+    api = ObjectApi()
+    api.put(vms.vmi_path("default", "vm"), make_vmi())
+    api.put(vms.vm_path("default", "vm"), make_vm({"other/node": "node-2"}))
+    pod = msgspec.convert(make_launcher(), PodWithStatus)
+    assert f"VirtualMachine vm: {told}" in [*explain._vm(api, pod, make_pipeline(yaml))]

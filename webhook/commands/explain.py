@@ -15,7 +15,6 @@ from webhook.errors import ClusterError, CommandError
 from webhook.framework import Handle
 from webhook.inspection import NodeState, PodWithStatus
 from webhook.lookup import ClusterLookup
-from webhook.objects import Metadata
 from webhook.pipeline import Pipeline
 
 EXAMPLES = """\b
@@ -40,14 +39,14 @@ def explain(
     cluster = target.connect(time.take)
     handle = Handle()
     handle.connect(lookup=ClusterLookup(lambda: cluster))
-    pipeline = wiring.pipeline(config_path, wiring.unobserved, handle)
+    pipeline = wiring.pipeline(wiring.Setup(config_path), wiring.unobserved, handle)
     found = _pod(cluster, namespace or cluster.namespace, pod)
     facts = explanation.Facts(
         pod=found,
         now_ms=time.now_ms(),
         trace=_asked_again(found, pipeline, time.now_ms()),
         nodes=_nodes(cluster, found),
-        vm=[*_vm(cluster, found.metadata)],
+        vm=[*_vm(cluster, found, pipeline)],
     )
     lines: list[terminal.Styled] = []
     for section in explanation.explain(facts, pipeline):
@@ -68,6 +67,7 @@ def _asked_again(pod: PodWithStatus, pipeline: Pipeline, now_ms: int) -> trace.T
     """Ask the plugins about the pod, as its creator sent it as far as that can be known."""
     created = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
     of_vm = vms.controller_of(pod.metadata, vms.VMI) is not None
+    args = wiring.sticky_args(pipeline, pod) or vms.StickyArgs()
     request = review.Request(
         uid="explain",
         kind=review.GroupVersionKind("Pod", "", "v1"),
@@ -75,7 +75,7 @@ def _asked_again(pod: PodWithStatus, pipeline: Pipeline, now_ms: int) -> trace.T
         name=pod.metadata.name,
         namespace=pod.metadata.namespace,
         object=msgspec.Raw(msgspec.json.encode(created)),
-        user_info=review.UserInfo(vms.CONTROLLER_ACCOUNT if of_vm else ""),
+        user_info=review.UserInfo(args.account if of_vm else ""),
     )
     return trace.mutate(pipeline, review.PodReview(request, created, created), now_ms=now_ms)
 
@@ -87,22 +87,24 @@ def _nodes(api: Api, pod: PodWithStatus) -> Sequence[NodeState]:
     return [reading.node_state(api, name) for name in inspection.pinned_nodes(pod)]
 
 
-def _vm(api: Api, pod: Metadata) -> Iterator[str]:
+def _vm(api: Api, pod: PodWithStatus, decider: Pipeline) -> Iterator[str]:
     """Say which VM a pod runs, and what is recorded of its node."""
-    owner = vms.controller_of(pod, vms.VMI)
+    namespace = pod.metadata.namespace
+    owner = vms.controller_of(pod.metadata, vms.VMI)
     if owner is None:
         return
     try:
-        vmi = reading.one(api, vms.vmi_path(pod.namespace, owner.name), vms.Instance)
+        vmi = reading.one(api, vms.vmi_path(namespace, owner.name), vms.Instance)
         above = vms.controller_of(vmi.metadata, vms.VM) if vmi else None
         if vmi is None or vmi.metadata.uid != owner.uid or above is None:
             yield f"VirtualMachineInstance {owner.name}, which no VM owns: nothing to come back to"
             return
-        vm = reading.one(api, vms.vm_path(pod.namespace, above.name), vms.VirtualMachine)
+        vm = reading.one(api, vms.vm_path(namespace, above.name), vms.VirtualMachine)
     except ClusterError as exc:
         yield f"its VM cannot be looked at: {exc}"
         return
-    node = vms.recorded_node(vm, vms.StickyArgs()) if vm else ""
+    args = wiring.sticky_args(decider, pod) or vms.StickyArgs()
+    node = vms.recorded_node(vm, args) if vm else ""
     recorded = f"comes back to {node}" if node else "has no node recorded yet"
     yield f"VirtualMachine {above.name}: {recorded}"
-    yield f"holdfast sticky show {above.name} -n {pod.namespace} says more"
+    yield f"holdfast sticky show {above.name} -n {namespace} says more"

@@ -119,7 +119,10 @@ class Removal:
         """Wait until the controller has released every held pod in its time."""
         told = -1
         while gated := self._remainder().gated:
-            self._require_controller(f"{len(gated)} pods wait for their time")
+            self._require_controller(
+                f"{uninstallation.named(gated)} wait for their time",
+                otherwise="uninstall with --release now",
+            )
             if told != len(gated):
                 told = len(gated)
                 waiting = tables.counted(told, "held pod")
@@ -131,11 +134,15 @@ class Removal:
         landed = self._remainder().landed
         if not landed or purge:
             return
-        self._require_controller(f"where {uninstallation.named(landed)} landed is not recorded")
+        self._require_controller(
+            f"where {uninstallation.named(landed)} landed is not recorded",
+            otherwise="uninstall with --purge, which forgets where all VMs belong",
+        )
         self._tell(f"waiting for {tables.counted(len(landed), 'landing')} to be recorded")
         self._until(
             lambda: not self._remainder().landed,
-            "landings are not recorded; look at the controller's log, or give --purge",
+            "landings are not recorded; look at the controller's log, or give --purge, which "
+            "forgets where all VMs belong",
         )
 
     def stop_controller(self) -> None:
@@ -246,14 +253,14 @@ class Removal:
             return ""
         return reason
 
-    def _require_controller(self, why: str) -> None:
+    def _require_controller(self, why: str, *, otherwise: str) -> None:
         path = uninstallation.deployment(self._namespace, uninstallation.CONTROLLER)
         found: dict[str, Any] = reading.one(self._api, path, dict) or {}
         if not found.get("status", {}).get("availableReplicas"):
             raise CommandError(
                 f"{why}, and no controller runs in {self._namespace}; start it "
                 f"(kubectl -n {self._namespace} scale deployment {uninstallation.CONTROLLER} "
-                "--replicas=1), or uninstall with --release now --purge"
+                f"--replicas=1), or {otherwise}"
             )
 
     def _delete(self, what: str, paths: Iterable[str]) -> None:
