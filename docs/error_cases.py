@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
 import socket
@@ -26,6 +27,7 @@ from controlplane.errors import ControlPlaneError, disk_full, from_os_error
 from controlplane.ports import port_taken
 from controlplane.settings import Settings
 from tests.fakes import FakeLookup
+from tests.unit import config_cases
 from tests.unit.builders import UID, body, make_pipeline, make_pod, read_review
 from tests.unit.vm_builders import VM_UID, make_launcher, make_vm, make_vmi
 from webhook import app, cli, config, guard, holds, plugins, preview, reading, vms, yaml_text
@@ -54,7 +56,7 @@ class Case(NamedTuple):
     """A message: how it comes about, why, and what to do where the message does not say it."""
 
     produce: Callable[[], str]
-    cause: str
+    cause: str = ""
     cure: str = ""
 
 
@@ -71,31 +73,45 @@ def _raised(call: Callable[[], Any]) -> str:
 # --- at admission ------------------------------------------------------------------------------
 
 
-def _mutated(annotations: Mapping[str, str], yaml: str = "", **pod: Any) -> str:
-    review = read_review(make_pod(annotations, **pod))
-    verdict = make_pipeline(yaml).mutate(review, now_ms=NOW_MS)
+def _mutated(
+    annotations: Mapping[str, str],
+    yaml: str = "",
+    spec: Mapping[str, Any] = MappingProxyType({}),
+    **fields: Any,
+) -> str:
+    pod = make_pod(annotations, **fields)
+    pod["spec"] |= spec
+    verdict = make_pipeline(yaml).mutate(read_review(pod), now_ms=NOW_MS)
     return verdict.message or verdict.warnings[0]
 
 
 def _validated(annotations: Mapping[str, str], *, now_ms: int = NOW_MS, **pod: Any) -> str:
     review = read_review(make_pod(annotations, **pod))
-    return make_pipeline().validate(review, now_ms=now_ms).message
+    verdict = make_pipeline().validate(review, now_ms=now_ms)
+    return verdict.message or verdict.warnings[0]
 
 
 def _crowded(**spec: Any) -> str:
-    pod = make_pod({"delay": "15"})
-    pod["spec"] |= spec
-    return make_pipeline().mutate(read_review(pod), now_ms=NOW_MS).message
+    return _mutated({"delay": "15"}, spec=spec)
 
 
-def _template(kind: str, group: str, delay: str, **spec: Any) -> str:
-    template = {"metadata": {"annotations": {"delay": delay}}, "spec": {}}
+def _template(kind: str, group: str, delay: str, node: str = "", **spec: Any) -> str:
+    template = {"metadata": {"annotations": {"delay": delay}}, "spec": {"nodeName": node}}
     review = read_review(
         {"metadata": {"name": "web"}, "spec": {"template": template, **spec}},
         kind={"group": group, "version": "v1", "kind": kind},
     )
     verdict = make_pipeline().validate(review, now_ms=NOW_MS)
     return verdict.message or verdict.warnings[0]
+
+
+def _of_daemon_set() -> str:
+    template = {"metadata": {"annotations": {"type": "space"}}, "spec": {}}
+    review = read_review(
+        {"metadata": {"name": "logs"}, "spec": {"template": template}},
+        kind={"group": "apps", "version": "v1", "kind": "DaemonSet"},
+    )
+    return make_pipeline().validate(review, now_ms=NOW_MS).warnings[0]
 
 
 def _vm(annotations: Mapping[str, str]) -> str:
@@ -200,6 +216,52 @@ REFUSALS: Sequence[Case] = (
     ),
 )
 
+_EDGE = {"type": "space"}
+_CORE = {"nodeSelector": {"kubernetes.io/role": "core"}}
+_STRICT = """
+profiles:
+- pluginConfig:
+  - name: placement
+    args:
+      rules:
+      - name: space
+        when: {annotation: type, equals: space}
+        require: [{key: kubernetes.io/role, operator: In, values: [edge]}]
+        onConflict: refuse
+"""
+
+PLACEMENT: Sequence[Case] = (
+    Case(
+        lambda: _mutated(_EDGE, _STRICT, spec=_CORE),
+        "A rule with `onConflict: refuse`, and a pod that requires the opposite.",
+        "take one of the two out; `holdfast preview` shows what a rule does.",
+    ),
+    Case(
+        lambda: _mutated(_EDGE, spec=_CORE),
+        "The same without `onConflict: refuse`, as a warning: the pod stays Pending.",
+    ),
+    Case(
+        lambda: _validated(_EDGE),
+        "A refusal: the pod came without what its rule requires.",
+        "let the other webhook leave `spec.affinity` alone, or set `reinvocationPolicy`.",
+    ),
+    Case(
+        lambda: _validated({**_EDGE, "holdfast.dev/placed": "space@00000000"}),
+        "A warning, while a changed configuration is rolled out: another replica placed the pod.",
+        "none is needed; pods that are created afterwards follow the new rule.",
+    ),
+    Case(
+        lambda: _mutated(_EDGE, node="node-1"),
+        "A warning: a pod that has its node already can be sent nowhere else.",
+        "leave `spec.nodeName` out, or the mark.",
+    ),
+    Case(
+        _of_daemon_set,
+        "A warning: a DaemonSet has a pod on each node, and ties each to its own.",
+        "give the DaemonSet's template a node affinity of its own, and no mark.",
+    ),
+)
+
 STICKY: Sequence[Case] = (
     Case(
         lambda: _vm({vms.STICKY: "yes"}),
@@ -243,6 +305,11 @@ WARNINGS: Sequence[Case] = (
         lambda: _template("Deployment", "apps", "15m", progressDeadlineSeconds=600),
         "The Deployment will be reported as not progressing while its pods are held.",
         "raise `progressDeadlineSeconds` above the delay.",
+    ),
+    Case(
+        lambda: _template("Deployment", "apps", "15m", node="node-1"),
+        "A template that names a node: its pods come bound, and cannot be gated.",
+        "leave `nodeName` out, or the annotation.",
     ),
     Case(
         lambda: _template("Job", "batch", "60", activeDeadlineSeconds=30),
@@ -395,6 +462,19 @@ CONFIGURATION: Sequence[Case] = (
         "A plugin is enabled twice in one profile.",
     ),
     Case(
+        lambda: _raised(
+            lambda: config.without(
+                config.parse(
+                    f"{HEAD}profiles: [{{pluginConfig: [{{name: sticky}}]}}]".encode(), "-"
+                ),
+                ["sticky"],
+                plugins.registry([]),
+                source="holdfast.yaml",
+            )
+        ),
+        "The installation cannot run a plugin that the file configures.",
+    ),
+    Case(
         _configured(f"{HEAD}profiles: [{{}}, {{}}]"),
         "Two profiles serve the same `schedulerName`.",
     ),
@@ -408,6 +488,30 @@ CONFIGURATION: Sequence[Case] = (
         "A toleration opens nodes, and policies on `CREATE` do not see what comes at the release.",
     ),
 )
+
+
+def _ruled(rule: Mapping[str, Any], *more: Mapping[str, Any]) -> Callable[[], str]:
+    args = {"rules": [rule, *more]}
+    profile = {"pluginConfig": [{"name": "placement", "args": args}]}
+    return _configured(f"{HEAD}profiles: {json.dumps([profile])}")
+
+
+RULES: Sequence[Case] = tuple(
+    {
+        case.produce(): case
+        for case in [
+            Case(_ruled(config_cases.rule(name="a b"))),
+            Case(_ruled(config_cases.SPACE, config_cases.SPACE)),
+            *(Case(_ruled(config_cases.rule(when=each.values[0]))) for each in config_cases.WHEN),
+            *(
+                Case(_ruled(config_cases.rule(**each.values[0])))
+                for each in [*config_cases.RULES, *config_cases.SHAPES]
+                if "resolveAtRelease" not in each.values[0]
+            ),
+        ]
+    }.values()
+)
+"""The files that the tests have refused; each message says its cure itself."""
 
 # --- start-up ----------------------------------------------------------------------------------
 
@@ -519,6 +623,10 @@ class _Unyielding(_Alike):
         return super().request()
 
 
+_HELD = make_pod({}, gates=[holds.GATE])
+_LANDED = make_launcher(finalizers=[vms.STICKY], node="node-1")
+
+
 def _uninstalled(api: Api, step: Callable[[uninstall.Removal], None]) -> Callable[[], str]:
     def produce() -> str:
         with redirect_stderr(io.StringIO()):
@@ -603,8 +711,15 @@ COMMANDS: Sequence[Case] = (
         "`uninstall` asks first, and standard input is no terminal.",
     ),
     Case(
-        _uninstalled(_MISSING, lambda of: of._require_controller("3 pods wait for their time")),
+        _uninstalled(_Alike({"items": [_HELD]}), lambda of: of.wait_for_releases()),
         "`uninstall --release wait` needs a controller that releases the pods.",
+    ),
+    Case(
+        _uninstalled(
+            _Alike({"items": [_LANDED]}),
+            lambda of: of.record_landings(purge=False),
+        ),
+        "Where the VM of a pod runs is not written down yet, and only the controller does so.",
     ),
     Case(
         _uninstalled(_Alike({"items": [make_pod({})]}), lambda of: of.stop_controller()),
@@ -702,11 +817,13 @@ PROBLEMS: Sequence[Case] = (
 CASES: Mapping[str, Sequence[Case]] = MappingProxyType(
     {
         "Refusals at admission": REFUSALS,
+        "Placement: refusals and warnings": PLACEMENT,
         "Refusals of VMs and their pods": STICKY,
         "Warnings at admission": WARNINGS,
         "Refusals by the guard": GUARD,
         "Answers to what is no review": ANSWERS,
         "Configuration": CONFIGURATION,
+        "Configuration: rules of placement": RULES,
         "Start of a command": START,
         "Commands for people": COMMANDS,
         "Commands that are called wrongly": MISUSE,
