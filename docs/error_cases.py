@@ -30,7 +30,19 @@ from tests.fakes import FakeLookup
 from tests.unit import config_cases
 from tests.unit.builders import UID, body, make_pipeline, make_pod, read_review
 from tests.unit.vm_builders import VM_UID, make_launcher, make_vm, make_vmi
-from webhook import app, cli, config, guard, holds, plugins, preview, reading, vms, yaml_text
+from webhook import (
+    app,
+    cli,
+    config,
+    guard,
+    holds,
+    plugins,
+    preview,
+    reading,
+    vm_guard,
+    vms,
+    yaml_text,
+)
 from webhook.cluster import Api, Cluster
 from webhook.commands import explain, options, release, sticky, uninstall
 from webhook.commands import list as list_command
@@ -349,7 +361,7 @@ GUARD: Sequence[Case] = (
         "find out who uses that account.",
     ),
     Case(
-        lambda: _policy(guard.CONTROLLER_VMS, 1),
+        lambda: _policy(vm_guard.CONTROLLER_VMS, 1),
         "The controller's account was used to change something else of a VM. There is such a line "
         "for each field that it may not change.",
         "find out who uses that account.",

@@ -31,10 +31,10 @@ from webhook.policy import (
     tolerations_kept,
 )
 from webhook.registration_guard import webhooks_policy
+from webhook.vm_guard import vms_policy
 
 HOLD = "holdfast-hold"
 CONTROLLER_PODS = "holdfast-controller-pods"
-CONTROLLER_VMS = "holdfast-controller-vms"
 CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
 
 RELEASE_VERB, RELEASE_GROUP, RELEASE_RESOURCE = "release", holds.DOMAIN, "holds"
@@ -56,9 +56,6 @@ FIXED_FIELDS = (
 
 It keeps the rest of a pod's spec as it is itself (ValidatePodUpdate in its source).
 """
-
-FIXED_VM_FIELDS = ("metadata.labels", "metadata.ownerReferences", "metadata.finalizers", "spec")
-"""All that an update can change of a VM, beyond its annotations; its status is a subresource."""
 
 _HINT_PARTS = ("not-before", "jitter")
 """What a hint names beside the key of a delay; these are no keys of annotations."""
@@ -156,27 +153,6 @@ def pods_policy(where: Installation) -> Object:
             ),
             Check(tolerations_kept(), f"{may_not} spec.tolerations"),
             *fixed(FIXED_FIELDS, may_not),
-        ],
-    )
-
-
-def vms_policy(keys: Sequence[str], where: Installation) -> Object:
-    """Make the policy that bounds what the controller changes of a VM: these annotations alone."""
-    may_not = f"{where.controller} may not change"
-    return make_policy(
-        CONTROLLER_VMS,
-        rule=make_rule(vms.GROUP, ["virtualmachines", "virtualmachines/*"], ["UPDATE"]),
-        condition=by_controller(where),
-        checks=[
-            Check(
-                "!has(request.subResource) || request.subResource == ''",
-                f"{may_not} a subresource of a VirtualMachine",
-            ),
-            Check(
-                annotations_kept(f"key in {strings(keys)}"),
-                f"{may_not} annotations of a VirtualMachine but {' and '.join(keys)}",
-            ),
-            *fixed(FIXED_VM_FIELDS, may_not),
         ],
     )
 

@@ -14,9 +14,10 @@ from urllib.parse import quote
 
 from webhook import holds, vms
 from webhook.config import Configuration
-from webhook.guard import CONTROLLER_PODS, CONTROLLER_VMS, CONTROLLER_WEBHOOKS, HOLD, RELEASER
+from webhook.guard import CONTROLLER_PODS, CONTROLLER_WEBHOOKS, HOLD, RELEASER
 from webhook.objects import Pod
 from webhook.registration import path as registration_path
+from webhook.vm_guard import CONTROLLER_VMS
 
 NAME = "holdfast"
 CONTROLLER = "holdfast-controller"

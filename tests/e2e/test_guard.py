@@ -23,7 +23,7 @@ from tests.e2e import vms
 from tests.e2e.accounts import MANIFESTS, controller_kubeconfig
 from tests.e2e.actors import Actor, Operation, refusal
 from tests.e2e.world import Object, World, gates, pod
-from webhook import guard
+from webhook import guard, vm_guard
 from webhook.registration import NOT_YET
 
 pytestmark = pytest.mark.xdist_group("guard")
@@ -32,7 +32,7 @@ VMS = "virtualmachines.kubevirt.io"
 RECORD = "holdfast.dev/sticky-node"
 GATE, FOREIGN_GATE = "holdfast.dev/delay", "example.com/mine"
 CONTROLLER = "system:serviceaccount:holdfast-system:holdfast-controller"
-POLICIES = (guard.HOLD, guard.CONTROLLER_PODS, guard.CONTROLLER_VMS, guard.CONTROLLER_WEBHOOKS)
+POLICIES = (guard.HOLD, guard.CONTROLLER_PODS, vm_guard.CONTROLLER_VMS, guard.CONTROLLER_WEBHOOKS)
 
 Row = tuple[Sequence[Operation], str]
 """A JSON patch, and what is said of it."""
@@ -169,6 +169,51 @@ MACHINE_MAY_NOT: Mapping[str, Row] = {
         [annotation("holdfast.dev/new", "a")],
         "annotations of a VirtualMachine but",
     ),
+}
+
+MACHINE_MAY: Mapping[str, tuple[Object, Sequence[Operation]]] = {
+    "architecture where there was none": (
+        {},
+        [write("/spec/template/spec/architecture", "amd64")],
+    ),
+    "machine where there was none": (
+        {},
+        [write("/spec/template/spec/domain/machine", {"type": "q35"})],
+    ),
+    "machine where it was empty": (
+        {"domain": {"devices": {}, "machine": {"type": ""}}},
+        [write("/spec/template/spec/domain/machine/type", "q35")],
+    ),
+    "no empty times": (
+        {},
+        [
+            {"op": "remove", "path": "/spec/template/metadata/creationTimestamp"},
+            {"op": "remove", "path": "/spec/dataVolumeTemplates/0/metadata/creationTimestamp"},
+        ],
+    ),
+    "no empty metadata": ({}, [{"op": "remove", "path": "/spec/template/metadata"}]),
+}
+"""What KubeVirt's webhook fills in when a VM of an older KubeVirt is written, and the VM's spec."""
+
+FILLED = {"architecture": "amd64", "domain": {"devices": {}, "machine": {"type": "q35"}}}
+MACHINE_FILLED_MAY_NOT: Mapping[str, Sequence[Operation]] = {
+    "another architecture": [write("/spec/template/spec/architecture", "arm64")],
+    "no architecture": [{"op": "remove", "path": "/spec/template/spec/architecture"}],
+    "another machine": [write("/spec/template/spec/domain/machine/type", "pc")],
+    "no machine": [{"op": "remove", "path": "/spec/template/spec/domain/machine"}],
+    "devices": [write("/spec/template/spec/domain/devices/rng", {})],
+    "processors": [write("/spec/template/spec/domain/cpu", {"cores": 64})],
+    "a node": [write("/spec/template/spec/nodeSelector", {"disk": "fast"})],
+    "a time to end": [write("/spec/template/spec/terminationGracePeriodSeconds", 7)],
+    "a label": [write("/spec/template/metadata/labels", {"a": "b"})],
+    "another volume": [write("/spec/dataVolumeTemplates/0/spec/pvc/volumeName", "b")],
+    "a volume of another name": [write("/spec/dataVolumeTemplates/0/metadata/name", "b")],
+    "a volume more": [
+        write("/spec/dataVolumeTemplates/-", {"metadata": {"name": "b"}, "spec": {}})
+    ],
+    "no volumes": [{"op": "remove", "path": "/spec/dataVolumeTemplates"}],
+    "another run strategy": [write("/spec/runStrategy", "Always")],
+    "an instance type": [write("/spec/instancetype", {"name": "huge"})],
 }
 
 CONTROLLER_MAY: Mapping[str, Sequence[Operation]] = {
@@ -330,7 +375,7 @@ class Guarded:
             guard.CONTROLLER_PODS: lambda: self.controller(world).patch(
                 "probed", [write("/metadata/labels", {"a": "b"})]
             ),
-            guard.CONTROLLER_VMS: lambda: self.controller(world).patch(
+            vm_guard.CONTROLLER_VMS: lambda: self.controller(world).patch(
                 "probed", [write("/metadata/labels", {"a": "b"})], kind="vm"
             ),
             guard.CONTROLLER_WEBHOOKS: lambda: self.controller(world).create(
@@ -379,6 +424,16 @@ def machine(name: str) -> Object:
     made = vms.vm(name, {"team": "a", "holdfast.dev/sticky": "true"}, run_strategy="Halted")
     made["metadata"]["labels"] = {"app": "mine"}
     made["metadata"]["finalizers"] = ["example.com/mine"]
+    return made
+
+
+def stored(name: str, **spec: Any) -> Object:
+    """Make a VM as an older KubeVirt has stored it, with a template of a volume."""
+    made = machine(name)
+    made["spec"]["template"]["metadata"] = {"creationTimestamp": None}
+    made["spec"]["template"]["spec"] |= spec
+    volume = {"creationTimestamp": None, "name": "disk"}
+    made["spec"]["dataVolumeTemplates"] = [{"metadata": volume, "spec": {"pvc": {}}}]
     return made
 
 
@@ -631,6 +686,25 @@ def test_the_controller_cannot_change_what_is_not_its_own_of_a_vm(
     assert f"'holdfast-controller-vms' denied request: {CONTROLLER} may not change {what}" in told
 
 
+@pytest.mark.parametrize(("spec", "filled"), MACHINE_MAY.values(), ids=MACHINE_MAY)
+def test_what_kubevirt_fills_in_keeps_no_node_from_being_recorded(
+    guarded: Guarded, world: World, spec: Object, filled: Sequence[Operation]
+) -> None:
+    world.create(stored("old", **spec))  # apply would drop the nulls
+    record = [annotation(RECORD, "node-1"), *filled]
+    assert "patched" in guarded.controller(world).patch("old", record, kind="vm", dry_run=False)
+
+
+@pytest.mark.parametrize("change", MACHINE_FILLED_MAY_NOT.values(), ids=MACHINE_FILLED_MAY_NOT)
+def test_what_stands_in_the_spec_of_a_vm_the_controller_cannot_change(
+    guarded: Guarded, world: World, change: Sequence[Operation]
+) -> None:
+    world.apply(stored("old", **FILLED))
+    told = refusal(guarded.controller(world).patch, "old", change, kind="vm")
+    assert f"'holdfast-controller-vms' denied request: {CONTROLLER} may not change spec" in told
+    assert "patched" in guarded.controller(world).patch("old", [annotation(RECORD, "n")], kind="vm")
+
+
 def test_the_controller_records_and_forgets_a_vms_node(guarded: Guarded, shared: World) -> None:
     controller = guarded.controller(shared)
     record = [
@@ -776,7 +850,7 @@ def test_without_the_pods_policy_the_controller_may(guarded: Guarded, world: Wor
 def test_without_the_vms_policy_the_controller_may(guarded: Guarded, world: World) -> None:
     world.apply(machine("vm"))
     controller = guarded.controller(world)
-    with guarded.left_out(world, guard.CONTROLLER_VMS):
+    with guarded.left_out(world, vm_guard.CONTROLLER_VMS):
         changes = [change for change, _ in MACHINE_MAY_NOT.values()]
         told = [refusal(controller.patch, "vm", c, kind="vm") for c in changes]
         assert told == [""] * len(changes)

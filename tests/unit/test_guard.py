@@ -7,7 +7,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from webhook import config, guard, plugins, workloads
+from webhook import config, guard, plugins, vm_guard, workloads
 from webhook.cli import cli
 from webhook.pipeline import Pipeline
 from webhook.policy import Installation, manifest
@@ -116,7 +116,7 @@ def test_the_policies_are_those_of_the_installation() -> None:
         configurations=("one", "two"),
     )
     pods = str(policy(guard.CONTROLLER_PODS, where))
-    machines = str(policy(guard.CONTROLLER_VMS, where))
+    machines = str(policy(vm_guard.CONTROLLER_VMS, where))
     webhooks = str(policy(guard.CONTROLLER_WEBHOOKS, where))
     for text in (pods, machines, webhooks):
         assert "'system:serviceaccount:elsewhere:me'" in text
@@ -154,7 +154,7 @@ def test_the_controller_may_write_the_record_of_a_vms_node(
 
 @pytest.mark.parametrize(
     "name",
-    [guard.HOLD, guard.CONTROLLER_PODS, guard.CONTROLLER_VMS, guard.CONTROLLER_WEBHOOKS],
+    [guard.HOLD, guard.CONTROLLER_PODS, vm_guard.CONTROLLER_VMS, guard.CONTROLLER_WEBHOOKS],
 )
 def test_expressions_are_written_as_blocks_that_read_back_unchanged(name: str) -> None:
     made = policy(name)
