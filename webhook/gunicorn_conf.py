@@ -17,7 +17,7 @@ from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
 from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
 from gunicorn.glogging import Logger  # type: ignore[import-untyped]
 
-from webhook import logs
+from webhook import listening, logs
 from webhook.asgi import Bridge
 from webhook.errors import HoldfastError, StartError
 from webhook.settings import ServerSettings
@@ -63,12 +63,11 @@ def listen(host: str, port: int) -> socket.socket:
     gunicorn itself would try five times, a second apart, and say so each time.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        return listening.bound(host, port, BACKLOG)
     except (OSError, OverflowError) as error:
-        raise StartError(f"cannot listen on {host}:{port}: {_cure(error)}") from error
+        raise StartError(
+            f"cannot listen on {listening.written(host, port)}: {_cure(error)}"
+        ) from error
 
 
 def _cure(error: OSError | OverflowError) -> str:

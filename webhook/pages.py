@@ -10,6 +10,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
 
+from webhook import listening
 from webhook.errors import StartError
 from webhook.plain_server import CONNECTIONS, DEADLINE, HEAD_LIMIT, PlainServer, listen
 
@@ -49,7 +50,8 @@ class PageServer:
             listener = listen(host, port, deadline)
         except OSError as exc:
             raise StartError(
-                f"cannot listen on {host}:{port}: {exc.strerror}; choose another port with {option}"
+                f"cannot listen on {listening.written(host, port)}: {exc.strerror}; "
+                f"choose another port with {option}"
             ) from None
         self.port: int = listener.getsockname()[1]
         """The port that it listens on."""

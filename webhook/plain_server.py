@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from webhook import listening
+
 CONNECTIONS = 64
 """Open connections; when one more comes, the oldest is closed."""
 DEADLINE = 5.0
@@ -55,16 +57,13 @@ def listen(host: str, port: int, deadline: float) -> socket.socket:
 
     Raises OSError.
     """
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = listening.bound(host, port, BACKLOG)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # The kernel goes on sending after the close, for minutes, to a client that takes nothing;
         # what it sends counts as this process' memory.
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             limit = int(deadline * 1_000)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
         listener.settimeout(0)
     except BaseException:
         listener.close()

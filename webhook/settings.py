@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from webhook import listening
+
 KEEPALIVE = 95.0
 """Seconds that an idle connection is kept: more than Go's 90 s, or requests race with the close."""
 
@@ -23,7 +25,7 @@ class ServerSettings:
     """Start without a usable certificate, and be ready when there is one."""
     client_ca: Path | None = None
     """PEM: who is served, namely clients with a certificate of this CA; None asks for none."""
-    host: str = "0.0.0.0"  # noqa: S104 - a webhook is called from other machines
+    host: str = listening.ANY
     port: int = 8443
     """0 takes any free port; `ready_file` tells which."""
     max_connections: int = 1000

@@ -24,6 +24,7 @@ from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
 from gunicorn.asgi.lifespan import LifespanManager  # type: ignore[import-untyped]
 from gunicorn.workers.gasgi import ASGIWorker  # type: ignore[import-untyped]
 
+from webhook import listening
 from webhook.connection import Connection, Phase
 from webhook.process import write_whole
 from webhook.settings import ServerSettings
@@ -140,7 +141,8 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
     def _listen(self) -> None:
         for listener in self.sockets:
             self.loop.add_reader(listener.fileno(), self._accept, listener.sock)
-        address = _address(self.sockets[0].getsockname())
+        host, port = self.sockets[0].getsockname()[:2]
+        address = listening.written(host, port)
         _logger.info("serving on https://%s", address)
         if self.settings.ready_file is not None:
             write_whole(self.settings.ready_file, address)
@@ -267,8 +269,3 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
                 connection.drop()
             elif connection.phase in {Phase.IDLE, Phase.HANDSHAKE}:
                 connection.finish()
-
-
-def _address(name: tuple[Any, ...]) -> str:
-    host, port = name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

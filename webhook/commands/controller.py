@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import click
 
+from webhook import listening, status, wiring
 from webhook import process as lifetime
-from webhook import status, wiring
 from webhook.commands import installation as installed
 from webhook.commands import options
 from webhook.errors import StartError
@@ -21,7 +21,7 @@ from webhook.publisher import Mode
 @click.command(epilog="Example: holdfast controller --kubeconfig ~/.kube/config")
 @options.process
 @options.target
-@click.option("--health-host", default="0.0.0.0", show_default=True)  # noqa: S104
+@options.health_host
 @click.option("--health-port", default=8081, show_default=True, help="0 takes a free one.")
 @click.option(
     "--leader-elect/--no-leader-elect",
@@ -69,7 +69,7 @@ def controller(
     )
     servers: list[PageServer] = [health]
     servers += [status.server(status_port, assembly)] if status_port is not None else []
-    _run(process, assembly, servers, f"{health_host}:{health.port}")
+    _run(process, assembly, servers, listening.written(health_host, health.port))
 
 
 def _run(

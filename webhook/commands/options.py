@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from webhook import logs, wiring
+from webhook import listening, logs, wiring
 
 if TYPE_CHECKING:
     from webhook.cluster import Cluster
@@ -22,6 +22,12 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 config = click.option(
     "--config", "config_path", type=FILE, help="The configuration file; defaults without one."
+)
+health_host = click.option(
+    "--health-host",
+    default=listening.ANY,
+    show_default=True,
+    help=f"The address of the health port; {listening.ANY} stands for all, of IPv4 too.",
 )
 
 

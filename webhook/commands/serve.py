@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from webhook import app, asgi, gunicorn_conf, registration, wiring
+from webhook import app, asgi, gunicorn_conf, listening, registration, wiring
 from webhook.commands import options
 from webhook.errors import StartError
 from webhook.framework import Handle
@@ -22,7 +22,12 @@ from webhook.tls import Validity
 @click.command(epilog="Example: holdfast serve --cert tls.crt --key tls.key --port 8443")
 @options.process
 @options.target
-@click.option("--host", default="0.0.0.0", show_default=True, help="The address to listen on.")  # noqa: S104
+@click.option(
+    "--host",
+    default=ServerSettings.host,
+    show_default=True,
+    help=f"The address to listen on; {listening.ANY} stands for all, of IPv4 too.",
+)
 @click.option("--port", default=8443, show_default=True, help="The port; 0 takes a free one.")
 @click.option("--cert", type=options.FILE, required=True, help="The certificate, PEM.")
 @click.option("--key", type=options.FILE, required=True, help="The certificate's key, PEM.")
@@ -45,7 +50,7 @@ from webhook.tls import Validity
     help="Seconds after SIGTERM in which requests are still taken, each answered with "
     "Connection: close.",
 )
-@click.option("--health-host", default="0.0.0.0", show_default=True)  # noqa: S104
+@options.health_host
 @click.option(
     "--health-port",
     type=int,
