@@ -97,10 +97,12 @@ class Publisher:
             self._published = Published()  # whoever led meanwhile may have changed it
             self._stands = False
             self._metrics.registered.set(0)
+            self._metrics.ca_expiry.set(0)
             return False
         try:
             self._keep(datetime.fromtimestamp(seconds, UTC))
         except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+            self._metrics.registered.set(0)  # whoever cannot look has not found them so
             self._metrics.publisher_failures.inc()
             _log.warning("certificates and webhook configurations: %s; looking again", exc)
         return True

@@ -301,6 +301,7 @@ def test_a_configuration_that_is_gone_is_said_and_not_made(
     assert world.writes() == []
     assert "is not there; apply the manifests" in caplog.text
     assert world.metric("publisher_failures_total") == 1
+    assert world.metric("webhooks_registered") == 0
 
 
 # --- a changed configuration is a rollout ------------------------------------------------------
@@ -379,6 +380,15 @@ def test_who_does_not_lead_does_nothing() -> None:
     world.leads = False
     assert world.publisher.turn() is False
     assert world.api.requests == []
+
+
+def test_who_leads_no_more_says_nothing_of_what_another_keeps() -> None:
+    world = installed()
+    assert world.metric("ca_expiry_timestamp_seconds")
+    world.leads = False
+    world.turns(1)
+    assert world.metric("ca_expiry_timestamp_seconds") == 0
+    assert world.metric("webhooks_registered") == 0
 
 
 def test_who_loses_the_lead_on_the_way_writes_no_more() -> None:
