@@ -38,7 +38,6 @@ _STICKY = "tests/e2e/test_sticky.py"
 _GUARD = "tests/e2e/test_guard.py"
 _NODE = "tests/node/installation.py"
 _INSTALLED = "tests/node/test_installation.py"
-_CERTIFICATES = "tests/e2e/test_certificates.py"
 _INSTALLED_HERE = "tests/e2e/installed.py"
 
 ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
@@ -58,9 +57,15 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
         ),
         "docs/how-to/at-the-keyboard.md": (
             Elsewhere(r"holdfast doctor", "tests/e2e/test_cli.py", '"doctor"'),
+            Elsewhere(
+                r"kubectl .* port-forward", "tests/node/test_installation.py", "port-forward"
+            ),
         ),
         "docs/how-to/install.md": (
             Elsewhere(r"podman (build|push)", "controlplane/image.py", '"bud"'),
+            Elsewhere(r"holdfast policies", "tests/unit/test_guard.py", '"policies"'),
+            Elsewhere(r"pip install --require-hashes", "Containerfile", "--require-hashes"),
+            Elsewhere(r"pip install --no-deps", "Containerfile", "--no-deps"),
             Elsewhere(r"kubectl apply -k \.", _NODE, '"apply", "-k"'),
             Elsewhere(r"kubectl -n \S+ rollout status", _NODE, '"rollout", "status"'),
             Elsewhere(r"kubectl wait ", _NODE, '"wait"'),
@@ -77,7 +82,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
                 "tests/e2e/test_publisher.py",
                 'certificates="cert-manager"',
             ),
-            Elsewhere(r"holdfast serve .*--client-ca", _CERTIFICATES, '"--client-ca"'),
+            Elsewhere(r"kubectl .* create configmap", _INSTALLED, '"configmap"'),
         ),
         "docs/how-to/guard.md": (
             Elsewhere(r"kubectl apply -k manifests/rbac", "tests/e2e/accounts.py", '"rbac"'),

@@ -9,6 +9,8 @@ import ssl
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,10 @@ class Installation:
         (folder / "holdfast.yaml").write_text(configuration)
         return folder
 
+    def patched(self, name: str, patches: Sequence[Object]) -> Path:
+        """Make the kustomization of somebody who patches what is shipped."""
+        return self._kustomization(name, patches=patches)
+
     def _kustomization(self, name: str, **content: Any) -> Path:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
@@ -136,6 +142,18 @@ class Installation:
         selector = f"app.kubernetes.io/component={component}"
         found = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+@contextmanager
+def running(plane: ControlPlane, *arguments: str) -> Iterator[None]:
+    """Have kubectl do what it does until it is ended."""
+    command = [str(plane.bin / "kubectl"), "--kubeconfig", str(plane.kubeconfig), *arguments]
+    process = subprocess.Popen(command)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def variables(deployment: Object) -> dict[str, str]:

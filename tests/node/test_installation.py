@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shlex
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
 
 from controlplane import node_plan
+from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
+from docs import transcript
 from tests.e2e.pairs import CA, LEAF, corrupt, leaf, mismatch, secret, usable
 from tests.e2e.world import UNCALLED, World, created, gates, pod
 from tests.node.installation import (
@@ -24,6 +28,7 @@ from tests.node.installation import (
     holdfast,
     kill,
     reload_failures,
+    running,
     uninstall,
     variables,
 )
@@ -32,6 +37,13 @@ from tests.node.load import creating
 RIGHTS = Path(__file__).resolve().parent / "rights"
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ASKS = {"delay": "3600"}
+OWN_KEY = """apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- pluginConfig:
+  - name: delay
+    args: {annotations: [delay, example.com/wait]}
+"""
 RESTARTS = 5
 MOST_ERROR_SECONDS = 5.0
 REPAIR = 30.0
@@ -53,6 +65,24 @@ def earlier(plane: ControlPlane) -> list[str]:
     """Name the namespaces of tests before, with thousands of pods, that are still going."""
     listed = plane.kubectl("get", "namespaces", "-o", "name").split()
     return [one for one in listed if one.startswith("namespace/test-")]
+
+
+def refused(world: World) -> str:
+    """Say why a pod that asks is refused; empty while it is not."""
+    try:
+        world.apply(pod("asks", ASKS), dry_run=True)
+    except ControlPlaneError as exc:
+        return str(exc)
+    return ""
+
+
+def fetched(url: str) -> str:
+    """Read a page; empty while nobody serves it."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return str(answer.read(), "utf-8")
+    except OSError:
+        return ""
 
 
 def replaced(world: World, installation: Installation) -> None:
@@ -224,6 +254,40 @@ def test_an_upgrade_is_not_noticed(world: World, installation: Installation) -> 
     assert released >= created(held[0]) + 20
 
 
+def test_with_a_client_ca_who_shows_no_certificate_is_not_served(
+    world: World, plane: ControlPlane, installation: Installation
+) -> None:
+    # the node's API server shows none, so its calls are those of anybody else on the network
+    authority = yaml.safe_load(plane.kubeconfig.read_text())["clusters"][0]["cluster"]
+    file = installation.folder / "api-server-ca.crt"
+    file.write_bytes(base64.b64decode(authority["certificate-authority-data"]))
+    installation.kubectl("create", "configmap", "holdfast-client-ca", f"--from-file=ca.crt={file}")
+    installation.apply(installation.with_components("client-ca", configuration=OWN_KEY))
+    installation.rolled_out("holdfast-webhook")  # its probes have no certificate either
+    world.eventually(lambda: "certificate" in refused(world))
+
+    def registered() -> bool:  # once the controller has heard what every replica follows
+        found = plane.kubectl("get", "mutatingwebhookconfiguration", "holdfast", "-o", "yaml")
+        return "example.com/wait" in found
+
+    world.eventually(registered)
+    installation.apply()
+    installation.rolled_out("holdfast-webhook")
+    world.eventually(world.holds_pods)
+
+
+def test_the_status_page_is_seen_through_a_forwarded_port(
+    world: World, plane: ControlPlane, installation: Installation
+) -> None:
+    page = (DOCS / "how-to" / "at-the-keyboard.md").read_text()
+    (patch,) = (text for _, text in transcript.blocks(page) if text.startswith("patches:"))
+    (command,) = (one for one in transcript.steps(page) if "port-forward" in one.command)
+    installation.apply(installation.patched("status", yaml.safe_load(patch)["patches"]))
+    installation.rolled_out("holdfast-controller")
+    with running(plane, *shlex.split(command.command)[1:]):
+        world.eventually(lambda: "<title>Holdfast" in fetched("http://localhost:8082/"))
+
+
 def test_without_any_replica_only_those_that_ask_are_refused(
     world: World, installation: Installation
 ) -> None:
@@ -299,6 +363,23 @@ def test_with_a_client_ca_all_that_has_no_certificate_goes_to_a_port_of_its_own(
     outbound = built["NetworkPolicy", "holdfast-controller"]["egress"][-1]
     assert [one["port"] for one in inbound["ports"]] == ["https", "health"]
     assert [one["port"] for one in outbound["ports"]] == ["https", "health"]
+
+
+def test_cert_manager_is_told_where_to_write_and_nothing_else_is_lost(
+    plane: ControlPlane, installation: Installation
+) -> None:
+    built = plane.kubectl("kustomize", str(installation.with_components("cert-manager")))
+    annotations = [
+        one["metadata"]["annotations"]
+        for one in yaml.safe_load_all(built)
+        if one["kind"].endswith("WebhookConfiguration")
+    ]
+    assert annotations == 2 * [
+        {
+            "admissions.enforcer/disabled": "true",
+            "cert-manager.io/inject-ca-from": f"{NAMESPACE}/holdfast-webhook",
+        }
+    ]
 
 
 def test_cert_manager_takes_the_right_to_secrets_away(
