@@ -264,13 +264,14 @@ def test_with_a_client_ca_who_shows_no_certificate_is_not_served(
     installation.kubectl("create", "configmap", "holdfast-client-ca", f"--from-file=ca.crt={file}")
     installation.apply(installation.with_components("client-ca", configuration=OWN_KEY))
     installation.rolled_out("holdfast-webhook")  # its probes have no certificate either
-    world.eventually(lambda: "certificate" in refused(world))
+    world.eventually(lambda: UNCALLED in refused(world))
 
     def registered() -> bool:  # once the controller has heard what every replica follows
         found = plane.kubectl("get", "mutatingwebhookconfiguration", "holdfast", "-o", "yaml")
         return "example.com/wait" in found
 
     world.eventually(registered)
+    assert UNCALLED in refused(world)
     installation.apply()
     installation.rolled_out("holdfast-webhook")
     world.eventually(world.holds_pods)
