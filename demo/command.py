@@ -15,6 +15,7 @@ from typing import Self
 
 START_SECONDS = 40.0
 STOP_SECONDS = 25.0
+_ANY = {"[::]", "0.0.0.0"}  # noqa: S104
 
 
 class CommandError(Exception):
@@ -24,8 +25,9 @@ class CommandError(Exception):
 class Command:
     """Runs `holdfast ...`; a context manager that leaves nothing running.
 
-    `log` is where its output goes. It ends with this process, even when that is killed. A test may
-    run it by a `module` of its own, with an `environment` beside this process's.
+    `log` is where its output goes, `address` where it is reached. It ends with this process, even
+    when that is killed. A test may run it by a `module` of its own, with an `environment` beside
+    this process's.
     """
 
     def __init__(
@@ -80,7 +82,8 @@ class Command:
                 env={**os.environ, **self._environment},
             )
         self._await(ready)
-        self.address = ready.read_text().strip()
+        host, _, port = ready.read_text().strip().rpartition(":")
+        self.address = f"127.0.0.1:{port}" if host in _ANY else f"{host}:{port}"
 
     def check(self) -> None:
         """Raise CommandError when it has ended by itself."""
