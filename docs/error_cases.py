@@ -56,7 +56,7 @@ from webhook.gunicorn_conf import listen
 from webhook.inspection import Node
 from webhook.leader import own_namespace
 from webhook.metrics import ServerMetrics
-from webhook.objects import Pod
+from webhook.objects import Metadata, Pod
 from webhook.profiles import Verdict
 from webhook.tls import new_context, server_context
 
@@ -127,8 +127,14 @@ def _of_daemon_set() -> str:
 
 
 def _vm(annotations: Mapping[str, str]) -> str:
-    kind = {"group": "kubevirt.io", "version": "v1", "kind": vms.VM}
-    review = read_review(make_vm(annotations), kind=kind)
+    review = read_review(make_vm(annotations), kind=_VM)
+    return make_pipeline().validate(review, now_ms=NOW_MS).message
+
+
+def _clone_sent_to(node: str) -> str:
+    copied = {vms.STICKY_NODE: "node-1", vms.STICKY_NODE_UID: "another"}
+    new, old = make_vm({**copied, vms.STICKY_NODE: node}), make_vm(copied)
+    review = read_review(new, kind=_VM, operation="UPDATE", old=old)
     return make_pipeline().validate(review, now_ms=NOW_MS).message
 
 
@@ -154,6 +160,7 @@ def _not_before(value: str) -> Callable[[], str]:
     return lambda: _mutated({holds.NOT_BEFORE: value})
 
 
+_VM = {"group": "kubevirt.io", "version": "v1", "kind": vms.VM}
 _IGNORE = (
     "profiles: [{plugins: {enabled: [{name: delay}]},"
     " pluginConfig: [{name: delay, args: {onInvalid: ignore}}]}]"
@@ -193,7 +200,8 @@ REFUSALS: Sequence[Case] = (
     ),
     Case(
         lambda: _mutated({"delay": "160h", holds.JITTER: "12h"}),
-        "Delay and jitter together are longer than `maxDelay`.",
+        "Delay and jitter together are longer than `maxDelay`. A pod that comes with the gate is "
+        "refused for this with `onInvalid: ignore` too: it would be held all the same.",
         "shorten them, or have `maxDelay` raised in the [configuration](configuration.md).",
     ),
     Case(
@@ -282,6 +290,13 @@ STICKY: Sequence[Case] = (
     Case(
         lambda: _vm({vms.STICKY_NODE: "Node 1"}),
         "The record on a VM cannot be a node's name.",
+    ),
+    Case(
+        lambda: _clone_sent_to("node-2"),
+        "The VM is a clone, or was restored from a backup, and has its origin's UID beside the "
+        "record: its next start would ignore the node.",
+        "`kubectl annotate vm db holdfast.dev/sticky-node=node-2 holdfast.dev/sticky-node-uid- "
+        "--overwrite`, or `holdfast sticky set db node-2`.",
     ),
     Case(
         lambda: _launched({vms.STICKY_NODE: "Node 1"}),
@@ -624,10 +639,10 @@ def _not_yaml() -> str:
 
 
 class _Unyielding(_Alike):
-    """An API with a held pod, which it lets nobody change."""
+    """An API with objects that it lets nobody change."""
 
-    def __init__(self) -> None:
-        super().__init__({"items": [make_pod({}, gates=[holds.GATE])]})
+    def __init__(self, *objects: object) -> None:
+        super().__init__({"items": objects})
 
     def request(self, *asked: object, **__: object) -> bytes:
         if asked[0] == "PATCH":
@@ -653,6 +668,8 @@ def _preview(document: Mapping[str, Any]) -> str:
 
 
 _MISSING = _Alike(status=404)
+_OTHERWISE = {"webhooks": [{"matchConditions": [{"name": "asks", "expression": "true"}]}]}
+_VM_OF_SHOP = vms.VirtualMachine(Metadata(namespace="shop", name="db"))
 _PODS = [Pod.of(make_pod({})), Pod.of(make_pod({}))]
 
 COMMANDS: Sequence[Case] = (
@@ -706,6 +723,15 @@ COMMANDS: Sequence[Case] = (
     Case(lambda: _raised(lambda: sticky._machine(_MISSING, "shop", "db")), "No VM has that name."),
     Case(lambda: _raised(lambda: sticky._existing(_MISSING, "node-9")), "No node has that name."),
     Case(
+        lambda: sticky._unheard(_Alike({"items": [_OTHERWISE]}), vms.StickyArgs()),
+        "The cluster goes by another `nodeAnnotation`, or without the plugin `sticky`. `sticky "
+        "set` and `sticky clear` write nothing then; `list` and `show` warn of it.",
+    ),
+    Case(
+        lambda: _raised(lambda: sticky._required(_VM_OF_SHOP, None)),
+        "The configuration that was given leaves the VM alone.",
+    ),
+    Case(
         lambda: _raised(lambda: release._check_outcome(1, 2)),
         "Somebody refuses the release of some of the pods; the reason stands with each of them.",
     ),
@@ -739,8 +765,12 @@ COMMANDS: Sequence[Case] = (
         "mend what is named, or give it longer; run it again.",
     ),
     Case(
-        _uninstalled(_Unyielding(), lambda of: of.clear_pods()),
+        _uninstalled(_Unyielding(_HELD), lambda of: of.clear_pods()),
         "The API server, or another webhook, refuses what `uninstall` clears up.",
+    ),
+    Case(
+        _uninstalled(_Unyielding(make_vm({vms.STICKY_NODE: "node-1"})), lambda of: of.forget_vms()),
+        "The same, of the record on a VM, with `--purge`.",
     ),
 )
 

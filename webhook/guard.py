@@ -74,10 +74,14 @@ def policies(pipeline: Pipeline, installation: Installation | None = None) -> li
 
 
 def deciding_keys(pipeline: Pipeline) -> list[str]:
-    """Name the annotations that decide about a held pod: the plugins', the hint, the profile."""
+    """Name the annotations that decide about a held pod: the plugins', the hint, the profile.
+
+    Those by which the controller releases a pod whose plugin runs no more are always among them.
+    """
     plugins = (plugin for profile in pipeline.profiles.values() for plugin in profile.plugins)
     configured = (key for plugin in plugins for key in plugin.keys)
-    return list(dict.fromkeys((*configured, holds.HELD, holds.PROFILE)))
+    lasting = (*holds.DELAY_KEYS, holds.NOT_BEFORE, holds.JITTER, holds.HELD, holds.PROFILE)
+    return list(dict.fromkeys((*configured, *lasting)))
 
 
 def recording_keys(pipeline: Pipeline) -> list[str]:

@@ -84,10 +84,15 @@ def preview(document: Document, pipeline: Pipeline, *, namespace: str, now_ms: i
 
 def described(document: Document, namespace: str) -> str:
     """Name an object: `Deployment default/web`."""
-    metadata = document.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = metadata_of(document)
     name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
     return f"{document.get('kind')} {metadata.get('namespace') or namespace}/{name}"
+
+
+def metadata_of(document: Document) -> Document:
+    """Give an object's metadata; nothing where that is no mapping."""
+    metadata = document.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def template(document: Document) -> Document:
@@ -117,7 +122,7 @@ def _preview(
         if refusals or document.get("kind") in _NOT_PODS:
             return Preview(what, (), refusals, warnings)
     before = template(document)
-    pod = document if is_pod else pod_of(document)
+    pod = before if is_pod else pod_of(document)
     made = reviewed(pod, namespace)
     seen = trace.mutate(pipeline, made, now_ms=now_ms)
     failed = [step for step in seen.steps if step.code is Code.ERROR]
@@ -128,8 +133,16 @@ def _preview(
     warnings += [one for one in seen.verdict.warnings if one not in warnings]
     operations = patch(made.pod, seen.verdict.edits)
     if not refusals:
-        refusals += _validated(applied(pod, operations), pipeline, namespace, now_ms)
-    return Preview(what, seen.steps, refusals, warnings, before, applied(before, operations))
+        refusals += _validated(_after(pod, operations), pipeline, namespace, now_ms)
+    return Preview(what, seen.steps, refusals, warnings, before, _after(before, operations))
+
+
+def _after(pod: Document, operations: Sequence[review.Operation]) -> Document:
+    """Apply a patch to a pod that a person may have written in part, without its spec."""
+    into_spec = any(operation["path"].startswith("/spec/") for operation in operations)
+    whole = {**pod, "spec": pod.get("spec") or {}} if into_spec else pod
+    made: Document = applied(whole, operations)
+    return made
 
 
 def _validated(pod: Document, pipeline: Pipeline, namespace: str, now_ms: int) -> Sequence[str]:
@@ -142,7 +155,7 @@ def _validated(pod: Document, pipeline: Pipeline, namespace: str, now_ms: int) -
 def reviewed(document: Document, namespace: str) -> PodReview:
     """Make the review of an object's creation. Raises ReviewError."""
     group, _, version = str(document.get("apiVersion", "")).rpartition("/")
-    metadata = document.get("metadata") or {}
+    metadata = metadata_of(document)
     kind = {"group": group, "version": version, "kind": document.get("kind")}
     request = {
         "uid": "preview",
@@ -161,7 +174,7 @@ def pod_of(document: Document) -> Document:
     owner = {
         "apiVersion": document.get("apiVersion"),
         "kind": document.get("kind"),
-        "name": (document.get("metadata") or {}).get("name") or "",
+        "name": metadata_of(document).get("name") or "",
         "uid": _UNKNOWN_UID,
         "controller": True,
     }

@@ -16,7 +16,7 @@ from webhook import landings, vms
 from webhook.cluster import JSON_PATCH, Api, pod_path
 from webhook.errors import ApiStatusError, ClusterError, UnreachableError
 from webhook.landings import Change, Scene
-from webhook.objects import Metadata, Names, OwnerReference, Pod, PodSpec
+from webhook.objects import Metadata, Names, OwnerReference, Pod
 from webhook.patch import pointer
 from webhook.review import Operation
 from webhook.vms import Instance, LauncherPod, Migration, StickyArgs, VirtualMachine
@@ -121,7 +121,7 @@ class Records:
         instance = self._read(Instance, vms.vmi_path(*key))
         if instance is None:
             return Scene(pods, None, None, jobs, args or StickyArgs())
-        args = args or self._settings(pod_of(instance))
+        args = args or self._settings(vms.pod_of(instance))
         owner = vms.controller_of(instance.metadata, vms.VM)
         vm = None if owner is None else self._vm(key[0], owner)
         return Scene(pods, instance, vm, jobs, args)
@@ -201,14 +201,6 @@ class Records:
                 raise
             return False
         return True
-
-
-def pod_of(instance: Instance) -> Pod:
-    """Make the pod that KubeVirt would make of a VMI, as far as a profile is chosen by it."""
-    return Pod(
-        metadata=Metadata(namespace=instance.metadata.namespace),
-        spec=PodSpec(scheduler_name=instance.spec.scheduler_name or "default-scheduler"),
-    )
 
 
 def _annotate(vm: VirtualMachine, decision: landings.Decision) -> Sequence[Operation]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from webhook import reading, status_page, sticky_vms, tables, values, vms
+from webhook import reading, status_page, sticky_vms, tables, values, vms, wiring
 from webhook.errors import ApiStatusError, ClusterError
-from webhook.objects import Metadata, Names
 from webhook.pages import PageServer
+from webhook.records import Settings
 from webhook.status_page import MOST_ROWS, Held, Status
 from webhook.sticky_vms import StickyVm
-from webhook.vms import Instance, StickyArgs, VirtualMachine
+from webhook.vms import Instance, TemplatedMachine
 
 if TYPE_CHECKING:
     from webhook.cluster import Api
@@ -53,31 +54,30 @@ def status(assembly: Assembly) -> Status:
     seen = None
     if assembly.sticky_args is not None:
         try:
-            seen = machines(assembly.cluster, assembly.sticky_args)
+            seen = machines(assembly.cluster, partial(wiring.sticky_args, assembly.pipeline))
         except ClusterError as exc:
             found.append(("VMs", f"cannot be listed: {exc}", False))
     return Status(assembly.cluster.server, now_ms, found, held, assembly.chronicle.released(), seen)
 
 
-def machines(api: Api, args: StickyArgs) -> Sequence[StickyVm] | None:
+def machines(api: Api, settings: Settings) -> Sequence[StickyVm] | None:
     """List the first VMs, at most one more than the page shows; None where there is no KubeVirt.
 
     Raises ClusterError.
     """
     most = MOST_ROWS + 1
     try:
-        known = [*islice(reading.objects(api, _path("virtualmachines"), VirtualMachine), most)]
+        known = [*islice(reading.objects(api, _path("virtualmachines"), TemplatedMachine), most)]
         running = [*islice(reading.objects(api, _path("virtualmachineinstances"), Instance), most)]
     except ApiStatusError as exc:
         if exc.status == _NOT_FOUND:
             return None
         raise
-    instances = {_names(one.metadata): one for one in running}
-    return [sticky_vms.described(vm, instances.get(_names(vm.metadata)), args) for vm in known]
-
-
-def _names(metadata: Metadata) -> Names:
-    return metadata.namespace, metadata.name
+    instances = {one.key: one for one in running}
+    pairs = [(vm, instances.get(vm.key)) for vm in known]
+    return [
+        sticky_vms.described(vm, vmi, settings(sticky_vms.next_pod(vm, vmi))) for vm, vmi in pairs
+    ]
 
 
 def _path(plural: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from webhook import vms
 from webhook.inspection import NodeState
-from webhook.vms import Instance, StickyArgs, VirtualMachine
+from webhook.objects import Pod
+from webhook.vms import Instance, StickyArgs, TemplatedMachine, VirtualMachine
 
 HEAD = ("NAME", "NODE", "STICKS", "RUNS ON")
 HEAD_WIDE = (*HEAD, "REMARK")
@@ -16,32 +17,60 @@ HEAD_WIDE = (*HEAD, "REMARK")
 
 @dataclass(frozen=True, slots=True)
 class StickyVm:
-    """One VM: whether it comes back, to which node, and where it runs now."""
+    """One VM: whether it comes back, to which node, and where it runs now.
+
+    `loose` says why it does not stick, where it does not.
+    """
 
     namespace: str
     name: str
     node: str
-    sticks: bool
+    loose: str
     runs_on: str
     remark: str = ""
 
+    @property
+    def sticks(self) -> bool:
+        """Whether it comes back at all."""
+        return not self.loose
 
-def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs) -> StickyVm:
-    """Describe a VM, with its VMI where one runs."""
-    own = vmi is not None and _runs(vm, vmi)
+
+def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None) -> StickyVm:
+    """Describe a VM, with its VMI where one runs; no `args`: the plugin does not run for it."""
     return StickyVm(
         namespace=vm.metadata.namespace,
         name=vm.metadata.name,
-        node=vms.recorded_node(vm, args),
-        sticks=vms.sticks(vm, args),
-        runs_on=vmi.status.node_name if vmi is not None and own else "",
-        remark=_remark(vm, args),
+        node=vms.recorded_node(vm, args) if args else "",
+        loose=loose(vm, args),
+        runs_on=vmi.status.node_name if vmi is not None and runs(vm, vmi) else "",
+        remark=_remark(vm, args) if args else "",
     )
 
 
-def _runs(vm: VirtualMachine, vmi: Instance) -> bool:
+def runs(vm: VirtualMachine, vmi: Instance) -> bool:
+    """Tell whether a VMI is a run of this very VM."""
     owner = vms.controller_of(vmi.metadata, vms.VM)
     return owner is not None and owner.uid == vm.metadata.uid
+
+
+def next_pod(vm: TemplatedMachine, vmi: Instance | None) -> Pod:
+    """Give the pod of a VM's next run, as far as a profile is chosen by it: that of this run."""
+    return vms.pod_of(vmi if vmi is not None and runs(vm, vmi) else vm.next_instance)
+
+
+def loose(vm: VirtualMachine, args: StickyArgs | None) -> str:
+    """Say why a VM does not stick; empty where it does."""
+    if args is None:
+        return "by this configuration the plugin sticky does not run for its pods"
+    if vms.sticks(vm, args):
+        return ""
+    if args.namespaces and vm.metadata.namespace not in args.namespaces:
+        return f"namespace {vm.metadata.namespace} is not among those configured"
+    return (
+        f"it does not say {vms.STICKY}: true"
+        if args.select == "annotated"
+        else f"it says {vms.STICKY}: false"
+    )
 
 
 def _remark(vm: VirtualMachine, args: StickyArgs) -> str:
@@ -84,15 +113,13 @@ def documents(found: Sequence[StickyVm]) -> dict[str, Any]:
     }
 
 
-def shown(one: StickyVm, node: NodeState | None, args: StickyArgs) -> list[str]:
-    """Say in words where a VM runs and where it will."""
+def shown(one: StickyVm, node: NodeState | None, *, required: bool) -> list[str]:
+    """Say in words where a VM runs and where it will; `required`: there and nowhere else."""
     lines = [f"runs on {one.runs_on}" if one.runs_on else "does not run"]
-    if not one.sticks:
-        why = f"it does not say {vms.STICKY}: true"
-        why = why if args.select == "annotated" else f"it says {vms.STICKY}: false"
-        lines.append(f"does not stick: {why}, or its namespace is not among those configured")
+    if one.loose:
+        lines.append(f"does not stick: {one.loose}")
     elif one.node:
-        must = "comes" if args.affinity == "required" else "comes, if that can be,"
+        must = "comes" if required else "comes, if that can be,"
         lines.append(f"{must} back to {one.node}")
     else:
         lines.append("no node is recorded: it goes anywhere, and that is recorded")

@@ -21,7 +21,7 @@ from webhook.errors import ClusterError
 from webhook.landings import Change, Scene
 from webhook.launchers import Launchers
 from webhook.objects import Metadata, Names
-from webhook.records import CURE, Settings, pod_of
+from webhook.records import CURE, Settings
 from webhook.reflector import Followed, Reflector
 from webhook.vms import Instance, LauncherPod, Migration, VirtualMachine
 
@@ -257,7 +257,7 @@ class VmWatch:
         owner = vms.controller_of(instance.metadata, vms.VM)
         if owner is None or owner.uid != vm.metadata.uid:
             return
-        scene = Scene((), instance, vm, {}, self._settings(pod_of(instance)))
+        scene = Scene((), instance, vm, {}, self._settings(vms.pod_of(instance)))
         if landings.decide(scene).change is not Change.NONE:
             self._look_at([vm.key])
 

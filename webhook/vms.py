@@ -15,7 +15,7 @@ import msgspec
 
 from webhook import shapes
 from webhook.framework import Args
-from webhook.objects import Metadata, Names, OwnerReference, Pod
+from webhook.objects import Metadata, Names, OwnerReference, Pod, PodSpec
 
 STICKY = "holdfast.dev/sticky"
 """On a VM: an annotation, `true` or `false`. On its pods: the finalizer that keeps a landing."""
@@ -83,6 +83,18 @@ class VirtualMachine(_Object, frozen=True):
         return self.metadata.namespace, self.metadata.name
 
 
+class InstanceTemplate(_Object, frozen=True):
+    """What a VM has its VMIs made of."""
+
+    spec: InstanceSpec | None = None
+
+
+class TemplatedSpec(_Object, frozen=True):
+    """A VM's spec, as far as a profile is chosen by it."""
+
+    template: InstanceTemplate | None = None
+
+
 class MigrationState(_Object, frozen=True):
     """What a migration did, as VMI and migration both tell it."""
 
@@ -128,6 +140,18 @@ class Instance(_Object, frozen=True):
 
 
 _BEFORE_RUNNING = frozenset({"", "Pending", "Scheduling", "Scheduled"})
+
+
+class TemplatedMachine(VirtualMachine, frozen=True):
+    """A VM with its template: enough to tell which profile serves its pods."""
+
+    spec: TemplatedSpec | None = None
+
+    @property
+    def next_instance(self) -> Instance:
+        """The VMI that its template alone makes; an instancetype may have it otherwise."""
+        template = self.spec.template if self.spec else None
+        return Instance(self.metadata, (template and template.spec) or InstanceSpec())
 
 
 class MigrationSpec(_Object, frozen=True):
@@ -193,6 +217,14 @@ class LauncherPod(Pod, frozen=True):
             (one.type, one.status, one.reason) == ("PodScheduled", "False", "Unschedulable")
             for one in self.status.conditions or ()
         )
+
+
+def pod_of(instance: Instance) -> Pod:
+    """Make the pod that KubeVirt would make of a VMI, as far as a profile is chosen by it."""
+    return Pod(
+        metadata=Metadata(namespace=instance.metadata.namespace),
+        spec=PodSpec(scheduler_name=instance.spec.scheduler_name or "default-scheduler"),
+    )
 
 
 def controller_of(metadata: Metadata, kind: str) -> OwnerReference | None:

@@ -44,7 +44,7 @@ _PATHS = {(resource.group, resource.kind): resource.path for resource in RESOURC
 class Workload:
     """The workload around a template, with what makes a held pod suffer there.
 
-    `annotations` are its own, not those of its template.
+    `annotations` and `uid` are its own, not those of its template.
 
     `deadline` is the field that ends it while its pods are held, with its seconds; `ordered` is
     how many pods start one after the other, each when the one before it runs.
@@ -56,6 +56,7 @@ class Workload:
     deadline: tuple[str, int] | None = None
     ordered: int = 1
     annotations: Mapping[str, str] = field(default_factory=dict)
+    uid: str = ""
 
 
 class _JobSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -109,6 +110,7 @@ def read(kind: str, path: str, source: bytes | msgspec.Raw) -> tuple[Workload, P
         None if in_order else _deadline(spec),
         spec.replicas if in_order and spec.replicas is not None else 1,
         found.metadata.annotations or {},
+        found.metadata.uid,
     )
     return workload, template or Pod()
 

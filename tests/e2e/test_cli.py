@@ -551,5 +551,76 @@ def test_sticky(bare_world: Callable[[], World]) -> None:
     (item,) = json.loads(cli.here("sticky", "list", "-o", "json"))["items"]
     assert (item["node"], item["runsOn"]) == ("node-2", None)
     assert "has no node recorded now" in cli.here("sticky", "clear", "db")
+    recorded = {"holdfast.dev/sticky-node-uid": made["metadata"]["uid"]}
+    assert world.get("virtualmachine", "db")["metadata"]["annotations"] == recorded
+
+
+STICKY_BY_PROFILE = """
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- schedulerName: gold
+  plugins: {disabled: [{name: sticky}]}
+  pluginConfig: [{name: sticky, args: {nodeAnnotation: example.com/of-gold}}]
+- schedulerName: "*"
+  pluginConfig: [{name: sticky, args: {nodeAnnotation: example.com/node, namespaces: [NAME]}}]
+"""
+
+
+def test_sticky_goes_by_what_the_cluster_goes_by(
+    bare_world: Callable[[], World], tmp_path: Path
+) -> None:
+    world = bare_world()
+    cli = Cli(world.plane.kubeconfig, world.namespace)
+    world.apply(*CRDS)
+    world.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
+    world.create({**kind, "metadata": {"name": "db"}})
+    gold = {"template": {"spec": {"schedulerName": "gold"}}}
+    world.create({**kind, "metadata": {"name": "other"}, "spec": gold})
+    registered = {
+        "name": "templates.holdfast.dev",
+        "clientConfig": {"url": "https://127.0.0.1:1/validate"},
+        "rules": [],
+        "matchConditions": [{"name": "asks", "expression": "'example.com/node' == 'x'"}],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    world.apply(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "holdfast", "labels": {"app.kubernetes.io/name": "holdfast"}},
+            "webhooks": [registered],
+        }
+    )
+    unheard = "does not look at annotation holdfast.dev/sticky-node of VMs in this cluster; give"
+    for change in (["set", "db", "node-2"], ["clear", "db"]):
+        assert unheard in cli.refused("sticky", *change)
+    assert "annotations" not in world.get("virtualmachine", "db")["metadata"]
+    assert unheard in cli.run("sticky", "list", "-n", world.namespace).stderr
+    assert unheard in cli.run("sticky", "show", "db", "-n", world.namespace).stderr
+
+    configuration = tmp_path / "holdfast.yaml"
+    configuration.write_text(STICKY_BY_PROFILE.replace("NAME", world.namespace))
+    by = ("--config", str(configuration))
+    assert "comes back to node-2" in cli.here("sticky", "set", "db", "node-2", *by)
     annotations = world.get("virtualmachine", "db")["metadata"]["annotations"]
-    assert annotations == {"holdfast.dev/sticky-node-uid": made["metadata"]["uid"]}
+    assert annotations["example.com/node"] == "node-2"
+    listed = cli.run("sticky", "list", "-n", world.namespace, *by)
+    assert listed.stderr == ""
+    assert [line.split()[:3] for line in listed.stdout.splitlines()[1:]] == [
+        ["db", "node-2", "yes"],
+        ["other", "-", "no"],
+    ]
+    not_run = "by this configuration the plugin sticky does not run for its pods"
+    assert not_run in cli.refused("sticky", "set", "other", "node-2", *by)
+    assert not_run in cli.here("sticky", "show", "other", *by)
+
+    configuration.write_text(STICKY_BY_PROFILE.replace("NAME", "elsewhere"))
+    told = cli.here("sticky", "set", "db", "node-1", *by)
+    assert "node-1 is recorded for VM" in told
+    assert "which does not stick: namespace" in told
+    configuration.write_text(STICKY_BY_PROFILE.replace("nodeAnnotation", "nodeAnotation"))
+    refused = cli.refused("sticky", "list", *by)
+    assert "there is no field 'nodeAnotation' here; did you mean nodeAnnotation?" in refused

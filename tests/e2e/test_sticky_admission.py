@@ -289,6 +289,18 @@ def test_a_vm_that_says_what_cannot_be_followed_is_refused_where_it_is_written(
     assert machines.reviews() == before
 
 
+def test_a_node_beside_another_vms_uid_is_refused_where_it_is_written(machines: World) -> None:
+    uid = "holdfast.dev/sticky-node-uid"
+    copied = {RECORD: "node-1", uid: "another"}
+    machines.create(vms.vm("clone", copied, run_strategy="Halted"))
+    change = ("annotate", "vm", "clone", "--overwrite", f"{RECORD}=node-2")
+    with pytest.raises(ControlPlaneError, match=f"{uid} beside it is another VM's"):
+        machines.kubectl(*change)
+    machines.kubectl(*change, f"{uid}-")
+    found = machines.get("vm", "clone")["metadata"]["annotations"]
+    assert (found[RECORD], uid in found) == ("node-2", False)
+
+
 # --- other webhooks ----------------------------------------------------------------------------
 
 

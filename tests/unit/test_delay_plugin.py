@@ -284,6 +284,34 @@ def test_nothing_is_refused_where_invalid_is_ignored(
     assert Result(code) == validate(make_pod(annotations), make_delay(on_invalid="ignore"))
 
 
+@pytest.mark.parametrize(
+    ("annotations", "told"),
+    [
+        pytest.param({"delay": "169h"}, "together longer than maxDelay=168h", id="delay"),
+        pytest.param(ahead(7 * DAY + SECOND), "is further away than maxDelay=168h", id="time"),
+    ],
+)
+def test_what_has_the_gate_already_is_not_held_for_longer_than_may_be(
+    annotations: dict[str, str], told: str
+) -> None:
+    """Ignored, it would be held all the same, for all that time."""
+    plugin, pod = make_delay(on_invalid="ignore"), make_pod(annotations, gates=[GATE])
+
+    for found in (mutate(pod, plugin), validate(pod, plugin)):
+        assert found.code is Code.REFUSE
+        assert told in found.reason
+    stored = validate(pod, plugin, operation="UPDATE", old=pod)
+    assert stored.code is not Code.REFUSE
+
+
+def test_what_cannot_be_read_is_ignored_with_the_gate_too() -> None:
+    """The controller releases it at once."""
+    plugin, pod = make_delay(on_invalid="ignore"), make_pod({"delay": "soon"}, gates=[GATE])
+
+    assert mutate(pod, plugin).code is Code.SUCCESS
+    assert validate(pod, plugin).code is Code.SKIP
+
+
 @pytest.mark.parametrize("on_invalid", ["reject", "ignore"])
 def test_a_clock_that_is_ahead_lets_no_pod_through(on_invalid: str) -> None:
     """The pod was created an hour ago by our clock, and now by the API server's."""

@@ -41,6 +41,7 @@ kind: HoldfastConfiguration
 profiles:
 - plugins: {disabled: [{name: sticky}]}
 """
+WITHOUT_DELAY = WITHOUT_STICKY.replace(b"sticky", b"delay")
 
 
 def pipeline(text: bytes | None = None) -> Pipeline:
@@ -98,9 +99,18 @@ def test_keys_of_every_profile_decide_with_the_hint_and_the_profile() -> None:
         "holdfast.dev/not-before",
         "holdfast.dev/jitter",
         "example.com/pause",
+        "holdfast.dev/delay",
+        "delay",
         "holdfast.dev/held",
         "holdfast.dev/profile",
     ]
+
+
+def test_pods_are_kept_held_whose_plugin_is_disabled_by_now() -> None:
+    keys = guard.deciding_keys(pipeline(WITHOUT_DELAY))
+    assert {"holdfast.dev/delay", "delay", "holdfast.dev/not-before", "holdfast.dev/jitter"} <= {
+        *keys
+    }
 
 
 def test_keys_are_quoted_for_cel() -> None:

@@ -108,6 +108,8 @@ def test_every_refusal_is_told() -> None:
         pytest.param(pod({"delay": 15}), "Expected str, got int", id="a number"),
         pytest.param({**pod(), "spec": []}, "Expected object, got array", id="no object"),
         pytest.param({**pod(), "spec": None}, "Expected object", id="nothing"),
+        pytest.param({**pod(), "metadata": "web"}, "Expected object, got str", id="metadata"),
+        pytest.param({**pod(), "metadata": ["web"]}, "Expected object, got array", id="a list"),
     ],
 )
 def test_what_the_api_server_would_not_take_is_refused(document: Any, found: str) -> None:
@@ -151,6 +153,20 @@ def test_a_template_without_metadata_is_taken_as_it_is() -> None:
     document = workload("Job", "batch", None)
     del document["spec"]["template"]["metadata"]
     assert made(document).refusals == []
+
+
+def test_a_part_of_a_manifest_is_shown_as_far_as_it_goes() -> None:
+    """A patch of kustomize's has no containers, and often no spec."""
+    document = workload("Deployment", "apps", {"delay": "15"})
+    del document["spec"]["template"]["spec"]
+    seen = made(document)
+    assert seen.refusals == []
+    assert "+  schedulingGates:" in seen.diff
+    assert "+  - name: holdfast.dev/delay" in seen.diff
+
+    bare = {key: value for key, value in pod({"type": "space"}).items() if key != "spec"}
+    assert "+spec:" in made(bare).diff
+    assert made({**bare, "metadata": {"name": "web"}}).diff == []
 
 
 def test_of_a_dry_run_only_what_is_decided_is_compared() -> None:

@@ -120,8 +120,8 @@ def test_what_is_not_well_stands_out(well: bool) -> None:
 
 
 MACHINES = [
-    StickyVm("shop", "db", "node-2", sticks=True, runs_on="node-1", remark="set by a person"),
-    StickyVm("shop", "cache", "", sticks=False, runs_on=""),
+    StickyVm("shop", "db", "node-2", loose="", runs_on="node-1", remark="set by a person"),
+    StickyVm("shop", "cache", "", loose="it says so", runs_on=""),
 ]
 
 

@@ -548,6 +548,37 @@ def test_only_what_an_update_changes_is_checked() -> None:
     assert serving(FakeLookup()).validate(worse, now_ms=0).reasons == [NO_ANSWER % "no"]
 
 
+COPIED = {vms.STICKY_NODE: "node-1", vms.STICKY_NODE_UID: "another"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counts"),
+    [
+        pytest.param(COPIED, {**COPIED, vms.STICKY_NODE: "node-2"}, False, id="a clone's"),
+        pytest.param(
+            {vms.STICKY_NODE_UID: "another"}, COPIED, False, id="a clone's that was cleared"
+        ),
+        pytest.param(COPIED, {vms.STICKY_NODE: "node-2"}, True, id="without the UID"),
+        pytest.param(COPIED, RECORD, True, id="recorded"),
+        pytest.param(RECORD, COPIED, True, id="restored: a copy, as at creation"),
+        pytest.param(COPIED, {vms.STICKY_NODE_UID: "another"}, True, id="removed"),
+        pytest.param(COPIED, {**COPIED, vms.STICKY_NODE: ""}, True, id="emptied"),
+        pytest.param(COPIED, {**COPIED, vms.STICKY: "true"}, True, id="left as it was"),
+        pytest.param(RECORD, {**RECORD, vms.STICKY_NODE: "node-2"}, True, id="a VM's own"),
+    ],
+)
+def test_a_node_that_would_not_count_is_refused_where_it_is_written(
+    before: dict[str, str], after: dict[str, str], counts: bool
+) -> None:
+    old, new = make_vm(before), make_vm(after)
+    review = read_review(new, kind=KIND, operation="UPDATE", old=old)
+    verdict = serving(FakeLookup()).validate(review, now_ms=0)
+    refused = [one for one in verdict.reasons if "would not count" in one]
+    assert bool(refused) is not counts
+    created = serving(FakeLookup()).validate(read_review(new, kind=KIND), now_ms=0)
+    assert created.code is Code.SUCCESS
+
+
 def test_other_workloads_have_no_such_annotations() -> None:
     deployment = {"metadata": {"name": "web", "annotations": {vms.STICKY: "maybe"}}}
     kind = {"group": "apps", "version": "v1", "kind": "Deployment"}

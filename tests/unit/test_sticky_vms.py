@@ -58,7 +58,7 @@ def test_an_instance_of_another_vm_does_not_count() -> None:
     assert sticky_vms.described(vm(), None, ARGS).runs_on == ""
 
 
-ONE = StickyVm("shop", "db", "node-1", sticks=True, runs_on="node-2", remark="r")
+ONE = StickyVm("shop", "db", "node-1", loose="", runs_on="node-2", remark="r")
 
 
 def test_row_and_document() -> None:
@@ -69,8 +69,8 @@ def test_row_and_document() -> None:
     assert sticky_vms.documents([ONE])["items"][0]["runsOn"] == "node-2"
 
 
-def told(state: NodeState | None = None, args: StickyArgs = ARGS, **changes: Any) -> str:
-    return "\n".join(sticky_vms.shown(replace(ONE, **changes), state, args))
+def told(state: NodeState | None = None, *, required: bool = True, **changes: Any) -> str:
+    return "\n".join(sticky_vms.shown(replace(ONE, **changes), state, required=required))
 
 
 def test_shown() -> None:
@@ -78,11 +78,41 @@ def test_shown() -> None:
         "runs on node-2\ncomes back to node-1\nr\nnode-1: takes pods"
     )
     assert "node-1: cordoned" in told(NodeState("node-1", "cordoned"))
-    assert "comes, if that can be, back" in told(args=StickyArgs(affinity="preferred"))
+    assert "comes, if that can be, back" in told(required=False)
     assert "no node is recorded" in told(node="")
-    assert "it says holdfast.dev/sticky: false" in told(sticks=False)
-    assert "does not say" in told(sticks=False, args=StickyArgs(select="annotated"))
+    assert "does not stick: because" in told(loose="because")
     assert "does not run" in told(runs_on="")
+
+
+@pytest.mark.parametrize(
+    ("args", "annotations", "expected"),
+    [
+        pytest.param(ARGS, {}, "", id="it sticks"),
+        pytest.param(ARGS, {"sticky": "false"}, "it says holdfast.dev/sticky: false", id="opted"),
+        pytest.param(
+            StickyArgs(select="annotated"),
+            {},
+            "it does not say holdfast.dev/sticky: true",
+            id="not annotated",
+        ),
+        pytest.param(
+            StickyArgs(namespaces=("home",)),
+            {},
+            "namespace shop is not among those configured",
+            id="namespace",
+        ),
+        pytest.param(
+            None, {}, "by this configuration the plugin sticky does not run for its pods", id="none"
+        ),
+    ],
+)
+def test_why_a_vm_does_not_stick(
+    args: StickyArgs | None, annotations: dict[str, str], expected: str
+) -> None:
+    assert sticky_vms.loose(vm(**annotations), args) == expected
+    one = sticky_vms.described(vm(node="n", **annotations), vmi(), args)
+    assert (one.loose, one.sticks) == (expected, not expected)
+    assert one.node == ("n" if args else "")
 
 
 def test_a_record_is_for_this_vm_alone() -> None:

@@ -54,7 +54,7 @@ class DryRun:
         plural = next(
             one.name for one in workloads.RESOURCES if (one.group, one.kind) == (group, kind)
         )
-        name = quote(str((document.get("metadata") or {}).get("name") or "preview"), safe="")
+        name = quote(str(preview.metadata_of(document).get("name") or "preview"), safe="")
         path = f"/apis/{group}/{version}/namespaces/{quote(namespace, safe='')}/{plural}/{name}"
         self._send("PATCH", path, document, {"fieldManager": FIELD_MANAGER, "force": "true"})
 
@@ -84,7 +84,7 @@ def decided(pod: Document) -> Document:
 
 def _anonymous(pod: Document) -> Document:
     """Give the pod a name of its own and no owner, so that it may be there already."""
-    metadata = dict(pod.get("metadata") or {})
+    metadata = dict(preview.metadata_of(pod))
     for field in ("name", "ownerReferences", "namespace"):
         metadata.pop(field, None)
     return {**pod, "metadata": {**metadata, "generateName": "preview-"}}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import click
 import msgspec
 
-from webhook import config, reading, sticky_vms, vms
+from webhook import conditions, reading, registration, sticky_vms, vms, wiring
 from webhook.cluster import Api
 from webhook.commands import options, terminal
+from webhook.commands.examination import LABEL
 from webhook.errors import ApiStatusError, CommandError
 from webhook.inspection import NodeState
-from webhook.vms import Instance, StickyArgs, VirtualMachine
+from webhook.vms import Instance, StickyArgs, TemplatedMachine, VirtualMachine
 
 MERGE_PATCH = "application/merge-patch+json"
+_CURE = "give the configuration that the cluster's Holdfast runs by, with --config"
+_FORBIDDEN = 403
 
 EXAMPLES = """\b
 Examples:
@@ -39,17 +44,17 @@ def list_vms(
     *, scope: options.Scope, output: str, config_path: Path | None, target: options.Target
 ) -> None:
     """List VMs with the nodes that they come back to."""
-    args = _args(config_path)
+    settings = Settings(config_path)
     cluster = target.connect()
     namespace = scope.within(cluster)
     query = {"labelSelector": scope.selector}
-    machines = [*_all(cluster, namespace, "virtualmachines", VirtualMachine, query)]
+    machines = [*_all(cluster, namespace, "virtualmachines", TemplatedMachine, query)]
     running = _all(cluster, namespace, "virtualmachineinstances", Instance, {})
-    instances = {(one.metadata.namespace, one.metadata.name): one for one in running}
-    found = [
-        sticky_vms.described(vm, instances.get((vm.metadata.namespace, vm.metadata.name)), args)
-        for vm in machines
-    ]
+    by_key = {one.key: one for one in running}
+    instances = [by_key.get(vm.key) for vm in machines]
+    followed = [settings.of(vm, vmi) for vm, vmi in zip(machines, instances, strict=True)]
+    found = list(map(sticky_vms.described, machines, instances, followed))
+    _warn(cluster, followed)
     if output in {"json", "yaml"}:
         terminal.write_document(sticky_vms.documents(found), output)
         return
@@ -72,15 +77,17 @@ def show(
     *, vm: str, namespace: str | None, config_path: Path | None, target: options.Target
 ) -> None:
     """Say where a VM runs, and where it comes back to."""
-    args = _args(config_path)
+    settings = Settings(config_path)
     cluster = target.connect()
-    machine = _machine(cluster, namespace or cluster.namespace, vm)
-    path = vms.vmi_path(machine.metadata.namespace, vm)
-    one = sticky_vms.described(machine, reading.one(cluster, path, Instance), args)
+    machine, vmi = _machine(cluster, namespace or cluster.namespace, vm)
+    args = settings.of(machine, vmi)
+    one = sticky_vms.described(machine, vmi, args)
     node = reading.node_state(cluster, one.node) if one.node else None
     title = f"VM {machine.metadata.namespace}/{vm}"
-    lines = [(f"  {line}", "") for line in sticky_vms.shown(one, node, args)]
+    required = args is not None and args.affinity == "required"
+    lines = [(f"  {line}", "") for line in sticky_vms.shown(one, node, required=required)]
     terminal.write([(title, "bold"), *lines])
+    _warn(cluster, [args])
 
 
 @sticky.command("set", epilog="Example: holdfast sticky set db node-2")
@@ -93,13 +100,17 @@ def set_node(
     *, vm: str, node: str, namespace: str | None, config_path: Path | None, target: options.Target
 ) -> None:
     """Have a VM come back to another node, from its next start on."""
-    args = _args(config_path)
+    settings = Settings(config_path)
     cluster = target.connect()
-    machine = _machine(cluster, namespace or cluster.namespace, vm)
+    record = _Record(cluster, namespace or cluster.namespace, vm, settings)
     state = _existing(cluster, node)
-    _write(cluster, machine, node, args)
-    name = f"{machine.metadata.namespace}/{vm}"
-    terminal.write([(f"VM {name} comes back to {node} at its next start", "green")])
+    record.write(node)
+    loose = sticky_vms.loose(record.vm, record.args)
+    if loose:
+        told = f"{node} is recorded for VM {record.name}, which does not stick: {loose}"
+        terminal.write([(told, "yellow")])
+    else:
+        terminal.write([(f"VM {record.name} comes back to {node} at its next start", "green")])
     if state.problem:
         terminal.write([(f"warning: {node}: {state.problem}", "yellow")])
 
@@ -113,27 +124,89 @@ def clear(
     *, vm: str, namespace: str | None, config_path: Path | None, target: options.Target
 ) -> None:
     """Forget a VM's node: it goes anywhere at its next start, and that is recorded."""
-    args = _args(config_path)
+    settings = Settings(config_path)
     cluster = target.connect()
-    machine = _machine(cluster, namespace or cluster.namespace, vm)
-    _write(cluster, machine, None, args)
-    terminal.write([(f"VM {machine.metadata.namespace}/{vm} has no node recorded now", "green")])
+    record = _Record(cluster, namespace or cluster.namespace, vm, settings)
+    record.write(None)
+    terminal.write([(f"VM {record.name} has no node recorded now", "green")])
 
 
-def _args(config_path: Path | None) -> StickyArgs:
-    """Read the sticky plugin's arguments: those of the first profile that has any."""
-    for profile in config.load(config_path).profiles:
-        for plugin in profile.plugin_config:
-            if plugin.name == "sticky":
-                return msgspec.convert(plugin.args, StickyArgs)
-    return StickyArgs()
+class Settings:
+    """The sticky plugin's arguments, by the configuration; each VM's profile has its own."""
+
+    def __init__(self, config_path: Path | None) -> None:
+        """Read a configuration, or the defaults. Raises ConfigurationError."""
+        self._pipeline = wiring.pipeline(wiring.Setup(config_path), wiring.unobserved)
+
+    def of(self, vm: TemplatedMachine, vmi: Instance | None) -> StickyArgs | None:
+        """Give the arguments for a VM's pods; None where the plugin does not run for them."""
+        return wiring.sticky_args(self._pipeline, sticky_vms.next_pod(vm, vmi))
 
 
-def _machine(api: Api, namespace: str, name: str) -> VirtualMachine:
-    found = reading.one(api, vms.vm_path(namespace, name), VirtualMachine)
+class _Record:
+    """The record of one VM, which a person changes. Raises CommandError or ClusterError."""
+
+    def __init__(self, api: Api, namespace: str, name: str, settings: Settings) -> None:
+        self._api = api
+        self.vm, vmi = _machine(api, namespace, name)
+        self.name = f"{self.vm.metadata.namespace}/{name}"
+        self.args = _required(self.vm, settings.of(self.vm, vmi))
+        unheard = _unheard(api, self.args)
+        if unheard:
+            raise CommandError(unheard)
+
+    def write(self, node: str | None) -> None:
+        """Change it; a VM that was made anew meanwhile is refused by its UID."""
+        path = vms.vm_path(*self.vm.key)
+        body = msgspec.json.encode(sticky_vms.record(self.vm, node, self.args))
+        self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
+
+def _required(vm: VirtualMachine, args: StickyArgs | None) -> StickyArgs:
+    if args is None:
+        name = f"{vm.metadata.namespace}/{vm.metadata.name}"
+        raise CommandError(f"VM {name}: {sticky_vms.loose(vm, args)}; {_CURE}")
+    return args
+
+
+def _unheard(api: Api, args: StickyArgs) -> str:
+    """Say so where the registered webhooks do not look at the annotation: the cluster has another.
+
+    Nothing is said where none is registered, or where they may not be read.
+    """
+    path = registration.path("validating", "").rstrip("/")
+    try:
+        found = [*reading.objects(api, path, dict[str, Any], {"labelSelector": LABEL})]
+    except ApiStatusError as exc:
+        if exc.status != _FORBIDDEN:
+            raise
+        return ""
+    expressions = [
+        condition.get("expression", "")
+        for configuration in found
+        for webhook in configuration.get("webhooks") or ()
+        for condition in webhook.get("matchConditions") or ()
+    ]
+    key = args.node_annotation
+    if not expressions or any(conditions.string(key) in one for one in expressions):
+        return ""
+    return f"Holdfast does not look at annotation {key} of VMs in this cluster; {_CURE}"
+
+
+def _warn(api: Api, followed: Iterable[StickyArgs | None]) -> None:
+    """Warn where what is told is by another configuration than the cluster's."""
+    by_key = {args.node_annotation: args for args in followed if args}
+    told = [text for text in (_unheard(api, args) for args in by_key.values()) if text]
+    lines = [(f"warning: {text}", "yellow") for text in told]
+    terminal.write(lines, terminal.console(stderr=True))
+
+
+def _machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Instance | None]:
+    """Read a VM, and the VMI of its name."""
+    found = reading.one(api, vms.vm_path(namespace, name), TemplatedMachine)
     if found is None:
         raise CommandError(f"there is no VM {namespace}/{name}; holdfast sticky list names them")
-    return found
+    return found, reading.one(api, vms.vmi_path(namespace, name), Instance)
 
 
 def _existing(api: Api, name: str) -> NodeState:
@@ -155,10 +228,3 @@ def _all(
                 "this cluster has no KubeVirt, so there are no VMs; name another --context"
             ) from None
         raise
-
-
-def _write(api: Api, vm: VirtualMachine, node: str | None, args: StickyArgs) -> None:
-    """Change the record; a VM that was made anew meanwhile is refused by its UID."""
-    path = vms.vm_path(vm.metadata.namespace, vm.metadata.name)
-    body = msgspec.json.encode(sticky_vms.record(vm, node, args))
-    api.request("PATCH", path, body=body, content_type=MERGE_PATCH)

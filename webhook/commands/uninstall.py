@@ -17,6 +17,7 @@ from webhook.errors import ApiStatusError, CommandError, ConfigurationError
 from webhook.objects import Pod
 from webhook.registration import path as registration_path
 from webhook.uninstallation import Remainder
+from webhook.vms import VirtualMachine
 
 _POLL = 0.5  # seconds
 _ATTEMPTS = 5  # for one pod that others keep changing
@@ -186,12 +187,25 @@ class Removal:
     def forget_vms(self) -> None:
         """Take the records off all VMs, under every annotation that a configuration names.
 
-        Nothing happens where there is no KubeVirt.
+        Nothing happens where there is no KubeVirt. Raises CommandError where records are left, with
+        all that is needed to run it again.
         """
         keys = uninstallation.vm_keys(self._configured())
         body = msgspec.json.encode({"metadata": {"annotations": dict.fromkeys(keys)}})
-        for path in self._recorded_vms(keys):
-            self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
+        failed: dict[str, str] = {}
+        for vm in self._recorded_vms(keys):
+            try:
+                path = vms.vm_path(*vm.key)
+                self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
+            except ApiStatusError as exc:
+                if exc.status != _GONE:
+                    failed["/".join(vm.key)] = str(exc)
+        if failed:
+            name, reason = next(iter(failed.items()))
+            raise CommandError(
+                f"the record is left on {tables.counted(len(failed), 'VM')}, such as {name} "
+                f"({reason}); policies, rights and the namespace are still there: run this again"
+            )
 
     def remove_rest(self) -> None:
         """Remove policies, the namespace and the rights."""
@@ -220,18 +234,14 @@ class Removal:
             except ConfigurationError as exc:  # no replica has ever started with it
                 self._tell(f"a configuration is left out: {exc}")
 
-    def _recorded_vms(self, keys: Sequence[str]) -> list[str]:
+    def _recorded_vms(self, keys: Sequence[str]) -> list[VirtualMachine]:
         try:
-            found = list(reading.objects(self._api, _VMS, dict[str, Any]))
+            found = list(reading.objects(self._api, _VMS, VirtualMachine))
         except ApiStatusError as exc:
             if exc.status == _GONE:
                 return []
             raise
-        return [
-            vms.vm_path(one["metadata"]["namespace"], one["metadata"]["name"])
-            for one in found
-            if set(keys) & set(one["metadata"].get("annotations") or {})
-        ]
+        return [vm for vm in found if set(keys) & vm.annotations.keys()]
 
     def _clear(self, pod: Pod) -> str:
         """Clear one pod, again where others change it meanwhile; tell why it could not be."""

@@ -33,6 +33,10 @@ class DelayArgs(Args, frozen=True):
     """A hint for the scheduler: the profile that held pods are given to; empty changes nothing."""
 
 
+class _TooLongError(ValueRefusedError):
+    """What a pod asks for is well written, and longer than it may be held."""
+
+
 class Delay:
     """Adds the gate at creation, and decides when it may go."""
 
@@ -84,7 +88,7 @@ class Delay:
         try:
             ask = self._checked_ask(pod, created=True, now_ms=context.now_ms)
         except ValueRefusedError as exc:
-            if self._ignores:
+            if self._may_ignore(pod, exc):
                 return success(unheld, warnings=[f"holdfast: not held: {exc}"])
             return refuse(str(exc))
         if not ask.holds(context.now_ms):
@@ -107,7 +111,8 @@ class Delay:
         try:
             ask = self._checked_ask(pod, created=created, now_ms=now_ms)
         except ValueRefusedError as exc:
-            return skip() if self._ignores else refuse(str(exc))
+            ignored = self._may_ignore(pod, exc) if created else self._ignores
+            return skip() if ignored else refuse(str(exc))
         why = self._why_let_through(pod, ask, context.now_ms, now_ms) if created else ""
         if why:
             return refuse(why)
@@ -123,6 +128,13 @@ class Delay:
             uid=pod.metadata.uid,
             delay_keys=self._args.annotations,
         )
+
+    def _may_ignore(self, pod: Pod, problem: ValueRefusedError) -> bool:
+        """Tell whether a new pod may be let in as if it asked for nothing.
+
+        One that has the gate already would be held for all the time that is too long.
+        """
+        return self._ignores and not (isinstance(problem, _TooLongError) and self.gate in pod.gates)
 
     def _hold(self, ask: holds.Ask) -> list[Edit]:
         edits: list[Edit] = [AddGate(self.gate), SetAnnotation(holds.HELD, holds.hint(ask))]
@@ -151,12 +163,12 @@ class Delay:
     def _checked_ask(self, pod: Pod, *, created: bool, now_ms: int) -> holds.Ask:
         ask = holds.read_ask(pod.annotations, self._args.annotations)
         if ask.longest_ms > self._max_ms:
-            raise ValueRefusedError(
+            raise _TooLongError(
                 f"annotations ask for {_asked(pod, self.keys)}, together longer than "
                 f"maxDelay={self._args.max_delay}; shorten them, or ask an admin to raise maxDelay"
             )
         if created and ask.not_before_ms is not None and ask.not_before_ms - now_ms > self._max_ms:
-            raise ValueRefusedError(
+            raise _TooLongError(
                 f"annotation {holds.NOT_BEFORE}: {values.shown(pod.annotations[holds.NOT_BEFORE])} "
                 f"is further away than maxDelay={self._args.max_delay}; "
                 "choose an earlier time, or ask an admin to raise maxDelay"

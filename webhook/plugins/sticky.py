@@ -116,7 +116,23 @@ class Sticky:
             for reason in [self._problem(key, value)]
             if reason
         ]
+        if workload.kind == vms.VM and old is not None:
+            reasons += self._not_counting(workload, before)
         return refuse("; ".join(reasons)) if reasons else skip()
+
+    def _not_counting(self, vm: Workload, before: Mapping[str, str]) -> Sequence[str]:
+        """Refuse another node beside another VM's UID: a clone's record does not count."""
+        key = self.args.node_annotation
+        node, uid = vm.annotations.get(key, ""), vm.annotations.get(vms.STICKY_NODE_UID, "")
+        if not node or node == before.get(key) or uid in {"", vm.uid}:
+            return ()
+        if uid != before.get(vms.STICKY_NODE_UID):
+            return ()  # both are written together: a copy, as a restored backup is one
+        reason = (
+            f"annotation {key}: {values.shown(node)} would not count: {vms.STICKY_NODE_UID} beside "
+            "it is another VM's, copied with its annotations; remove that in the same change"
+        )
+        return [reason]
 
     def _problem(self, key: str, value: str) -> str:
         """Say why a VM's annotation cannot be followed; empty where it can be."""
