@@ -623,4 +623,4 @@ def test_sticky_goes_by_what_the_cluster_goes_by(
     assert "which does not stick: namespace" in told
     configuration.write_text(STICKY_BY_PROFILE.replace("nodeAnnotation", "nodeAnotation"))
     refused = cli.refused("sticky", "list", *by)
-    assert "there is no field 'nodeAnotation' here; did you mean nodeAnnotation?" in refused
+    assert "there is no field 'nodeAnotation' here; did you mean nodeAnnotation" in refused
