@@ -219,15 +219,16 @@ def _checked(parsed: object, path: str) -> PodReview:
 def _answered(metrics: ServerMetrics, path: str, review: PodReview, verdict: Verdict) -> bytes:
     if verdict.code is Code.REFUSE:
         metrics.count(path, "refused")
+        message = verdict.message[: reviews.MESSAGE_LENGTH]
         _log.info(
             "%s refused: %s uid=%s: %s",
             path,
             review.described,
             review.uid,
-            verdict.message,
-            extra=_fields(path, review, "refused", verdict.message),
+            message,
+            extra=_fields(path, review, "refused", message),
         )
-        return reviews.refused(review.request, verdict.message, verdict.warnings)
+        return reviews.refused(review.request, message, verdict.warnings)
     operations = patch(review.pod, verdict.edits)
     body = reviews.allowed(review.request, operations, verdict.warnings)
     metrics.count(path, "patched" if operations else "allowed")

@@ -10,6 +10,7 @@ from webhook.errors import ValueRefusedError
 from webhook.held_pods import PATIENCE_MS, HeldPod
 from webhook.inspection import NodeState, PodWithStatus
 from webhook.pipeline import Pipeline
+from webhook.profiles import scheduler_of
 from webhook.trace import Trace
 
 _SHOWN_CHARACTERS = 120
@@ -110,7 +111,7 @@ def _decided(facts: Facts) -> Iterator[str]:
     recorded = facts.pod.annotations.get(holds.PROFILE)
     profile = values.shown(facts.trace.profile)
     if not facts.trace.profile:
-        yield f"no profile serves schedulerName {values.shown(facts.pod.spec.scheduler_name)}"
+        yield f"no profile serves schedulerName {values.shown(scheduler_of(facts.pod))}"
         return
     how = "as recorded at its creation" if recorded else "by its schedulerName"
     yield f"profile {profile}, {how}; were it created now, its plugins would say:"

@@ -50,7 +50,8 @@ def edited(review: PodReview, edits: Iterable[Edit]) -> PodReview:
 
     Raises TypeError, LookupError or ValueError where they do not fit the pod.
     """
-    document = applied(review.whole_pod(), patch(review.pod, edits))
+    document = review.whole_pod()
+    _apply_all(document, patch(review.pod, edits))
     request = msgspec.structs.replace(
         review.request, object=msgspec.Raw(msgspec.json.encode(document))
     )
@@ -63,9 +64,13 @@ def applied(document: Any, operations: Iterable[Operation]) -> Any:
     The document is left alone. Raises LookupError where they do not fit it.
     """
     result = copy.deepcopy(document)
-    for operation in operations:
-        _apply(result, operation)
+    _apply_all(result, operations)
     return result
+
+
+def _apply_all(document: Any, operations: Iterable[Operation]) -> None:
+    for operation in operations:
+        _apply(document, operation)
 
 
 def _apply(document: Any, operation: Operation) -> None:

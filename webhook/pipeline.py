@@ -21,6 +21,11 @@ from webhook.review import AddGate, Edit, PodReview, RemoveAnnotation, SetAnnota
 from webhook.runner import described, may_block
 from webhook.workloads import Workload
 
+_MOST_NAMED = 3
+"""Of finalizers that are refused."""
+_MOST_FURTHER = 256 << 10
+"""Bytes of a pod that is decoded whole to tell what else is wrong with it; one may cost seventy
+times its length then, and what is wrong with a larger one is told one by one."""
 _log = logging.getLogger("holdfast.plugins")
 
 
@@ -100,6 +105,8 @@ class Pipeline(Holding):
         A plugin that skipped the pod is spared.
         """
         asked = context.review
+        if len(asked.request.object) > _MOST_FURTHER:
+            return
         try:
             stored = replace(context, review=edited(asked, edits))
         except Exception as exc:  # noqa: BLE001 - the pod is refused, whatever edits others made
@@ -161,20 +168,26 @@ def _validate_workload(plugin: Marking, _template: Pod, context: Context) -> Res
 
 
 def _added_finalizers(review: PodReview, profile: Profile | None) -> list[str]:
-    """Refuse finalizers of ours that somebody else adds: nobody but Holdfast may."""
-    before = review.old.finalizers if review.old else ()
-    added = [
-        finalizer
-        for finalizer in review.pod.finalizers
-        if finalizer.startswith(holds.OWN_PREFIX) and finalizer not in before
-    ]
+    """Refuse finalizers of ours that somebody else adds: nobody but Holdfast may.
+
+    A pod may name hundreds of thousands, and one many times over.
+    """
+    found = (one for one in review.pod.finalizers if one.startswith(holds.OWN_PREFIX))
+    ours = dict.fromkeys(found)
+    if not ours:
+        return []
+    before = frozenset(review.old.finalizers if review.old else ())
+    added = [finalizer for finalizer in ours if finalizer not in before]
     allowed = {
         plugin.finalizer
         for plugin in (profile.plugins if profile and added else ())
         if isinstance(plugin, Finalizing) and plugin.may_carry(review)
     }
-    return [
+    wrong = [finalizer for finalizer in added if finalizer not in allowed]
+    reasons = [
         f"finalizer {values.shown(finalizer)} is Holdfast's own; leave it out"
-        for finalizer in added
-        if finalizer not in allowed
+        for finalizer in wrong[:_MOST_NAMED]
     ]
+    if len(wrong) > _MOST_NAMED:
+        reasons.append(f"so are {len(wrong) - _MOST_NAMED:,} more of its finalizers")
+    return reasons

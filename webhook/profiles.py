@@ -15,6 +15,11 @@ from webhook.objects import Pod
 from webhook.review import Edit
 from webhook.runner import Observe, Runner
 
+DEFAULT_SCHEDULER = "default-scheduler"
+"""What the API server fills in where a pod names no scheduler (Kubernetes' DefaultSchedulerName).
+
+Into templates it does so as well, but for those of kinds that it does not know: VirtualMachines.
+"""
 REST_OF_PODS = "*"
 """The profile for every schedulerName that no other profile names."""
 
@@ -46,6 +51,11 @@ class Verdict:
         return "; ".join(self.reasons)
 
 
+def scheduler_of(pod: Pod) -> str:
+    """Name the scheduler that places a pod, or will place a template's."""
+    return pod.spec.scheduler_name or DEFAULT_SCHEDULER
+
+
 class Profiles:
     """All profiles, by their names, and the runner of their plugins."""
 
@@ -58,8 +68,4 @@ class Profiles:
     def profile_for(self, pod: Pod) -> Profile | None:
         """Choose the profile: the recorded one, else by schedulerName, else the rest's."""
         recorded = self.profiles.get(pod.annotations.get(holds.PROFILE, ""))
-        return (
-            recorded
-            or self.profiles.get(pod.spec.scheduler_name)
-            or self.profiles.get(REST_OF_PODS)
-        )
+        return recorded or self.profiles.get(scheduler_of(pod)) or self.profiles.get(REST_OF_PODS)

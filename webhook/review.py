@@ -34,7 +34,10 @@ _ODD_LENGTH = 24
 """Characters that a log line repeats of what can be no name: escaped, each may take twelve."""
 
 _PLAIN = re.compile(r"[-.:\w]*", re.ASCII)
-_MESSAGE_LENGTH, _DETAIL_LENGTH = 2_000, 300
+MESSAGE_LENGTH = 2_000
+"""Characters of a refusal: what an answer has of it, and a log line."""
+
+_DETAIL_LENGTH = 300
 
 
 class UserInfo(msgspec.Struct, frozen=True):
@@ -278,7 +281,7 @@ def allowed(
 
 def refused(request: Request, message: str, warnings: Sequence[str] = ()) -> bytes:
     """Answer that the object may not be stored, as the API server answers an invalid value."""
-    status = {"code": 422, "reason": "Invalid", "message": message[:_MESSAGE_LENGTH]}
+    status = {"code": 422, "reason": "Invalid", "message": message[:MESSAGE_LENGTH]}
     return _answer({**_response(request, allowed=False), "status": status}, warnings)
 
 

@@ -223,7 +223,7 @@ def pod_of(instance: Instance) -> Pod:
     """Make the pod that KubeVirt would make of a VMI, as far as a profile is chosen by it."""
     return Pod(
         metadata=Metadata(namespace=instance.metadata.namespace),
-        spec=PodSpec(scheduler_name=instance.spec.scheduler_name or "default-scheduler"),
+        spec=PodSpec(scheduler_name=instance.spec.scheduler_name),
     )
 
 

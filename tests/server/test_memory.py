@@ -64,6 +64,8 @@ def largest(shape: str) -> bytes:
 
 WORST = (
     *("annotations", "a long value of others", "control characters", "a long record", "gates"),
+    *("finalizers of ours", "different finalizers of ours"),
+    *("finalizers of ours beside those of before", "refused, with short parts"),
     *("empty tolerations", "empty terms", "fields without requirements", "expressions", "values"),
 )
 """Of the shapes, those that take most memory for their length, and the longest values."""

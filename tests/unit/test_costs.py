@@ -41,6 +41,13 @@ def specified(**spec: Any) -> Any:
     return pod
 
 
+def refused(**spec: Any) -> Any:
+    """Make a pod of which all that is wrong is told, and not its delay alone."""
+    pod = annotated(delay="x")
+    pod["spec"] |= spec
+    return pod
+
+
 def described(**metadata: Any) -> Any:
     pod = annotated()
     pod["metadata"] |= metadata
@@ -74,6 +81,15 @@ SHAPES: dict[str, Make] = {
     "control characters": lambda n: annotated(delay="\x00\u202e" * 100 * n),
     "long names": lambda n: described(name="n" * 100 * n, namespace="n" * 100 * n),
     "finalizers": lambda n: described(finalizers=[f"a.io/b{i}" for i in range(n)]),
+    "finalizers of ours": lambda n: described(finalizers=["holdfast.dev/x"] * n),
+    "different finalizers of ours": lambda n: described(
+        finalizers=[f"holdfast.dev/b{i}" for i in range(n)]
+    ),
+    "finalizers of ours beside those of before": lambda n: make_review(
+        described(finalizers=["holdfast.dev/x"] * n),
+        operation="UPDATE",
+        old=described(finalizers=["a/b"] * 4 * n),
+    ),
     "owners": lambda n: described(ownerReferences=[owner(i) for i in range(n)]),
     "gates": lambda n: specified(schedulingGates=[{"name": f"x/y{i}"} for i in range(n)]),
     "tolerations": lambda n: specified(
@@ -98,6 +114,8 @@ SHAPES: dict[str, Make] = {
         {"matchExpressions": [zone(f"v{i}", operator="NotIn") for i in range(n)]}
     ),
     "values": lambda n: affine({"matchExpressions": [zone(*(f"v{i}" for i in range(n)))]}),
+    "refused, with empty parts": lambda n: refused(x=[{}] * 10 * n),
+    "refused, with short parts": lambda n: refused(x=[{"": 0}] * 10 * n),
     "deep lists": lambda n: specified(x=nested(n // 10)),
     "containers": lambda n: specified(containers=[{"name": "c", "image": "x"}] * n),
 }
@@ -112,7 +130,9 @@ def nested(depth: int) -> Any:
 
 def body_of(shape: str, count: int) -> bytes:
     """Make a review as short as JSON can be: most of what is repeated fits into it."""
-    return json.dumps(make_review(SHAPES[shape](count)), separators=(",", ":")).encode()
+    made = SHAPES[shape](count)
+    review = made if "request" in made else make_review(made)
+    return json.dumps(review, separators=(",", ":")).encode()
 
 
 @contextmanager

@@ -65,6 +65,15 @@ profiles:
 """
 
 
+@pytest.mark.parametrize("scheduler", ["", "default-scheduler"])
+def test_pod_or_template_that_names_no_scheduler_is_the_default_ones(scheduler: str) -> None:
+    pipeline = make_pipeline("profiles: [{schedulerName: '*'}, {schedulerName: default-scheduler}]")
+    profile = pipeline.profile_for(read_pod(scheduler=scheduler))
+
+    assert profile is not None
+    assert profile.name == "default-scheduler"
+
+
 @pytest.mark.parametrize(
     ("annotations", "scheduler", "expected"),
     [
@@ -266,6 +275,16 @@ def test_delayed_and_placed_pod_is_told_all_that_is_wrong_with_it() -> None:
 
     assert first.startswith('annotation delay: "soon" is no duration')
     assert second == "two"
+
+
+def test_large_pod_is_not_decoded_whole_to_tell_what_else_is_wrong() -> None:
+    pipeline = pipeline_of(
+        Scripted(validate=answering(refuse("two"))), Other(answering(refuse("one")))
+    )
+    small, large = make_pod({"other": "x" * 200_000}), make_pod({"other": "x" * 300_000})
+
+    assert pipeline.mutate(read_review(small), now_ms=0).reasons == ["one", "two"]
+    assert pipeline.mutate(read_review(large), now_ms=0).reasons == ["one"]
 
 
 def test_validate_gathers_all_refusals_and_warnings() -> None:
@@ -497,6 +516,17 @@ def test_finalizers_on_update(new: list[str], old: list[str], expected: list[str
     review = read_review(make_pod(finalizers=new), operation="UPDATE", old=make_pod(finalizers=old))
 
     assert expected == list(pipeline_of(make_delay()).validate(review, now_ms=0).reasons)
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_many_finalizers_of_ours_are_named_once_and_in_part(point: str) -> None:
+    ours = [f"holdfast.dev/x{number // 2}" for number in range(4_000)]
+    review = read_review(make_pod(finalizers=[THEIRS, *ours]))
+
+    verdict = getattr(pipeline_of(make_delay()), point)(review, now_ms=0)
+
+    named = [f'finalizer "holdfast.dev/x{n}" is Holdfast\'s own; leave it out' for n in range(3)]
+    assert verdict.reasons == [*named, "so are 1,997 more of its finalizers"]
 
 
 # --- when a pod is due -------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from tests.fakes import Document, raising, status_error, unreachable
 from tests.unit.vm_world import Driver, VmWorld, is_kept, job_at, pod_at, vm_at, vmi_at
 from webhook import records, sticky_vms, vms
 from webhook.landings import NOT_ENABLED, Change
+from webhook.profiles import scheduler_of
 from webhook.vms import STICKY, STICKY_NODE, STICKY_NODE_UID, StickyArgs, VirtualMachine
 
 OWN = {STICKY_NODE: "n1", STICKY_NODE_UID: "vm-1"}
@@ -356,8 +357,8 @@ def test_scheduler_of_a_vmi_chooses_the_profile_as_its_pod_would() -> None:
     world.api.change(vmi_at("vm"), lambda one: one["spec"].update(schedulerName="batch"))
     driver.settle()
 
-    assert driver.asked[0].spec.scheduler_name == "default-scheduler"
-    assert driver.asked[-1].spec.scheduler_name == "batch"
+    assert scheduler_of(driver.asked[0]) == "default-scheduler"
+    assert scheduler_of(driver.asked[-1]) == "batch"
 
 
 # --- what people do to the record --------------------------------------------------------------
