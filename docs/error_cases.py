@@ -139,7 +139,11 @@ def _clone_sent_to(node: str) -> str:
 
 
 def _launched(
-    annotations: Mapping[str, str], *, vm_uid: str = VM_UID, point: str = "mutate"
+    annotations: Mapping[str, str],
+    *,
+    vm_uid: str = VM_UID,
+    point: str = "mutate",
+    creator: str = vms.CONTROLLER_ACCOUNT,
 ) -> str:
     objects = {
         vms.vmi_path("default", "vm"): make_vmi(),
@@ -147,7 +151,7 @@ def _launched(
     }
     handle = Handle()
     handle.connect(lookup=FakeLookup(objects))
-    review = read_review(make_launcher(), userInfo={"username": vms.CONTROLLER_ACCOUNT})
+    review = read_review(make_launcher(), userInfo={"username": creator})
     verdict: Verdict = getattr(make_pipeline(handle=handle), point)(review, now_ms=NOW_MS)
     return verdict.message
 
@@ -304,6 +308,13 @@ STICKY: Sequence[Case] = (
         "was down. The pod is refused rather than let go anywhere.",
     ),
     Case(
+        lambda: _launched({}, creator="system:serviceaccount:openshift-cnv:kubevirt-controller"),
+        "KubeVirt is installed in another namespace than `kubevirt`, and the configuration does "
+        "not say so.",
+        "set `account` in the arguments of the plugin `sticky`; where that account is not "
+        "KubeVirt's, somebody uses its name.",
+    ),
+    Case(
         lambda: _launched({}, vm_uid="another"),
         "The VM, or its VMI, was deleted while KubeVirt was creating a pod for it.",
         "none is needed: there is nothing to start any more, or KubeVirt tries again.",
@@ -452,6 +463,14 @@ def _placed(at_release: str) -> Callable[[], str]:
     return _configured(f"{HEAD}profiles: [{{pluginConfig: [{{name: placement, args: {args}}}]}}]")
 
 
+_HELD_LATE = f"""{HEAD}profiles:
+- plugins: {{disabled: [{{name: delay}}], enabled: [{{name: delay}}]}}
+  pluginConfig:
+  - name: placement
+    args: {{rules: [{{name: late, when: {{label: a, exists: true}}, resolveAtRelease: true,
+                     require: [{{key: b, operator: Exists}}]}}]}}
+"""
+
 CONFIGURATION: Sequence[Case] = (
     Case(
         lambda: _raised(lambda: config.load(Path("holdfast.yaml"))),
@@ -513,6 +532,11 @@ CONFIGURATION: Sequence[Case] = (
     Case(
         _placed("tolerations: [{operator: Exists}]"),
         "A toleration opens nodes, and policies on `CREATE` do not see what comes at the release.",
+    ),
+    Case(
+        _configured(_HELD_LATE),
+        "A rule with `resolveAtRelease` would be applied before it is known that the pod is held. "
+        "Plugins of your own run behind the default ones, and so behind placement.",
     ),
 )
 

@@ -17,7 +17,7 @@ import yaml
 
 from webhook import shapes, values, yaml_text
 from webhook.errors import ConfigurationError
-from webhook.framework import Handle, Plugin, PluginClass
+from webhook.framework import Handle, Holder, Plugin, PluginClass
 from webhook.pipeline import Pipeline
 from webhook.profiles import REST_OF_PODS, Profile
 from webhook.runner import Observe
@@ -213,7 +213,22 @@ def _plugins(
     for name in enabled:
         if name not in made:
             made[name] = _plugin(known[name], {}, f"{where}.pluginConfig[{name}].args", handle)
-    return tuple(made[name] for name in enabled)
+    found = tuple(made[name] for name in enabled)
+    _check_order(found, f"{where}.plugins")
+    return found
+
+
+def _check_order(plugins: Sequence[Plugin], where: str) -> None:
+    """Check that what leaves held pods for their release runs when it is known who is held."""
+    leaving = ""
+    for plugin in plugins:
+        if leaving and isinstance(plugin, Holder):
+            raise ConfigurationError(
+                f"{where}: {plugin.name} holds pods, and runs behind {leaving}, which leaves what "
+                f"is held for its release; disable {leaving}, and enable it behind {plugin.name}"
+            )
+        if getattr(plugin, "leaves_for_release", False):
+            leaving = plugin.name
 
 
 def _enabled(plugins: PluginSet, known: Mapping[str, PluginClass], where: str) -> list[str]:

@@ -147,7 +147,9 @@ class Releasing(Protocol):
     """What a plugin that has a say when a held pod is released has as well.
 
     It is asked about the pods that it concerns, which are read again for that; a further method
-    `rechecks(pod)` may say of which it wants to be asked.
+    `rechecks(pod)` may say of which it wants to be asked. One that at creation leaves held pods for
+    their release, and so has to run behind whatever holds them, says so by an attribute
+    `leaves_for_release` that is true.
     """
 
     def at_release(self, pod: Pod) -> Result:

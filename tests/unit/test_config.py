@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -12,9 +12,10 @@ from tests.unit import config_cases
 from tests.unit.builders import Measured, make_pipeline
 from tests.unit.config_cases import HEAD, SEE
 from tests.unit.scripted import Extra, Other
-from webhook import config, plugins, yaml_text
+from webhook import config, holds, plugins, yaml_text
 from webhook.errors import ConfigurationError
 from webhook.framework import Args, Handle, PluginClass
+from webhook.objects import Pod
 from webhook.plugins.delay import Delay
 
 
@@ -228,6 +229,16 @@ class Choosy(Second):
         raise ConfigurationError("rules: is empty; write one")
 
 
+class Detaining(Second):
+    """A third party's plugin that holds pods."""
+
+    name = "holding"
+    gate: ClassVar[str] = "holdfast.dev/holding"
+
+    def due(self, pod: Pod) -> holds.Due:
+        return holds.Due(pod.created_ms)
+
+
 FOUND: tuple[PluginClass, ...] = (Third, Second, Delay, Broken, Choosy, Extra)
 KNOWN = {one.name: one for one in FOUND}
 
@@ -262,6 +273,46 @@ def test_plugins_of_a_profile(listed: str, expected: list[str]) -> None:
     pipeline = make_pipeline(f"profiles: [{{plugins: {{{listed}}}}}]", known=KNOWN)
 
     assert expected == [plugin.name for plugin in pipeline.profiles["*"].plugins]
+
+
+LATE = (
+    "{name: late, when: {label: a, exists: true}, resolveAtRelease: true, "
+    "require: [{key: b, operator: Exists}]}"
+)
+HOLDS_TOO_LATE = (
+    "h.yaml: profiles[0].plugins: {0} holds pods, and runs behind placement, which leaves what is "
+    "held for its release; disable placement, and enable it behind {0}"
+)
+
+
+@pytest.mark.parametrize(
+    ("listed", "holder"),
+    [
+        pytest.param("", "", id="as by default"),
+        pytest.param("enabled: [{name: holding}]", "holding", id="one of their own"),
+        pytest.param(
+            "disabled: [{name: placement}], enabled: [{name: holding}, {name: placement}]",
+            "",
+            id="as the error says",
+        ),
+        pytest.param(
+            "disabled: [{name: delay}], enabled: [{name: delay}]", "delay", id="the delay"
+        ),
+    ],
+)
+@pytest.mark.parametrize("late", [True, False], ids=["left for the release", "at creation"])
+def test_who_holds_pods_runs_before_what_is_left_for_their_release(
+    listed: str, holder: str, *, late: bool
+) -> None:
+    args = f"{{name: placement, args: {{rules: [{LATE}]}}}}"
+    configured = f"pluginConfig: [{args if late else ''}], plugins: {{{listed}}}"
+    text = f"{HEAD}profiles: [{{{configured}}}]"
+    known: dict[str, PluginClass] = {**plugins.registry([]), "holding": Detaining}
+
+    if late and holder:
+        assert refusal(text, known=known) == HOLDS_TOO_LATE.format(holder)
+    else:
+        make_pipeline(text.removeprefix(HEAD), known=known)
 
 
 def test_default_plugins_that_are_not_there_are_not_missed() -> None:

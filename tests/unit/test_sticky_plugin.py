@@ -20,7 +20,7 @@ from tests.unit.vm_builders import (
 )
 from webhook import conditions, vms
 from webhook.errors import ClusterError, ConfigurationError, PluginFailedError
-from webhook.framework import Code, Context, Handle, Result
+from webhook.framework import Code, Context, Handle, Result, refuse
 from webhook.objects import Metadata, Pod
 from webhook.patch import patch
 from webhook.pipeline import Pipeline
@@ -289,9 +289,13 @@ def test_object_of_another_shape_is_an_error() -> None:
 FORGERIES: Mapping[str, tuple[Document, Document]] = {
     "another creator": (make_launcher(), {"userInfo": {"username": "jane"}}),
     "nobody": (make_launcher(), {"userInfo": {}}),
-    "KubeVirt's account of another namespace": (
+    "an account with KubeVirt's in its name": (
         make_launcher(),
-        {"userInfo": {"username": "system:serviceaccount:default:kubevirt-controller"}},
+        {"userInfo": {"username": "system:serviceaccount:default:not-kubevirt-controller"}},
+    ),
+    "no account, by its name": (
+        make_launcher(),
+        {"userInfo": {"username": "system:serviceaccount:a:b:kubevirt-controller"}},
     ),
     "another controller of the cluster": (
         make_launcher(),
@@ -319,6 +323,39 @@ def test_forged_pod_is_given_nothing_and_learns_nothing(
     lookup = cluster(make_vm(RECORD)) if there else FakeLookup()
     assert point(sticky(lookup), pod, **request_) == Result(Code.SKIP)
     assert lookup.asked == []
+
+
+ELSEWHERE = "system:serviceaccount:openshift-cnv:kubevirt-controller"
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["the VM is there", "there is no VM"])
+@pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
+def test_kubevirt_in_a_namespace_that_the_configuration_does_not_name(
+    point: Any, *, there: bool
+) -> None:
+    lookup = cluster(make_vm(RECORD)) if there else FakeLookup()
+    plugin = sticky(lookup)
+    refused = point(plugin, make_launcher(), userInfo={"username": ELSEWHERE})
+
+    assert refused == refuse(
+        f"{ELSEWHERE} creates this pod of a VirtualMachineInstance, but the argument account of "
+        "the plugin sticky is 'system:serviceaccount:kubevirt:kubevirt-controller': nobody looks "
+        "where its VM belongs; set it to KubeVirt's own account"
+    )
+    assert lookup.asked == []
+    for harmless, fields in (
+        (make_launcher(owners=[]), {}),
+        (make_launcher(), {"operation": "UPDATE", "old": make_launcher()}),
+    ):
+        told = point(plugin, harmless, userInfo={"username": ELSEWHERE}, **fields)
+        assert told == Result(Code.SKIP)
+
+
+@pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
+def test_vms_of_namespaces_that_do_not_stick_start_by_any_account(point: Any) -> None:
+    plugin = sticky(cluster(make_vm(RECORD)), namespaces=("elsewhere",))
+
+    assert point(plugin, make_launcher(), userInfo={"username": ELSEWHERE}) == Result(Code.SKIP)
 
 
 @pytest.mark.parametrize(("pod", "request_"), FORGERIES.values(), ids=FORGERIES)

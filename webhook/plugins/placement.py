@@ -56,6 +56,11 @@ class Placement:
         self._rules = args.rules
         self._versions = {rule.name: _version(rule) for rule in args.rules}
 
+    @property
+    def leaves_for_release(self) -> bool:
+        """Tell whether a rule is only applied at release where the pod is held."""
+        return any(rule.resolve_at_release for rule in self._rules)
+
     def match(self, pod: str) -> str:
         """Match pods that a rule is for."""
         tests = dict.fromkeys(rule.when.expression(pod) for rule in self._rules)

@@ -5,12 +5,14 @@ a person intervenes. Here it becomes node affinity, while KubeVirt creates the V
 finalizer, by which the controller learns where a pod landed whatever becomes of it.
 
 Pods that anybody else creates are given nothing, whatever they claim: owner references can be
-copied, and an answer that depended on them would tell about other people's VMs.
+copied, and an answer that depended on them would tell about other people's VMs. Those alone are
+refused whose creator may be KubeVirt in another namespace than the configuration says.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeVar
 
@@ -27,6 +29,9 @@ from webhook.workloads import Workload
 
 WEIGHT = 100
 """Of the preference, where the node is preferred: the greatest that there is."""
+
+_AS_KUBEVIRT = re.compile(r"system:serviceaccount:[-a-z0-9]{1,63}:kubevirt-controller")
+"""The account of virt-controller, wherever KubeVirt is installed; its operator names it so."""
 
 T = TypeVar("T", Instance, VirtualMachine)
 _log = logging.getLogger("holdfast.plugins")
@@ -148,14 +153,34 @@ class Sticky:
 
     def _owner(self, review: PodReview) -> OwnerReference | None:
         """Give the VMI that a new pod of KubeVirt's own belongs to, or None for all other pods."""
+        if review.request.user_info.username != self.args.account:
+            return None
+        return self._claimed(review)
+
+    def _claimed(self, review: PodReview) -> OwnerReference | None:
+        """Give the VMI that a new pod says it belongs to, whoever creates it."""
         request = review.request
         if review.workload is not None or request.operation != "CREATE":
-            return None
-        if request.user_info.username != self.args.account:
             return None
         if not self._sticks_in(request.namespace):
             return None
         return vms.controller_of(review.pod.metadata, vms.VMI)
+
+    def _check_account(self, review: PodReview) -> None:
+        """Refuse a pod of a VMI by what is KubeVirt's account, but for its namespace.
+
+        Where KubeVirt is installed in another one than the configuration says, no VM would come
+        back, and nobody would notice. Raises ValueRefusedError.
+        """
+        creator = review.request.user_info.username
+        if creator == self.args.account or _AS_KUBEVIRT.fullmatch(creator) is None:
+            return
+        if self._claimed(review) is not None:
+            raise ValueRefusedError(
+                f"{creator} creates this pod of a {vms.VMI}, but the argument account of the "
+                f"plugin sticky is {self.args.account!r}: nobody looks where its VM "
+                "belongs; set it to KubeVirt's own account"
+            )
 
     def _sticks_in(self, namespace: str) -> bool:
         return not self.args.namespaces or namespace in self.args.namespaces
@@ -167,6 +192,7 @@ class Sticky:
         """
         owner = self._owner(review)
         if owner is None:
+            self._check_account(review)
             return ()
         namespace = review.request.namespace
         instance = self._read(Instance, vms.VMI, namespace, owner)
