@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from gunicorn.asgi import protocol  # type: ignore[import-untyped]
 
+from webhook import usual_request
 from webhook.request_parser import RequestParser
 from webhook.runner import described
+from webhook.usual_request import UsualRequest
 
 _logger = logging.getLogger("holdfast.server")
 
@@ -24,8 +27,8 @@ READ_AHEAD = 64 * 1024
 """Bytes that are held of requests that a client sends before it has its answers."""
 UNDECIPHERED = 32 * 1024
 """Bytes that asyncio holds beside those; its own 256 KiB are kept for each client that floods."""
-AT_ONCE_LIMIT = 64 * 1024
-"""Bytes of a body that is waited for as a whole; an application takes longer ones as they come."""
+_HTTP_1_1 = SimpleNamespace(version=(1, 1))
+"""What gunicorn has to know of a request whose answer it writes."""
 
 
 class Phase(enum.Enum):
@@ -50,6 +53,7 @@ class Host(Protocol):
     """What a connection needs of the worker that it belongs to."""
 
     loop: asyncio.AbstractEventLoop
+    alive: bool
     draining: bool
     sent_ahead: asyncio.Lock
     """Who of those that send requests ahead is next."""
@@ -74,13 +78,19 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
     _current_request: Any
     _body_receiver: Any
     _request_ready: Any
+    app: Any
 
     def __init__(self, worker: Host) -> None:
         super().__init__(worker)
         self.opening: asyncio.Task[None] | None = None
         self.enter(Phase.HANDSHAKE)
-        self._at_once = False
         self._said_close = False
+        self._usual: UsualRequest | None = None
+        """The request that is coming now, where it is a usual one."""
+        self._come: list[bytes] = []
+        """All of it that has come."""
+        self._missing = 0
+        """Bytes of it that have not."""
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase now."""
@@ -134,7 +144,61 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         """
         # private: what knows this connection, or holds what was read.
         self._callback_parser = self._body_receiver = self._current_request = None
-        self.transport = self.writer = self._flow_control = None
+        self.transport = self.writer = self._flow_control = self._usual = None
+        self._come.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer a usual request where it has come; all else is gunicorn's, byte by byte.
+
+        gunicorn's parser, task, scope, messages and body receiver cost more than a review.
+        """
+        request = self._usual
+        if request is None:
+            if self.phase is not Phase.IDLE or (request := self._begun(data)) is None:
+                super().data_received(data)
+                return
+            self._usual, self._missing = request, request.begins + request.length
+            self.enter(Phase.READING)
+        self._come.append(data)
+        self._missing -= len(data)
+        if self._missing > 0:
+            return
+        data = b"".join(self._come)
+        self._usual = None
+        self._come.clear()
+        if self._missing or not self._answer(request, data[request.begins :]):
+            self.enter(Phase.IDLE)
+            super().data_received(data)
+
+    def _begun(self, data: bytes) -> UsualRequest | None:
+        """Give the usual request that begins here; None where gunicorn has a part of another.
+
+        While the worker ends, gunicorn is to announce it.
+        """
+        # private: bytes that the parser holds of a request.
+        if self._callback_parser is None or self._callback_parser._buffer or not self._stays():
+            return None
+        return usual_request.read(data)
+
+    def _stays(self) -> bool:
+        # private: whether the client takes its answers.
+        host = self.worker
+        return host.alive and not (host.draining or self._flow_control.write_paused)
+
+    def _answer(self, request: UsualRequest, body: bytes) -> bool:
+        """Answer a whole request, where that cannot block, and tell whether it was done."""
+        if not self._stays():
+            return False
+        answer = self.app.at_once(request.scope(*self._names), body)
+        if answer is None:
+            return False
+        status, headers, content = answer
+        self._send_response_start(status, headers, _HTTP_1_1)
+        # private: writes the head, which is kept until then, and the body in one piece.
+        self._send_body(content)
+        self.enter(Phase.IDLE)
+        self.worker.served(self)
+        return True
 
     def _feed_callback_parser(self, data: bytes) -> bool:
         # private: gets all bytes of requests, from the socket and those read ahead. The event is
@@ -156,58 +220,10 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         # nothing that a client sends is a fault of ours.
         super()._send_error_response(400 if status == 501 else status, message, extra_headers)
 
-    def _on_headers_complete(self) -> bool:
-        # private: the parser's callback at the end of a head. It wakes gunicorn's task for this
-        # connection, which is left asleep where the request may be answered without it.
-        ready, self._request_ready = self._request_ready, None
-        try:
-            skips_body = bool(super()._on_headers_complete())
-        finally:
-            self._request_ready = ready
-        self._at_once = self._awaiting_request and self._is_plain(self._current_request)
-        if not self._at_once:
-            ready.set()
-        return skips_body
-
-    def _is_plain(self, request: Any) -> bool:
-        """Tell whether all there is to a request is its body, and that is short."""
-        return bool(
-            request.method == "POST"
-            and not request.chunked
-            and request.content_length <= AT_ONCE_LIMIT
-            and not request.may_upgrade()
-            and not self._body_receiver.expect_continue
-        )
-
     def _on_message_complete(self) -> None:
         # private: the parser's callback at a request's last byte.
         self.enter(Phase.ANSWERING)
         super()._on_message_complete()
-        if self._at_once:
-            self._at_once = False
-            if not self._answer_at_once():
-                self._request_ready.set()
-
-    def _answer_at_once(self) -> bool:
-        """Answer the request that has come, where that cannot block, and tell whether it was done.
-
-        gunicorn's task, scope, messages and body receiver cost twice as much as a review.
-        """
-        # private: what gunicorn's own loop looks at, calls and sets for each request.
-        request, parser = self._current_request, self._callback_parser
-        if parser.remaining() or self._flow_control.write_paused or self._will_close(request, None):
-            return False
-        scope = self._build_http_scope(request, *self._names)
-        answer = self.app.at_once(scope, b"".join(self._body_receiver._chunks))
-        if answer is None:
-            return False
-        status, headers, body = answer
-        self._send_response_start(status, headers, request)
-        self._send_body(body)
-        parser.reset()
-        self._current_request = self._body_receiver = None
-        self._arm_keepalive_timer()
-        return True
 
     def _arm_keepalive_timer(self) -> None:
         # private: called after an answer, before waiting for the next request. In the place of a

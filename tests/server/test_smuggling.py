@@ -9,7 +9,7 @@ import pytest
 
 from tests.server.conftest import Serve
 from tests.server.harness import everything_from
-from tests.server.shapes import CHUNKED, HIDDEN, OURS, SHAPES
+from tests.server.shapes import CHUNKED, HIDDEN, OURS, SHAPES, request
 
 
 @pytest.mark.parametrize("shape", (SHAPES | OURS).values(), ids=SHAPES | OURS)
@@ -72,7 +72,7 @@ def test_nothing_behind_a_body_that_is_too_large_is_served(
 def test_error_that_nobody_expects_of_the_parser_is_400_and_logged_in_a_line(serve: Serve) -> None:
     server = serve(fault="parser")
     with server.raw() as client:
-        client.sendall(HIDDEN)
+        client.sendall(request(b"Content-Length: 2", b"X-A: y"))
         answers = everything_from(client)
 
     assert answers.startswith(b"HTTP/1.1 400 Bad Request\r\n")
