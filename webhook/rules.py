@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import msgspec
@@ -158,6 +159,45 @@ class Rule(Args, frozen=True, omit_defaults=True):
         if self.scheduler_name:
             edits.append(SetSchedulerName(self.scheduler_name))
         return edits
+
+
+class RuleBook:
+    """Rules in their order, by what they look for: however many there are, few are asked."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = tuple(rules)
+        sought = [(rule.when.annotation is None, rule.when.key) for rule in self._rules]
+        self._places = {
+            each: _by_value(
+                [(place, rule) for place, rule in enumerate(self._rules) if sought[place] == each]
+            )
+            for each in dict.fromkeys(sought)
+        }
+
+    def matching(self, pod: Pod, namespace: str) -> list[Rule]:
+        """Give the rules that are for a pod; an empty namespace is one that is not known."""
+        places: list[int] = []
+        for (is_label, key), (others, by_value) in self._places.items():
+            value = (pod.labels if is_label else pod.annotations).get(key)
+            if value is not None:
+                places += by_value.get(value, others)
+        found = [self._rules[place] for place in sorted(places)]
+        return [rule for rule in found if rule.when.matches(pod, namespace)]
+
+
+def _by_value(
+    rules: Iterable[tuple[int, Rule]],
+) -> tuple[list[int], dict[str, list[int]]]:
+    """Give the places of rules that take any value, and those of all that take a value."""
+    rules = list(rules)
+    named = dict.fromkeys(value for _, rule in rules for value in rule.when.wanted or ())
+    by_value = {
+        value: [
+            place for place, rule in rules if rule.when.wanted is None or value in rule.when.wanted
+        ]
+        for value in named
+    }
+    return [place for place, rule in rules if rule.when.wanted is None], by_value
 
 
 SPACE = Rule(

@@ -19,7 +19,7 @@ from webhook import affinity, holds, rule_checks, rules, shapes, values
 from webhook.framework import HELD_STATE, Args, Context, Handle, Result, refuse, skip, success
 from webhook.objects import Pod
 from webhook.review import Edit, RemoveAnnotation, Requirement, SetAnnotation
-from webhook.rules import Rule
+from webhook.rules import Rule, RuleBook
 from webhook.workloads import Workload
 
 _DAEMON = "DaemonSet pods have their node already"  # and stay Pending: kubernetes#61886
@@ -54,6 +54,8 @@ class Placement:
     def __init__(self, args: PlacementArgs, _handle: Handle | None = None) -> None:
         rule_checks.check(args.rules)
         self._rules = args.rules
+        self._book = RuleBook(args.rules)
+        self._edits_of = {rule.name: rule.edits() for rule in args.rules}
         self._versions = {rule.name: _version(rule) for rule in args.rules}
 
     @property
@@ -108,13 +110,13 @@ class Placement:
         return success(*edits, warnings=[one.text for one in _conflicts(pod, found)])
 
     def _for(self, pod: Pod, namespace: str) -> list[Rule]:
-        return [rule for rule in self._rules if rule.when.matches(pod, namespace)]
+        return self._book.matching(pod, namespace)
 
     def _edits(
         self, found: Sequence[Rule], recorded: Mapping[str, str] = MappingProxyType({})
     ) -> list[Edit]:
         """Give what the rules write, and the record of it beside what is recorded already."""
-        edits = [edit for rule in found for edit in rule.edits()]
+        edits = [edit for rule in found for edit in self._edits_of[rule.name]]
         record = {**recorded, **{rule.name: self._versions[rule.name] for rule in found}}
         text = ",".join(f"{name}@{version}" for name, version in record.items())
         return [*edits, SetAnnotation(PLACED, text) if found else RemoveAnnotation(PLACED)]
@@ -208,6 +210,8 @@ def _conflicts(pod: Pod, found: Sequence[Rule]) -> list[_Conflict]:
 
     Such a rule closes the last way in which the pod could be placed.
     """
+    if len(found) < 2 and not pod.node_selector and affinity.terms(pod) is None:
+        return []  # no rule contradicts itself: `rule_checks` has seen to that
     ways = _ways(pod, dict.fromkeys(one.key for rule in found for one in rule.required))
     conflicts: list[_Conflict] = []
     for rule in found:
