@@ -92,8 +92,9 @@ class Pipeline(Holding):
                 raise
             _log.error("%s: %s", context.review.described, exc)
             return Result(Code.ERROR)
-        if any(isinstance(edit, AddGate) for edit in result.edits):
-            context.state[HELD_STATE] = True
+        for edit in result.edits:
+            if isinstance(edit, AddGate):
+                context.state[HELD_STATE] = True
         return result
 
     def _further_refusals(
@@ -172,8 +173,10 @@ def _added_finalizers(review: PodReview, profile: Profile | None) -> list[str]:
 
     A pod may name hundreds of thousands, and one many times over.
     """
-    found = (one for one in review.pod.finalizers if one.startswith(holds.OWN_PREFIX))
-    ours = dict.fromkeys(found)
+    finalizers = review.pod.finalizers
+    if not finalizers:
+        return []
+    ours = dict.fromkeys(one for one in finalizers if one.startswith(holds.OWN_PREFIX))
     if not ours:
         return []
     before = frozenset(review.old.finalizers if review.old else ())

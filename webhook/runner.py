@@ -143,6 +143,8 @@ def _check(result: object) -> None:
         raise TypeError(f"it returned {type(result).__name__}, not a Result")
     if result.code is Code.SKIP and result.edits:
         raise TypeError("it returned edits with Skip; use success")
+    if result.edits == () == result.warnings:
+        return
     parts: tuple[object, ...] = (result.edits, result.warnings)
     for found in parts:
         if type(found) in _USUAL:
