@@ -20,6 +20,8 @@ from certs import authority
 from controlplane.ports import free_ports
 
 OURS, GO, KOPF, FLASK = "Holdfast", "controller-runtime", "kopf", "Flask on gthread"
+FIXED = "fixed answer"
+"""No peer: what the least costs that a webhook can do."""
 GTHREAD_THREADS = 4
 """As many as the connections that are measured."""
 START_SECONDS, STOP_SECONDS = 60.0, 20.0
@@ -103,6 +105,7 @@ def commands(shown: Certificate, port: int, kubeconfig: Path) -> dict[str, Seque
             f"-key={shown.key}",
         ],
         KOPF: [*kopf, str(build.PYTHON / "kopf_webhook.py")],
+        FIXED: [python, str(build.PYTHON / "fixed_answer.py")],
         FLASK: [*gunicorn, "--no-control-socket", "flask_webhook:app"],
     }
 

@@ -18,7 +18,7 @@ from bench import reviews, stats
 from bench.peers import build
 from bench.results import Outcome
 from bench.same import text
-from bench.servers import GO, OURS, BenchError, Server, cpu_seconds, running
+from bench.servers import FIXED, GO, OURS, BenchError, Server, cpu_seconds, running
 from bench.size import Size
 from bench.world import CLIENTS, Object, World, usual_pod
 from controlplane.components import API_SERVER
@@ -29,17 +29,20 @@ SETTLE_SECONDS = 0.3
 """After the pods of one way are deleted, before the next is measured."""
 DELAY = {reviews.ANNOTATION: "3600"}
 
-NONE, BOTH, CALLED, PEER, ALONE, CEL, UNCONCERNED = (
+NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED = (
     "none",
     "holdfast",
     "holdfast-called-twice",
     "controller-runtime",
     "holdfast-mutating",
     "cel",
+    "fixed-answer",
     "unconcerned",
 )
-WAYS = (NONE, BOTH, CALLED, PEER, ALONE, CEL, UNCONCERNED)
+WAYS = (NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED)
 """Each in a namespace of its own, so that all are there at the same time."""
+MUTATING = (ALONE, LEAST)
+"""Those whose mutating webhook is registered alone."""
 ASKING = {
     **dict.fromkeys(WAYS, DELAY),
     CALLED: {reviews.ANNOTATION: "60m"},  # a duration, which the API server cannot judge by itself
@@ -84,9 +87,9 @@ class _Ways:
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare what each way adds to a creation, at 16 clients and at one."""
-    with running([OURS, GO], there.certificate, there.kubeconfig) as (ours, peer):
+    with running([OURS, GO, FIXED], there.certificate, there.kubeconfig) as (ours, peer, least):
         ways = _Ways(there, ours)
-        _set_up(there, ours, peer)
+        _set_up(there, {PEER: peer, LEAST: least}, ours)
         found = _rounds(ways, size, step, size.creations, CLIENTS)
         one = _rounds(ways, size, step, max(4, size.creations // 8), 1).times
         before = ways.calls()
@@ -136,6 +139,7 @@ def _pairs(times: Times) -> dict[str, tuple[list[float], list[float]]]:
         "added_latency_vs_cel": (added[BOTH], added[CEL]),
         "added_latency_called_twice_vs_cel": (added[CALLED], added[CEL]),
         "added_latency_mutating_only_vs_cel": (added[ALONE], added[CEL]),
+        "added_latency_fixed_answer_vs_cel": (added[LEAST], added[CEL]),
     }
 
 
@@ -148,15 +152,17 @@ def _added(times: Times) -> dict[str, float]:
 # --- setting up --------------------------------------------------------------------------------
 
 
-def _set_up(there: World, ours: Server, peer: Server) -> None:
-    """Register every way for its namespace, and wait until each does what it should."""
+def _set_up(there: World, others: Mapping[str, Server], ours: Server) -> None:
+    """Register every way for its namespace, and wait until each does what it should.
+
+    Ways that `others` does not name are served by ours.
+    """
     for way in WAYS:
         there.namespace(way)
     for way in WAYS:
         if way in {NONE, CEL}:
             continue
-        server = peer if way == PEER else ours
-        for path, configuration in _configurations(there, way, server).items():
+        for path, configuration in _configurations(there, way, others.get(way, ours)).items():
             there.post(path.rpartition("/")[0], configuration)
     policy = (build.HERE / "mutating_policy.yaml").read_text().replace("NAMESPACE", CEL)
     for one in yaml.safe_load_all(policy):
@@ -178,7 +184,7 @@ def _configurations(there: World, way: str, server: Server) -> Mapping[str, Obje
     return {
         path: one
         for path, one in made.items()
-        if way != ALONE or one["kind"].startswith("Mutating")
+        if way not in MUTATING or one["kind"].startswith("Mutating")
     }
 
 

@@ -30,6 +30,7 @@ KEYS = {
         "added_latency_vs_cel",
         "added_latency_called_twice_vs_cel",
         "added_latency_mutating_only_vs_cel",
+        "added_latency_fixed_answer_vs_cel",
         "unconcerned_calls",
         "unconcerned_added_ratio",
     },
@@ -38,7 +39,7 @@ KEYS = {
     "memory": {"webhook_rss_mb", "webhook_rss_growth_mb"},
     "scale": {"scale_rss_mb", "scale_cold_start_s", "scale_idle_cpu_percent", "scale_cpu_growth"},
 }
-BESIDE = {"added_latency_called_twice_vs_cel"}
+BESIDE = {"added_latency_called_twice_vs_cel", "added_latency_fixed_answer_vs_cel"}
 """Figures without a bar, which explain those that have one."""
 
 

@@ -1,0 +1,61 @@
+"""No peer, but a bound: a webhook that answers the same to whatever comes, and reads nothing of it.
+
+What a creation takes with it is what the API server itself needs for a webhook, and the way there
+and back over TLS: no webhook whose gate is added by its answer can take less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+import ssl
+from typing import Any
+
+_PATCH = [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": "holdfast.dev/delay"}]}]
+_RESPONSE = {
+    "uid": "{uid}",
+    "allowed": True,
+    "patchType": "JSONPatch",
+    "patch": base64.b64encode(json.dumps(_PATCH).encode()).decode(),
+}
+_ANSWER = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": _RESPONSE}
+_BEFORE, _AFTER = json.dumps(_ANSWER, separators=(",", ":")).encode().split(b"{uid}")
+_LENGTH = re.compile(rb"(?i)content-length: ([0-9]+)").search
+_UID = re.compile(rb'"uid":"([^"]*)"').search
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+
+
+class FixedAnswer(asyncio.Protocol):
+    """One connection."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin."""
+        self._transport, self._come = transport, b""
+
+    def data_received(self, data: bytes) -> None:
+        """Answer when a request is whole: one is never sent ahead of an answer here."""
+        self._come += data
+        end = self._come.find(b"\r\n\r\n")
+        length = _LENGTH(self._come) if end >= 0 else None
+        if length is None or len(self._come) < end + 4 + int(length[1]):
+            return
+        uid = _UID(self._come, end)
+        answer = _BEFORE + (uid[1] if uid else b"") + _AFTER
+        self._transport.write(_HEAD % len(answer) + answer)
+        self._come = b""
+
+
+async def _main() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(os.environ["PEER_CERT"], os.environ["PEER_KEY"])
+    loop = asyncio.get_running_loop()
+    port = int(os.environ["PEER_PORT"])
+    server = await loop.create_server(FixedAnswer, "127.0.0.1", port, ssl=context)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
