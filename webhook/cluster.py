@@ -33,6 +33,11 @@ READ_TIMEOUT = 30.0
 POOL_SIZE = 64
 """Connections kept: more than there are threads that ask."""
 
+TOKEN_SECONDS = 1.0
+"""For how long a token is used before the client is asked for it again: it then writes its whole
+configuration anew, and looks through all of the environment for a proxy, of which a pod may have
+hundreds of lines. It takes as long as sending the request."""
+
 NO_SUCCESS = 300
 """The first HTTP status that is none: an API server sends nobody elsewhere, and nobody goes."""
 
@@ -121,6 +126,8 @@ class Cluster:
         self._now = now
         self._on_answer = on_answer
         self._renew = renew
+        self._token: tuple[float, Mapping[str, str]] = float("-inf"), {}
+        """When the client was last asked for the token, and the headers that it gave."""
 
     @property
     def server(self) -> str:
@@ -168,7 +175,7 @@ class Cluster:
         timeout: float = READ_TIMEOUT,
     ) -> bytes:
         """Send one request and return the answer's body; see `Api.request`."""
-        headers = self._headers(method, path, body, content_type)
+        headers = self._headers(body, content_type)
         exchange = self._by_manager if self._wire is None else self._wire.exchange
         sent = self._now()
         try:
@@ -184,7 +191,7 @@ class Cluster:
 
     def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
         """Stream an answer line by line; see `Api.lines`."""
-        headers = self._headers("GET", path, None, JSON)
+        headers = self._headers(None, JSON)
         sent = self._now()
         try:
             response = self._opened("GET", self._url(path, query), headers, None, timeout)
@@ -253,18 +260,26 @@ class Cluster:
             redirect=False,
         )
 
-    def _headers(
-        self, method: str, path: str, body: bytes | None, content_type: str
-    ) -> Mapping[str, str]:
+    def _headers(self, body: bytes | None, content_type: str) -> Mapping[str, str]:
         accept = _METADATA if content_type == JSON_PATCH else JSON
         headers = {"Accept": accept, "User-Agent": "holdfast"}
         if body is not None:
             headers["Content-Type"] = content_type
+        return {**headers, **self._authorization()}
+
+    def _authorization(self) -> Mapping[str, str]:
+        """Give the headers that say who asks. Raises UnreachableError where there is no token."""
+        asked, known = self._token
+        now = self._now()
+        if now - asked < TOKEN_SECONDS:
+            return known
+        headers: dict[str, str] = {}
         try:
-            self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+            self._client.update_params_for_auth(headers, [], ["BearerToken"], "", "", None)
         except _UNREADABLE as exc:
             reason = f"no token: {values.one_line(exc)}"
             raise UnreachableError(f"{self._server} cannot be asked: {reason}") from exc
+        self._token = now, headers
         return headers
 
     def _refused(self, answer: Answer) -> ApiStatusError:
@@ -275,6 +290,7 @@ class Cluster:
         if answer.status == _UNAUTHORIZED:
             with suppress(*_UNREADABLE):
                 self._renew()
+            self._token = float("-inf"), {}
         return status_error(answer)
 
     def _url(self, path: str, query: Query | None) -> str:

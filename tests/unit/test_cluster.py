@@ -88,6 +88,7 @@ class Token:
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.problem: Exception | None = None
+        self.reads = 0
         self.renew()
         configuration.refresh_api_key_hook = self.read  # type: ignore[assignment]
 
@@ -99,6 +100,7 @@ class Token:
         return "BearerToken" in self.configuration.api_key
 
     def read(self, _configuration: Configuration) -> None:
+        self.reads += 1
         if self.problem is not None:
             raise self.problem
 
@@ -136,3 +138,22 @@ def test_token_that_cannot_be_read_is_a_failure_of_the_request_alone(
     ):
         connected.request("GET", "/version")
     assert server.requests == []
+
+
+def test_token_is_asked_for_once_a_second(serve: Callable[..., Server]) -> None:
+    server = serve([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"] * 4)
+    configuration, now = Configuration(), 100.0
+    configuration.host = f"http://127.0.0.1:{server.port}"
+    one = Token(configuration)
+    with closing(Cluster(ApiClient(configuration), now=lambda: now)) as connected:
+        connected.request("GET", "/version")
+        now = 100.9
+        connected.request("GET", "/version")
+        assert one.reads == 1
+        one.renew()
+        now = 101.1
+        connected.request("GET", "/version")
+
+    assert one.reads == 2
+    sent = [b"authorization: bearer new" in each for each in server.requests]
+    assert sent == [False, False, True]
