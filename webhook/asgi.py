@@ -111,8 +111,15 @@ class Bridge:
     def at_once(self, scope: Scope, body: bytes) -> Answer | None:
         """Answer a POST whose body is whole; None, with nothing done, where that may block."""
         if len(body) > self._body_limit:
-            return None  # the usual way says so
+            return None
         return self._answer_now(self._environ(scope), body)
+
+    async def later(self, scope: Scope, body: bytes) -> Answer:
+        """Answer such a POST where that may block, in the pool."""
+        if len(body) > self._body_limit:
+            return _refused(self._bodies.too_large())
+        environ = self._environ(scope)
+        return self._answer_now(environ, body) or await self._call_in_pool(environ, len(body))
 
     def close(self) -> None:
         """Take no more work into the pool; what waits there is dropped, what runs may finish."""
@@ -126,7 +133,7 @@ class Bridge:
         try:
             body = await self._bodies.read(environ.get("CONTENT_LENGTH", ""), receive)
         except BodyRefusedError as refusal:
-            return _text(refusal.status, str(refusal), close=True)
+            return _refused(refusal)
         if body is None:
             return None
         return self._answer_now(environ, body) or await self._call_in_pool(environ, len(body))
@@ -256,6 +263,10 @@ class Bridge:
         if self._on_shutdown is not None:
             self._on_shutdown()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _refused(refusal: BodyRefusedError) -> Answer:
+    return _text(refusal.status, str(refusal), close=True)
 
 
 def _text(status: int, text: str, *, close: bool = False) -> Answer:

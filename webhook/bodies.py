@@ -47,7 +47,7 @@ class Bodies:
         `announced` is its Content-Length. Raises BodyRefusedError.
         """
         if announced.isdecimal() and int(announced) > self._limit:
-            raise self._too_large()
+            raise self.too_large()
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
@@ -55,7 +55,7 @@ class Bodies:
         if message.get("more_body", False):
             return await self._long_body(body, receive)
         if len(body) > self._limit:
-            raise self._too_large()
+            raise self.too_large()
         return body
 
     async def _long_body(self, first: bytes, receive: Receive) -> bytes | None:
@@ -81,7 +81,7 @@ class Bodies:
         Whoever sends without a pause is soon done: it is those that stall who are given up.
         """
         if reading.size + len(chunk) > self._limit:
-            raise self._too_large()
+            raise self.too_large()
         if reading in self._readings:
             reading.chunks.append(chunk)
             reading.size += len(chunk)
@@ -98,5 +98,6 @@ class Bodies:
             self._read -= reading.size
             reading.chunks.clear()
 
-    def _too_large(self) -> BodyRefusedError:
+    def too_large(self) -> BodyRefusedError:
+        """Say that a body is longer than one may be."""
         return BodyRefusedError(413, f"the body is larger than {self._limit} bytes")

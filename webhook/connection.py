@@ -88,9 +88,11 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         self._usual: UsualRequest | None = None
         """The request that is coming now, where it is a usual one."""
         self._come: list[bytes] = []
-        """All of it that has come."""
+        """All of it that has come; or what has come ahead of an answer that is waited for."""
         self._missing = 0
         """Bytes of it that have not."""
+        self._waiting: asyncio.Task[None] | None = None
+        """What waits for the answer to a usual request that may block."""
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase now."""
@@ -152,6 +154,11 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
 
         gunicorn's parser, task, scope, messages and body receiver cost more than a review.
         """
+        if self._waiting is not None:
+            self._come.append(data)
+            if sum(map(len, self._come)) > READ_AHEAD:
+                self.transport.pause_reading()
+            return
         request = self._usual
         if request is None:
             if self.phase is not Phase.IDLE or (request := self._begun(data)) is None:
@@ -186,19 +193,40 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         return host.alive and not (host.draining or self._flow_control.write_paused)
 
     def _answer(self, request: UsualRequest, body: bytes) -> bool:
-        """Answer a whole request, where that cannot block, and tell whether it was done."""
+        """Answer a whole request, or begin to wait for its answer, and tell whether that was so."""
         if not self._stays():
             return False
-        answer = self.app.at_once(request.scope(*self._names), body)
+        scope = request.scope(*self._names)
+        answer = self.app.at_once(scope, body)
         if answer is None:
-            return False
-        status, headers, content = answer
-        self._send_response_start(status, headers, _HTTP_1_1)
+            self.enter(Phase.ANSWERING)
+            self._waiting = self.worker.loop.create_task(self._answer_later(scope, body))
+        else:
+            self._write(*answer)
+        return True
+
+    async def _answer_later(self, scope: dict[str, Any], body: bytes) -> None:
+        answer = await self.app.later(scope, body)
+        self._waiting = None
+        if self.transport is None or self.transport.is_closing():
+            return  # the client has left, or has waited for too long
+        self._write(*answer)
+        ahead = b"".join(self._come)
+        self._come.clear()
+        self.transport.resume_reading()
+        if ahead and self.phase is Phase.IDLE:
+            self.data_received(ahead)
+
+    def _write(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Write the answer to a usual request; while the worker ends, it says so."""
+        ends = self.worker.draining or not self.worker.alive
+        self._send_response_start(status, headers, _HTTP_1_1, ends)
         # private: writes the head, which is kept until then, and the body in one piece.
-        self._send_body(content)
+        self._send_body(body)
         self.enter(Phase.IDLE)
         self.worker.served(self)
-        return True
+        if self._said_close:
+            self.finish()
 
     def _feed_callback_parser(self, data: bytes) -> bool:
         # private: gets all bytes of requests, from the socket and those read ahead. The event is

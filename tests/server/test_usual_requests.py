@@ -7,6 +7,7 @@ request lost; with the rest of a usual request given to gunicorn without its beg
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -100,3 +101,72 @@ def test_a_draining_server_says_so_to_a_usual_request(serve: Serve) -> None:
 
     assert statuses(answers) == [b"200"]
     assert b"Connection: close" in answers
+
+
+def waits(seconds: float) -> bytes:
+    body = b'{"block": true, "sleep": %f}' % seconds
+    return request(b"Content-Length: %d" % len(body), body=body)
+
+
+def test_what_comes_while_an_answer_is_waited_for_is_answered_after_it(serve: Serve) -> None:
+    server = serve()
+    with server.raw() as client:
+        client.sendall(waits(0.5))
+        time.sleep(0.2)
+        client.sendall(HIDDEN[:7])
+        time.sleep(0.1)
+        client.sendall(HIDDEN[7:] + LEFT)
+        answers = everything_from(client)
+
+    assert statuses(answers) == [b"200"] * 3, answers
+    assert answers.index(b"holdfast-review") < answers.index(b"MainThread")
+
+
+def test_while_an_answer_is_waited_for_no_more_than_a_little_is_read(serve: Serve) -> None:
+    server = serve(bridge={"deadline": 2.5})
+    before = server.worker.memory_info().rss
+    with server.raw() as client:
+        client.sendall(waits(2.0))
+        time.sleep(0.2)
+        client.settimeout(0.5)
+        sent = 0
+        with suppress(TimeoutError):
+            while sent < 200_000_000:
+                sent += client.send(b" " * 65536)
+        assert sent < 50_000_000
+        assert server.worker.memory_info().rss - before < 10 << 20
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_nothing(serve: Serve) -> None:
+    server = serve()
+    client = server.raw()
+    client.sendall(waits(0.5))
+    time.sleep(0.2)
+    client.close()
+    time.sleep(0.6)
+    assert server.get("/count").body == b"1"
+    assert server.open_connections() == 0
+    assert "Traceback" not in server.log
+
+
+def test_an_answer_that_is_waited_for_while_the_server_drains_says_so(serve: Serve) -> None:
+    server = serve(drain=2.0)
+    with server.raw() as client:
+        client.sendall(waits(1.0))
+        time.sleep(0.3)
+        server.process.terminate()
+        answers = everything_from(client)
+
+    assert statuses(answers) == [b"200"]
+    assert b"holdfast-review" in answers
+    assert b"Connection: close" in answers
+
+
+def test_a_body_that_is_too_large_for_the_application_ends_the_connection(serve: Serve) -> None:
+    server = serve(bridge={"body_limit": 100})
+    with server.raw() as client:
+        client.sendall(request(b"Content-Length: 101", body=b" " * 101))
+        answers = everything_from(client)
+
+    assert statuses(answers) == [b"413"]
+    assert b"connection: close" in answers
