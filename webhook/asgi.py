@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any
@@ -108,18 +108,12 @@ class Bridge:
         else:
             await send({"type": "websocket.close"})
 
-    def at_once(self, scope: Scope, body: bytes) -> Answer | None:
-        """Answer a POST whose body is whole; None, with nothing done, where that may block."""
-        if len(body) > self._body_limit:
-            return None
-        return self._answer_now(self._environ(scope), body)
-
-    async def later(self, scope: Scope, body: bytes) -> Answer:
-        """Answer such a POST where that may block, in the pool."""
+    def begin(self, scope: Scope, body: bytes) -> Answer | Coroutine[Any, Any, Answer]:
+        """Answer a POST whose body is whole; where that may block, give what is to be awaited."""
         if len(body) > self._body_limit:
             return _refused(self._bodies.too_large())
         environ = self._environ(scope)
-        return self._answer_now(environ, body) or await self._call_in_pool(environ, len(body))
+        return self._answer_now(environ, body) or self._call_in_pool(environ, len(body))
 
     def close(self) -> None:
         """Take no more work into the pool; what waits there is dropped, what runs may finish."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 from gunicorn.asgi import protocol  # type: ignore[import-untyped]
 
 from webhook import usual_request
+from webhook.asgi import Answer
 from webhook.request_parser import RequestParser
 from webhook.runner import described
 from webhook.usual_request import UsualRequest
@@ -196,17 +198,16 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         """Answer a whole request, or begin to wait for its answer, and tell whether that was so."""
         if not self._stays():
             return False
-        scope = request.scope(*self._names)
-        answer = self.app.at_once(scope, body)
-        if answer is None:
-            self.enter(Phase.ANSWERING)
-            self._waiting = self.worker.loop.create_task(self._answer_later(scope, body))
-        else:
+        answer = self.app.begin(request.scope(*self._names), body)
+        if isinstance(answer, tuple):
             self._write(*answer)
+        else:
+            self.enter(Phase.ANSWERING)
+            self._waiting = self.worker.loop.create_task(self._answer_later(answer))
         return True
 
-    async def _answer_later(self, scope: dict[str, Any], body: bytes) -> None:
-        answer = await self.app.later(scope, body)
+    async def _answer_later(self, coming: Coroutine[Any, Any, Answer]) -> None:
+        answer = await coming
         self._waiting = None
         if self.transport is None or self.transport.is_closing():
             return  # the client has left, or has waited for too long

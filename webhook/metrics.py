@@ -61,6 +61,7 @@ class _Metrics:
         )
         # finding a series costs the client library more than what is then done with it
         self._series: dict[tuple[str, str, str, str], Histogram] = {}
+        self._lookups: dict[str, Histogram] = {}
 
     def observe_plugin(
         self, *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
@@ -77,7 +78,10 @@ class _Metrics:
 
     def observe_lookup(self, outcome: str, seconds: float) -> None:
         """Take the measurement of one lookup."""
-        self.lookup_seconds.labels(outcome).observe(seconds)
+        series = self._lookups.get(outcome)
+        if series is None:
+            series = self._lookups[outcome] = self.lookup_seconds.labels(outcome)
+        series.observe(seconds)
 
     def exposition(self) -> bytes:
         """Write all of them in Prometheus' text format."""

@@ -9,7 +9,7 @@ from wsgiref.types import StartResponse, WSGIApplication
 
 import pytest
 
-from webhook.asgi import REVIEW, Bridge
+from webhook.asgi import REVIEW, Answer, Bridge
 from webhook.bodies import BODIES_AT_ONCE, Message
 from webhook.errors import ConfigurationError, ReviewError
 
@@ -128,27 +128,35 @@ def test_environ_is_what_wsgi_asks_for(make: Make) -> None:
     assert {key: environ[key] for key in expected} == expected
 
 
+def at_once(bridge: Bridge, body: bytes) -> Answer:
+    answer = bridge.begin(scope(), body)
+    assert isinstance(answer, tuple)
+    return answer
+
+
 def test_review_that_cannot_block_is_answered_at_once(make: Make) -> None:
     app = App()
-    status, headers, body = make(app).at_once(scope(), b"{}") or (0, [], b"")
+    status, headers, body = at_once(make(app), b"{}")
 
     assert (status, body) == (200, b"fine")
     assert (b"content-length", b"4") in headers
     assert app.calls[0]["wsgi.input"].read() == b"{}"
 
 
-@pytest.mark.parametrize(
-    ("settings", "body"),
-    [
-        pytest.param({"prepare": blocking}, b"{}", id="it may block"),
-        pytest.param({"body_limit": 10}, b"x" * 11, id="it is too long"),
-    ],
-)
-def test_others_are_left_to_the_usual_way(
-    make: Make, settings: dict[str, Any], body: bytes
-) -> None:
+def test_review_that_may_block_is_to_be_awaited(make: Make) -> None:
     app = App()
-    assert make(app, **settings).at_once(scope(), body) is None
+    coming = make(app, prepare=blocking).begin(scope(), b"{}")
+    assert not isinstance(coming, tuple)
+    assert app.calls == []
+    assert asyncio.run(coming)[0] == 200
+    assert len(app.calls) == 1
+
+
+def test_body_that_is_too_long_is_refused_at_once(make: Make) -> None:
+    app = App()
+    status, headers, _ = at_once(make(app, body_limit=10), b"x" * 11)
+    assert status == 413
+    assert (b"connection", b"close") in headers
     assert app.calls == []
 
 
@@ -157,7 +165,7 @@ def test_what_is_no_review_is_answered_at_once_as_well(make: Make) -> None:
         raise ReviewError("no review")
 
     app = App()
-    assert make(app, prepare=refuse).at_once(scope(), b"{}") is not None
+    assert at_once(make(app, prepare=refuse), b"{}")[0] == 200
     assert isinstance(app.calls[0][REVIEW], ReviewError)
 
 

@@ -178,7 +178,7 @@ def slow_down(file: Path) -> None:
 
     The file stays open: a row may let descriptors run out.
     """
-    proper, hasty = asgi.Bridge._answer, asgi.Bridge.at_once
+    proper, hasty = asgi.Bridge._answer, asgi.Bridge.begin
     opened = os.open(file, os.O_RDONLY)
 
     def seconds() -> float:
@@ -189,8 +189,14 @@ def slow_down(file: Path) -> None:
             await asyncio.sleep(longer)
         return await proper(self, scope, receive)
 
-    def at_once(self: Any, scope: Any, body: bytes) -> Any:
-        return None if seconds() else hasty(self, scope, body)
+    async def later(longer: float, self: Any, scope: Any, body: bytes) -> Any:
+        await asyncio.sleep(longer)
+        answer = hasty(self, scope, body)
+        return answer if isinstance(answer, tuple) else await answer
+
+    def begin(self: Any, scope: Any, body: bytes) -> Any:
+        longer = seconds()
+        return later(longer, self, scope, body) if longer else hasty(self, scope, body)
 
     put(asgi.Bridge, _answer)
-    put(asgi.Bridge, at_once)
+    put(asgi.Bridge, begin)
