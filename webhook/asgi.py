@@ -12,13 +12,14 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from io import BytesIO
 from typing import Any
 from wsgiref.types import WSGIApplication
 
 from webhook.bodies import BODY_LIMIT, Bodies, BodyRefusedError, Message, Receive
 from webhook.errors import HoldfastError, ReviewError
+from webhook.pool import Pool
 from webhook.room import Room
 
 POOL_SIZE = 16
@@ -79,7 +80,7 @@ class Bridge:
         self._refuse = refuse
         self._body_limit = body_limit
         self._deadline = deadline
-        self._pool = ThreadPoolExecutor(pool_size, thread_name_prefix="holdfast-review")
+        self._pool = Pool(pool_size, "holdfast-review")
         self._room = Room(2 * pool_size, body_limit)
         self._bodies = Bodies(body_limit)
         self._keys = {b"content-type": "CONTENT_TYPE", b"content-length": "CONTENT_LENGTH"}
@@ -117,7 +118,7 @@ class Bridge:
 
     def close(self) -> None:
         """Take no more work into the pool; what waits there is dropped, what runs may finish."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer | None:
         environ = self._environ(scope)
@@ -214,15 +215,27 @@ class Bridge:
             return self._turned_away(
                 environ, "too many reviews are waiting on plugins that block; try again"
             )
+        loop = asyncio.get_running_loop()
+        coming: asyncio.Future[Answer] = loop.create_future()
+
+        def job() -> None:
+            try:
+                answer = self._call(environ)
+            except BaseException:
+                _logger.exception("a plugin would have ended its thread")
+                answer = _text(500, "internal error; see the server's log")
+            self._room.leave(size)
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(_settle, coming, answer)
+
         try:
-            job = self._pool.submit(self._call, environ)
+            self._pool.submit(job)
         except RuntimeError:
             self._room.leave(size)
             return _text(500, "the server is shutting down; try again")
-        job.add_done_callback(lambda _: self._room.leave(size))
         try:
             async with asyncio.timeout(self._deadline):
-                return await asyncio.wrap_future(job)
+                return await coming
         except TimeoutError:
             if self._on_deadline is not None:
                 self._on_deadline(environ[REVIEW])
@@ -257,6 +270,12 @@ class Bridge:
         if self._on_shutdown is not None:
             self._on_shutdown()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _settle(coming: asyncio.Future[Answer], answer: Answer) -> None:
+    """Give the answer to who waits for it, unless it has been given up."""
+    if not coming.done():
+        coming.set_result(answer)
 
 
 def _refused(refusal: BodyRefusedError) -> Answer:

@@ -123,6 +123,11 @@ def broken_server() -> None:
     asyncio.run(talk(Bridge(broken, prepare=broken), of, request(BODY)))
     asyncio.run(talk(Bridge(broken, prepare=broken), scope(), request(BODY)))
     life = Bridge(broken, prepare=broken, on_startup=broken)
+
+    def ending(*_arguments: object) -> Any:
+        raise SystemExit(HOSTILE)
+
+    asyncio.run(talk(Bridge(ending, prepare=lambda _: (None, True)), scope(), request(BODY)))
     asyncio.run(talk(life, {"type": "lifespan"}, LIFE))
 
 
