@@ -30,7 +30,7 @@ from tests.e2e import installed
 from tests.e2e.accounts import controller_kubeconfig, kubevirt_rights, token_kubeconfig
 from tests.e2e.installed import Installation
 from tests.e2e.test_leader import holder
-from tests.faults.audit import Audit
+from tests.faults.audit import POLICY, Audit
 from tests.faults.broken import SLOW, VARIABLE
 from tests.faults.load import ROLE
 from tests.faults.machines import Machines
@@ -173,6 +173,8 @@ def leads(command: Command) -> bool:
 @contextmanager
 def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
     """Start everything; `broken` names what is broken on purpose (tests.faults.broken)."""
+    policy = folder / "audit-policy.yaml"
+    policy.write_text(yaml.safe_dump(POLICY))
     plane = ControlPlane(
         nodes=3,
         audit=True,
@@ -181,6 +183,7 @@ def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
         extra_args={
             API_SERVER: [
                 *installed.DIALS[API_SERVER],
+                f"--audit-policy-file={policy}",
                 "--audit-log-maxbackup=1",
                 f"--delete-collection-workers={DELETING}",
             ],

@@ -22,6 +22,20 @@ CONTROLLER = f"system:serviceaccount:{NAMESPACE}:"
 """How the names of Holdfast's own accounts begin."""
 READ_SECONDS = 5.0
 """How often the log is read: sooner than the API server fills a file, and throws the last away."""
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {
+            "level": "Metadata",
+            "verbs": ["create", "patch"],
+            "resources": [{"group": "", "resources": ["pods", "pods/binding"]}],
+        },
+        {"level": "None"},
+    ],
+}
+"""What the API server notes: what is read here, and by whom a pod's creation was mutated."""
 _OK = 200
 
 

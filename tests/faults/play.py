@@ -6,43 +6,73 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import msgspec
 
 from tests.e2e.world import World
 from tests.faults.arena import Arena
 from tests.faults.judge import AFTER, judge
 from tests.faults.load import DELAY, SHORT_DELAY, Load
 from tests.faults.scene import Fault, Result, Scene
+from webhook.cluster import Cluster
 
 ROOM_SECONDS = 600.0
-"""How long the namespaces of the rows before may take to be gone."""
+"""How long pods of the rows before may take to be gone."""
+FEW = 1_000
+"""Pods that may be left of them: more would fill the nodes."""
 CALM = 3.0
 """Seconds of load before the harm."""
 SAID, MOST_SAID = 300, 3
 """How much is kept of what failed creations said: characters of each, and how many."""
 
 
+@dataclass
+class Laps:
+    """How long each part of a row takes."""
+
+    took: dict[str, float] = field(default_factory=dict)
+    since: float = field(default_factory=time.monotonic)
+
+    def note(self, part: str) -> None:
+        """Note a part that has just ended."""
+        now = time.monotonic()
+        self.took[part], self.since = round(now - self.since, 1), now
+
+
 def run(fault: Fault, arena: Arena, *, seed: int, short: bool) -> Result:
     """Run a row in a namespace of its own."""
     source = random.Random(f"{seed} {fault.name}")
+    began, laps = time.time(), Laps()
     _await_room(arena)
     world = World.in_new_namespace(arena.plane, f"{fault.name}-{source.randrange(16**6):06x}")
     load = Load(arena.plane, world.namespace, random.Random(source.random()))
     load.delay = SHORT_DELAY if short else DELAY
     scene = Scene(arena, world, load, source, short)
+    laps.note("room")
 
     def harm() -> None:
+        scene.prepare(fault)
+        laps.note("preparation")
         with arena.machines.restarting(random.Random(source.random())), load.running():
             time.sleep(CALM)
             scene.act(fault)
-            time.sleep(AFTER)
+            end = time.time() + AFTER
+            with load.due_within(end, end + load.delay[1] - AFTER):  # no later than those before
+                time.sleep(AFTER)
 
-    said = [_attempt(harm), _attempt(lambda: judge(fault, scene))]
+    said = [_attempt(harm)]
+    laps.note("load")
+    said.append(_attempt(lambda: judge(fault, scene)))
     arena.proxy.turn()
     spaces = [world.namespace, *scene.apart]
     arena.plane.kubectl("delete", "namespace", *spaces, "--wait=false", check=False)
+    laps.note("verdict")
     said_of = Counter(one.said[:SAID] for one in load.failures).most_common(MOST_SAID)
     texts = tuple(text for text, _ in said_of)
-    return Result(fault, scene.checks, scene.figures, "; ".join(filter(None, said)), texts)
+    stopped = "; ".join(filter(None, said))
+    return Result(fault, scene.checks, scene.figures, stopped, texts, began, laps.took)
 
 
 def _attempt(deed: Callable[[], None]) -> str:
@@ -56,7 +86,14 @@ def _attempt(deed: Callable[[], None]) -> str:
 
 def _await_room(arena: Arena) -> None:
     """Wait until the rows before have left: thousands of their pods would fill the nodes."""
-    phases = ("get", "namespaces", "--output=jsonpath={.items[*].status.phase}")
     end = time.monotonic() + ROOM_SECONDS
-    while "Terminating" in arena.plane.kubectl(*phases) and time.monotonic() < end:
-        time.sleep(1.0)
+    with closing(Cluster.connect(arena.plane.kubeconfig)) as cluster:
+        while _pods(cluster) > FEW and time.monotonic() < end:
+            time.sleep(1.0)
+
+
+def _pods(cluster: Cluster) -> int:
+    """Count all pods, without reading them."""
+    answer = cluster.request("GET", "/api/v1/pods", query={"limit": 1})
+    seen = msgspec.json.decode(answer)
+    return len(seen["items"]) + int(seen["metadata"].get("remainingItemCount", 0))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tests.faults.scene import Check, Fault, Result
@@ -23,11 +26,18 @@ class Run:
     seed: int
     short: bool = False
     broken: bool = False
+    product: str = ""
+    """What it runs (`tests.faults.product`): rows of another are not of this run."""
 
     @property
     def path(self) -> Path:
         """Where its figures are written."""
         return BUILD / ("faults-broken.json" if self.broken else "faults.json")
+
+    @property
+    def kept(self) -> Path:
+        """Where the figures of a run of all rows are written too, so that the next leaves them."""
+        return BUILD / f"{self.path.stem}-{self.seed}.json"
 
 
 def show(results: Sequence[Result], *, seed: int, console: Console) -> None:
@@ -42,31 +52,35 @@ def show(results: Sequence[Result], *, seed: int, console: Console) -> None:
             for name, check in result.checks.items()
         ]
         figures = [f"{name}: {value:g}" for name, value in result.figures.items()]
-        verdict = "passed" if result.passed else f"[bold red]failed[/] {result.said}"
+        verdict = "passed" if result.passed else f"[bold red]failed[/] {escape(result.said)}"
+        verdict += f"\nin {result.seconds:.0f} s"
         group, fault = str(result.fault.group), result.fault.name
         table.add_row(group, fault, "\n".join(checks), "\n".join(figures), verdict)
     console.print(table)
 
 
 def write(results: Iterable[Result], run: Run, path: Path) -> None:
-    """Write the JSON, whole or not at all: what was measured for hours is not lost."""
-    content = [
-        {
-            "fault": result.fault.name,
-            **asdict(run),
-            "checks": {
-                name: {"found": check.found, "most": check.most, "passed": check.passed}
-                for name, check in result.checks.items()
-            },
-            "figures": result.figures,
-            "said": result.said,
-            "failures": list(result.failures),
-            "passed": result.passed,
-        }
-        for result in results
-    ]
+    """Write the JSON, whole or not at all: what was measured for long is not lost."""
+    content = [{"fault": each.fault.name, **asdict(run), **written(each)} for each in results]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(content, indent=2) + "\n")
+
+
+def written(result: Result) -> dict[str, Any]:
+    """Give what came of a row, as it is written."""
+    return {
+        "began": datetime.fromtimestamp(result.began, UTC).isoformat(timespec="seconds"),
+        "seconds": round(result.seconds, 1),
+        "took": result.took,
+        "checks": {
+            name: {"found": check.found, "most": check.most, "passed": check.passed}
+            for name, check in result.checks.items()
+        },
+        "figures": result.figures,
+        "said": result.said,
+        "failures": list(result.failures),
+        "passed": result.passed,
+    }
 
 
 def read(run: Run, faults: Iterable[Fault], path: Path) -> list[Result]:
@@ -75,13 +89,20 @@ def read(run: Run, faults: Iterable[Fault], path: Path) -> list[Result]:
         return []
     by_name = {fault.name: fault for fault in faults}
     return [
-        Result(
-            by_name[one["fault"]],
-            {name: Check(each["found"], each["most"]) for name, each in one["checks"].items()},
-            one["figures"],
-            one["said"],
-            tuple(one["failures"]),
-        )
+        read_back(one, by_name[one["fault"]])
         for one in json.loads(path.read_text())
         if one["fault"] in by_name and asdict(run).items() <= one.items()
     ]
+
+
+def read_back(one: Mapping[str, Any], fault: Fault) -> Result:
+    """Make what came of a row from what was written."""
+    return Result(
+        fault,
+        {name: Check(each["found"], each["most"]) for name, each in one["checks"].items()},
+        one["figures"],
+        one["said"],
+        tuple(one["failures"]),
+        datetime.fromisoformat(one["began"]).timestamp(),
+        one["took"],
+    )

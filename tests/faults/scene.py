@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.e2e.world import World
@@ -58,6 +58,15 @@ class Fault:
     """Whether nothing can be released meanwhile; else pods are released on time all the same."""
     tested: bool = False
     """Whether it is part of `make test`, in its short form."""
+    prepare: Callable[[Scene], None] | None = None
+    """Makes, before the load begins, what the act needs."""
+    minutes: float = 1.5
+    """How long its long form takes, about: what takes longest is begun first."""
+    alone: bool = False
+    """Whether its long form has the machine for itself: it measures how fast something goes, or
+    takes all processors."""
+    fills: bool = False
+    """Whether it leaves thousands of pods behind: it is alone, and the last on its cluster."""
 
 
 @dataclass
@@ -103,6 +112,11 @@ class Scene:
         if known is None or noted.is_worse(known):
             self.checks[name] = noted
 
+    def prepare(self, fault: Fault) -> None:
+        """Make what the harm needs."""
+        if fault.prepare is not None:
+            fault.prepare(self)
+
     def act(self, fault: Fault) -> None:
         """Do the harm, and note when it was over."""
         self.began = time.time()
@@ -122,6 +136,7 @@ class Scene:
         """Do the harm of another row, in its short form, as a part of this one."""
         inner = Scene(self.arena, self.world, self.load, self.source, short=True)
         try:
+            inner.prepare(fault)
             inner.act(fault)
         finally:
             self.arena.proxy.turn()
@@ -158,6 +173,15 @@ class Result:
     """What stopped it, where it did not come to its end."""
     failures: Sequence[str] = ()
     """What creations failed with, the most frequent first."""
+    began: float = 0.0
+    """Seconds since 1970."""
+    took: Mapping[str, float] = field(default_factory=dict)
+    """Seconds, of each part of it."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return sum(self.took.values())
 
     @property
     def caught(self) -> bool:
