@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from rich.console import Console
 
 from tests.faults import report
-from tests.faults.arena import arena
-from tests.faults.play import run
+from tests.faults.lanes import results
+from tests.faults.product import product
 from tests.faults.report import Run
-from tests.faults.scene import Fault, Result
+from tests.faults.scene import Result
 from tests.faults.table import FAULTS
+
+LANES = 2
+"""A cluster under its load takes about one processor."""
 
 
 def main() -> int:
@@ -25,51 +25,42 @@ def main() -> int:
     given = _arguments()
     console = Console(width=None if sys.stdout.isatty() else 160)
     seed = given.seed if given.seed is not None else random.randrange(10**6)
-    whole = Run(seed, short=given.short, broken=given.broken)
-    console.print(f"seed {seed}")
+    whole = Run(seed, short=given.short, broken=given.broken, product=product())
+    console.print(f"seed {seed}, product {whole.product}")
     chosen = [fault for fault in FAULTS if not given.only or fault.name in given.only]
-    results = report.read(whole, chosen, whole.path) if given.resume else []
-    done = {result.fault.name for result in results}
-    left = [fault for fault in chosen if fault.name not in done]
-    clusters = [[fault] for fault in left] if given.broken else [left]
-    for faults in filter(None, clusters):
-        try:
-            for result in _rows(faults, whole=whole, console=console):
-                results.append(result)
-                report.write(results, whole, whole.path)
-        except Exception as exc:
-            if not given.broken:
-                raise
-            said = f"{type(exc).__name__}: {exc}"  # too broken to come up: nothing was shown by it
-            console.print(f"{faults[0].name} {faults[0].broken}: no cluster: {said}", markup=False)
-            results.append(Result(faults[0], {}, {}, said))
-    report.show(results, seed=seed, console=console)
-    if given.broken:
-        return int(not all(result.caught for result in results))
-    return int(not all(result.passed for result in results))
+    places = {fault.name: place for place, fault in enumerate(FAULTS)}
+    found = report.read(whole, chosen, whole.path) if given.resume else []
+    done = {result.fault.name for result in found}
+    began = time.monotonic()
+    for result in results([one for one in chosen if one.name not in done], whole, given.lanes):
+        found = sorted([*found, result], key=lambda one: places[one.fault.name])
+        report.write(found, whole, whole.path)
+        if len(found) == len(FAULTS):
+            report.write(found, whole, whole.kept)
+        _tell(result, whole, console)
+    report.show(found, seed=seed, console=console)
+    failed = [one.fault.name for one in found if not (one.caught if whole.broken else one.passed)]
+    minutes = (time.monotonic() - began) / 60
+    wrong = f"{len(failed)} of {len(found)} rows failed: {', '.join(failed)}"
+    verdict = wrong if failed else f"all {len(found)} rows went as they should"
+    console.print(f"{minutes:.0f} minutes in {given.lanes} lanes; {verdict}", markup=False)
+    return int(bool(failed))
 
 
-def _rows(faults: Sequence[Fault], *, whole: Run, console: Console) -> Iterator[Result]:
-    """Run rows on one cluster, and tell of each."""
-    broken = faults[0].broken if whole.broken else ""
-    with (
-        tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder,
-        arena(Path(folder), broken=broken) as place,
-    ):
-        for fault in faults:
-            began = time.monotonic()
-            result = run(fault, place, seed=whole.seed, short=whole.short)
-            verdict = "passed" if result.passed else "failed"
-            if broken:
-                verdict += f" (broken by {broken}: {'caught' if result.caught else 'not caught'})"
-            took = time.monotonic() - began
-            console.print(f"{fault.name}: {verdict} in {took:.0f} s {result.said}")
-            for name, check in result.checks.items():
-                if not check.passed:
-                    console.print(f"    {name}: {check.found:g}, at most {check.most:g}")
-            for text in () if result.passed else result.failures:
-                console.print(f"    said: {text}", markup=False)
-            yield result
+def _tell(result: Result, whole: Run, console: Console) -> None:
+    """Tell what came of a row, and how long it took."""
+    verdict = "passed" if result.passed else "failed"
+    if whole.broken:
+        caught = "caught" if result.caught else "not caught"
+        verdict += f" (broken by {result.fault.broken}: {caught})"
+    parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.took.items())
+    text = f"{result.fault.name}: {verdict} in {result.seconds:.0f} s ({parts}) {result.said}"
+    console.print(text, markup=False)
+    for name, check in result.checks.items():
+        if not check.passed:
+            console.print(f"    {name}: {check.found:g}, at most {check.most:g}", markup=False)
+    for text in () if result.passed else result.failures:
+        console.print(f"    said: {text}", markup=False)
 
 
 def _arguments() -> argparse.Namespace:
@@ -83,6 +74,11 @@ def _arguments() -> argparse.Namespace:
         help="leave out rows that a run of the same seed and form has done before",
     )
     parser.add_argument(
+        "--lanes",
+        type=int,
+        help=f"clusters that take rows at the same time; {LANES} in the long form, else one",
+    )
+    parser.add_argument(
         "--broken",
         action="store_true",
         help="run each row on a Holdfast that is broken on purpose: all have to catch it",
@@ -90,6 +86,8 @@ def _arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if given.resume and given.seed is None:
         parser.error("--resume goes on with a run: name its --seed, which it printed first")
+    if given.lanes is None:
+        given.lanes = 1 if given.short or given.broken else LANES
     return given
 
 

@@ -154,6 +154,7 @@ FAULTS = [
         "release-refused",
         7,
         refused,
+        minutes=3.0,
         broken="gives-up",
         caught_by="seconds until they were released",
         means="The refusal is told as an Event on the pod; the release is tried again until it "

@@ -220,6 +220,7 @@ FAULTS = [
         "ca-lost",
         8,
         lost_ca,
+        minutes=2.5,
         broken="never-repairs",
         caught_by="seconds until there was another",
         means="Another CA is made and published beside the old one before anything is signed by "
@@ -229,6 +230,7 @@ FAULTS = [
         "ca-rotated",
         8,
         rotated,
+        minutes=14.0,
         broken="never-repairs",
         caught_by="rotations that did not come",
         means="The next CA is in the caBundle for a minute before it signs, and the old one stays "
@@ -238,6 +240,7 @@ FAULTS = [
         "certificates-renewed",
         8,
         renewed,
+        minutes=2.5,
         broken="never-repairs",
         caught_by="seconds until there was another",
         means="Each replica looks at its mounted files every two seconds, and serves a new pair "

@@ -42,6 +42,7 @@ FAULTS = [
         "clock-wrong",
         6,
         wrong,
+        minutes=3.0,
         broken="wall-clock",
         caught_by="early",
         means="Releases and certificates go by the API server's clock, as its answers tell it. The "

@@ -155,6 +155,7 @@ FAULTS = [
         "controller-killed",
         3,
         killed,
+        minutes=2.5,
         broken="leaves-the-lease",
         caught_by="seconds to a leader",
         means="The other controller takes the Lease within 20 s and releases what is overdue at "
@@ -182,6 +183,7 @@ FAULTS = [
         "controller-away",
         3,
         away,
+        minutes=15.0,
         broken="slow-hand",
         caught_by="of the batch not released in time",
         halts=True,

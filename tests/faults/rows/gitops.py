@@ -97,6 +97,7 @@ FAULTS = [
         "gitops-loop",
         7,
         loop,
+        minutes=4.5,
         broken="never-repairs",
         caught_by="seconds until all was right: spoilt no more",
         refuses=True,

@@ -112,6 +112,7 @@ FAULTS = [
         "namespace-deleted",
         7,
         deleted,
+        minutes=3.0,
         broken="never-forgets",
         caught_by="releases of pods that are gone",
         means="Held pods and VMs go with their namespace. Pods of VMs that carry Holdfast's "

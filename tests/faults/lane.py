@@ -1,0 +1,102 @@
+"""A lane: a process with a cluster of its own that runs rows, as whoever starts it sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from tests.faults.report import Run, read_back
+from tests.faults.scene import Fault, Result
+from tests.faults.worker import END, READY
+
+WORKER = "tests.faults.worker"
+FRUGAL = {"GOGC": "400"}
+"""The environment of a lane: what is written in Go takes a tenth of its time less, and twice its
+memory, where it looks for garbage less often."""
+TAIL = 400
+"""How much is told of its log: characters."""
+
+
+class LaneError(Exception):
+    """A lane has ended that should not have; the text has the end of its log."""
+
+
+class NoClusterError(LaneError):
+    """Its cluster did not come up."""
+
+
+class Lane:
+    """Runs rows on a cluster of its own, from `open` to `close`.
+
+    What its process says is added to `log`.
+    """
+
+    def __init__(self, whole: Run, log: Path, *, broken: str = "") -> None:
+        self._log = log
+        self._from = 0
+        self._command = [sys.executable, "-m", WORKER, "--seed", str(whole.seed)]
+        self._command += ["--short"] if whole.short else []
+        self._command += ["--broken", broken] if broken else []
+        self._process: subprocess.Popen[str] | None = None
+
+    def open(self) -> None:
+        """Start it, and wait for its cluster. Raises NoClusterError where none comes up."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("a") as log:
+            self._from = log.tell()
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**FRUGAL, **os.environ},
+                start_new_session=True,  # it is told to end, and has no Ctrl-C of its own
+            )
+        if self._answer() != READY:
+            raise NoClusterError(self._said("no cluster"))
+
+    def run(self, fault: Fault) -> Result:
+        """Run a row. Raises LaneError where the process ends meanwhile."""
+        try:
+            self._tell(fault.name)
+        except (OSError, ValueError) as exc:  # the latter where the pipe was closed on this side
+            raise LaneError(self._said("the lane had ended")) from exc
+        answer = self._answer()
+        if not answer:
+            raise LaneError(self._said("the lane has ended"))
+        return read_back(json.loads(answer), fault)
+
+    def break_off(self) -> None:
+        """Have it stop what it does; whoever waits for a row has a LaneError."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
+    def close(self) -> None:
+        """Have it leave, and wait until nothing of it runs."""
+        if (process := self._process) is not None:
+            with suppress(OSError, ValueError):
+                self._tell(END)
+            self.break_off()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def _tell(self, text: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        print(text, file=self._process.stdin, flush=True)
+
+    def _answer(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def _said(self, what: str) -> str:
+        own = self._log.read_bytes()[self._from :].decode(errors="replace")
+        return f"{what}: {own[-TAIL:].strip()}"

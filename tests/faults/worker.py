@@ -1,0 +1,69 @@
+"""The process of one lane: a cluster, and the rows that it is told to run on it, one by one.
+
+`python -m tests.faults.worker` is started by `tests.faults.lane`. It reads the name of a row a
+line, and writes what came of it as a line of JSON; END has it leave. Where its starter has gone, it
+breaks off, and leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.faults.arena import arena
+from tests.faults.play import run
+from tests.faults.report import written
+from tests.faults.table import FAULTS
+
+READY = "ready"
+"""What is written first, when there is a cluster."""
+END = "end"
+"""What is read last."""
+
+
+def main() -> None:
+    """Run what is read, until END."""
+    given = _arguments()
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what others print is no answer
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # whoever was started by nohup has none
+    orders: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    by_name = {fault.name: fault for fault in FAULTS}
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder,
+        arena(Path(folder), broken=given.broken) as place,
+    ):
+        print(READY, file=answers)
+        for name in iter(orders.get, END):
+            result = run(by_name[name], place, seed=given.seed, short=given.short)
+            print(json.dumps(written(result)), file=answers)
+
+
+def _listen(orders: SimpleQueue[str]) -> None:
+    name = ""
+    for line in sys.stdin:
+        orders.put(name := line.strip())
+    if name != END:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.worker", description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--broken", default="")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
