@@ -241,6 +241,11 @@ def _failing(fault: Fault) -> str:
     return "may be refused where they ask" if fault.refuses else "none fails"
 
 
+def alone() -> str:
+    """Name the rows that have the machine for themselves."""
+    return "\n".join(f"- `{each.name}`" for each in FAULTS if each.alone)
+
+
 def breaks() -> str:
     """Make the table of how each row was made to fail."""
     rows = [(f"`{each.name}`", _first_line(BREAKS[each.broken]), each.caught_by) for each in FAULTS]
@@ -275,7 +280,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
         "reference/cli.md": {"commands": commands},
         "reference/metrics.md": {"metrics": metrics},
         "reference/errors.md": {"errors": errors},
-        "explanation/failure-modes.md": {"faults": faults, "breaks": breaks},
+        "explanation/failure-modes.md": {"faults": faults, "alone": alone, "breaks": breaks},
         "reference/rights.md": {"rights": rights, "needs": needs},
     }
 )

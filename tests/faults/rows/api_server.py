@@ -11,6 +11,8 @@ from controlplane.errors import ControlPlaneError
 from tests.faults.scene import BOUND, Fault, Scene
 
 GONE = 410
+STARTS = 120.0
+"""Seconds in which the API server may start: it gives each of its caches a minute."""
 UNSEEN = "an error on the server"
 """What the refusal of a pod says whose review failed, as it does where a lookup fails."""
 
@@ -22,7 +24,7 @@ def restarted(scene: Scene) -> None:
         how()
         scene.go_on(2)
         server.start()
-        server.wait_ready()
+        server.wait_ready(STARTS)
         scene.go_on(5, 1)
 
 
@@ -128,7 +130,7 @@ def forgotten(scene: Scene) -> None:
     shutil.copytree(data, snapshot)
     for each in (etcd, server):
         each.start()
-        each.wait_ready()
+        each.wait_ready(STARTS)
     scene.go_on(20, 6)
     server.stop()
     etcd.stop()
@@ -136,7 +138,7 @@ def forgotten(scene: Scene) -> None:
     snapshot.rename(data)
     for each in (etcd, server):
         each.start()
-        each.wait_ready()
+        each.wait_ready(STARTS)
     others = [plane.process(name) for name in plane.names if name not in {API_SERVER, ETCD}]
     for each in others:
         if each.running:
@@ -161,6 +163,7 @@ FAULTS = [
         "api-server-unreachable",
         4,
         unreachable,
+        minutes=3.0,
         broken="guesses",
         caught_by="VMs' pods admitted without a lookup",
         halts=True,
@@ -182,6 +185,7 @@ FAULTS = [
         "api-server-busy",
         4,
         busy,
+        minutes=2.5,
         broken="gives-up",
         caught_by="stuck",
         halts=True,

@@ -24,6 +24,8 @@ RATE = 40.0
 """Creations a second that a small machine can take beside the load; fewer are waited for."""
 AT_ONCE = 1_000
 """Pods that are created before the leader has to know of all that there are."""
+MANY = "many"
+"""What the namespace of those that are held is called after."""
 HELD = "holdfast_held_pods "
 """The metric of how many pods a controller knows to be held."""
 LISTERS = 4
@@ -32,16 +34,25 @@ IDLE = 5.0
 """Percent of the processors that may be idle while the API server is at its limit."""
 
 
-def many(scene: Scene) -> None:
-    """Hold 50,000 pods, and restart both controllers."""
-    count = 2_000 if scene.short else 50_000
-    apart = namespace_apart(scene, "many")
+def count_held(scene: Scene) -> int:
+    """Tell how many pods are held."""
+    return 2_000 if scene.short else 50_000
+
+
+def hold(scene: Scene) -> None:
+    """Make pods that wait for long, as many as are to be held."""
+    count, apart = count_held(scene), namespace_apart(scene, MANY)
     leader = scene.arena.leader()
     asked = {"delay": "36000"}
     for first in range(0, count, AT_ONCE):  # no faster than the API server tells of them
         end = first + AT_ONCE
         apart.create_pods(pod(f"many-{number}", asked) for number in range(first, end))
         scene.eventually(partial(knows, leader, end))
+
+
+def many(scene: Scene) -> None:
+    """Restart both controllers while 50,000 pods are held."""
+    count = count_held(scene)
     for each in scene.arena.controllers:
         each.kill()
     began = time.monotonic()
@@ -62,14 +73,19 @@ def many(scene: Scene) -> None:
         wrong = abs(count - metric(leader, HELD))
     scene.check("held pods more or less than the leader knows", wrong)
     scene.arena.audit.read()
-    touched = sum(space == apart.namespace for space, _ in scene.arena.audit.releases)
+    touched = sum(space == name_apart(scene, MANY) for space, _ in scene.arena.audit.releases)
     scene.check("early: of those that wait", touched)
     scene.figures["held"] = count
 
 
+def name_apart(scene: Scene, name: str) -> str:
+    """Name a namespace beside the load's."""
+    return f"{name}-{scene.mark}"
+
+
 def namespace_apart(scene: Scene, name: str) -> World:
     """Make a namespace beside the load's, whose pods are listed, and deleted, all the time."""
-    apart = World.in_new_namespace(scene.arena.plane, f"{name}-{scene.mark}")
+    apart = World.in_new_namespace(scene.arena.plane, name_apart(scene, name))
     scene.apart.append(apart.namespace)
     return apart
 
@@ -133,6 +149,10 @@ FAULTS = [
         "held-50000",
         9,
         many,
+        prepare=hold,
+        minutes=8.0,
+        alone=True,
+        fills=True,
         broken="forgets-to-list",
         caught_by="stuck",
         means="A controller that starts lists them page by page, and releases meanwhile what is "
@@ -143,6 +163,9 @@ FAULTS = [
         "due-5000-at-once",
         9,
         at_once,
+        minutes=5.0,
+        alone=True,
+        fills=True,
         broken="slow-hand",
         caught_by="not released",
         means="Thirty-two releases are under way at once; none waits longer than a minute.",

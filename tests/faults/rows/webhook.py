@@ -120,7 +120,7 @@ def stopped(scene: Scene) -> None:
 
 def out_of_memory(scene: Scene) -> None:
     """Kill the worker of each replica, as the kernel does where memory runs out."""
-    for number in (0, 1) if scene.short else (0, 1) * 5:
+    for number in (0, 1) * (1 if scene.short else 2):
         since = time.time()
         end(family(scene.arena.replicas[number].pid)[:-1])
         scene.go_on(ENDING + _MARGIN + _BEYOND)
@@ -244,6 +244,7 @@ FAULTS = [
         "webhook-stopped",
         1,
         stopped,
+        minutes=2.0,
         broken="fails-open",
         caught_by="delayed pods let through",
         refuses=True,
@@ -256,6 +257,7 @@ FAULTS = [
         "webhook-out-of-memory",
         1,
         out_of_memory,
+        minutes=2.0,
         broken="leaves-the-dead",
         caught_by="seconds until errors ended",
         refuses=True,
