@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 
@@ -74,12 +75,14 @@ class Driver(threading.Thread):
 
     def _drive(self) -> None:
         while not self._over and (fault := self._schedule.take(self._number)) is not None:
+            began = time.time()
             try:
                 result = self._opened(fault).run(fault)
             except LaneError as exc:
                 if isinstance(exc, NoClusterError) and not self._whole.broken:
                     raise
-                result = Result(fault, {}, {}, str(exc))
+                took = {"until it broke off": round(time.time() - began, 1)}
+                result = Result(fault, {}, {}, str(exc), began=began, took=took)
                 self._close()
             self._found.put(result)
             if self._whole.broken:

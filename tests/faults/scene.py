@@ -92,6 +92,8 @@ class Scene:
     """When the API server itself could fail."""
     apart: list[str] = field(default_factory=list)
     """Further namespaces that go when the row is over."""
+    due: float = 0.0
+    """When what a row has prepared falls due: seconds since 1970, where it matters."""
     mark: str = ""
     """Tells what this scene makes from what others make in the same namespace."""
 

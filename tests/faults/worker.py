@@ -54,7 +54,7 @@ def _listen(orders: SimpleQueue[str]) -> None:
     for line in sys.stdin:
         orders.put(name := line.strip())
     if name != END:
-        signal.raise_signal(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)  # to the main thread, which may sleep
 
 
 def _arguments() -> argparse.Namespace:

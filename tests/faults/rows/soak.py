@@ -46,8 +46,8 @@ CHOICE = [
 REST = 3.0
 """Seconds between two of them."""
 MINUTES, SHORT_MINUTES = (20.0, 3.0, 7.0), (2.0, 0.0, 1.0)
-"""How long all of them come at least, then those that end no process, and those again, from whose beginning
-to whose end no process may have grown."""
+"""How long all of them come at least, then those that end no process, and those again, from
+whose beginning to whose end no process may have grown."""
 QUIET, SHORT_QUIET = 100.0, 10.0
 """Seconds of load alone before anything is counted: what is only kept for a while has gone."""
 LOOK = 2.0
