@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from io import BytesIO
@@ -217,8 +218,11 @@ class Bridge:
             )
         loop = asyncio.get_running_loop()
         coming: asyncio.Future[Answer] = loop.create_future()
+        begins = threading.Lock()  # whoever has it first: the thread that begins, or the deadline
 
         def job() -> None:
+            if not begins.acquire(blocking=False):
+                return
             try:
                 answer = self._call(environ)
             except BaseException:
@@ -237,6 +241,8 @@ class Bridge:
             async with asyncio.timeout(self._deadline):
                 return await coming
         except TimeoutError:
+            if begins.acquire(blocking=False):
+                self._room.leave(size)  # and nobody will begin it
             if self._on_deadline is not None:
                 self._on_deadline(environ[REVIEW])
             return self._turned_away(

@@ -140,6 +140,7 @@ FAULTS = [
         10,
         soak,
         minutes=36.0,
+        alone=True,
         broken="leaks",
         caught_by="threads more than before",
         tested=True,
