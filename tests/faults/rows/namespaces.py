@@ -113,6 +113,7 @@ FAULTS = [
         7,
         deleted,
         minutes=3.0,
+        alone=True,  # it waits for Kubernetes' own controller, for 58.5 of 60 s beside another lane
         broken="never-forgets",
         caught_by="releases of pods that are gone",
         means="Held pods and VMs go with their namespace. Pods of VMs that carry Holdfast's "
