@@ -64,7 +64,11 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
         "docs/how-to/install.md": (
             Elsewhere(r"podman (build|push)", "controlplane/image.py", '"bud"'),
             Elsewhere(r"holdfast policies", "tests/unit/test_guard.py", '"policies"'),
-            Elsewhere(r"pip install --require-hashes", "Containerfile", "--require-hashes"),
+            Elsewhere(
+                r"pip install --no-deps --require-hashes",
+                "Containerfile",
+                "--no-deps --require-hashes",
+            ),
             Elsewhere(r"pip install --no-deps", "Containerfile", "--no-deps"),
             Elsewhere(r"kubectl apply -k \.", _NODE, '"apply", "-k"'),
             Elsewhere(r"kubectl -n \S+ rollout status", _NODE, '"rollout", "status"'),

@@ -75,7 +75,7 @@ def interpreter(report: Report) -> Path:
                 "--disable-pip-version-check",
                 "install",
             ]
-            subprocess.run([*pip, "--require-hashes", "-r", wanted], check=True)
+            subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", wanted], check=True)
             (folder / "ready").touch()
     return made
 
