@@ -8,19 +8,17 @@ given up at a deadline.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from typing import Any
 from wsgiref.types import WSGIApplication
 
 from webhook.bodies import BODY_LIMIT, Bodies, BodyRefusedError, Message, Receive
 from webhook.errors import HoldfastError, ReviewError
-from webhook.pool import Pool
+from webhook.pool import Errand, Pool
 from webhook.room import Room
 
 POOL_SIZE = 16
@@ -216,39 +214,25 @@ class Bridge:
             return self._turned_away(
                 environ, "too many reviews are waiting on plugins that block; try again"
             )
-        loop = asyncio.get_running_loop()
-        coming: asyncio.Future[Answer] = loop.create_future()
-        begins = threading.Lock()  # whoever has it first: the thread that begins, or the deadline
-
-        def job() -> None:
-            if not begins.acquire(blocking=False):
-                return
-            try:
-                answer = self._call(environ)
-            except BaseException:
-                _logger.exception("a plugin would have ended its thread")
-                answer = _text(500, "internal error; see the server's log")
-            self._room.leave(size)
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(_settle, coming, answer)
-
+        errand = Errand(partial(self._call_in_thread, environ), partial(self._room.leave, size))
         try:
-            self._pool.submit(job)
+            return await errand.outcome(self._pool, self._deadline)
         except RuntimeError:
-            self._room.leave(size)
             return _text(500, "the server is shutting down; try again")
-        try:
-            async with asyncio.timeout(self._deadline):
-                return await coming
         except TimeoutError:
-            if begins.acquire(blocking=False):
-                self._room.leave(size)  # and nobody will begin it
             if self._on_deadline is not None:
                 self._on_deadline(environ[REVIEW])
             return self._turned_away(
                 environ,
                 f"a plugin did not finish the review within {self._deadline:g} s; try again",
             )
+
+    def _call_in_thread(self, environ: dict[str, Any]) -> Answer:
+        try:
+            return self._call(environ)
+        except BaseException:
+            _logger.exception("a plugin would have ended its thread")
+            return _text(500, "internal error; see the server's log")
 
     def _turned_away(self, environ: dict[str, Any], why: str) -> Answer:
         """Answer a review that cannot be decided now; whoever sends many can bring that about."""
@@ -276,12 +260,6 @@ class Bridge:
         if self._on_shutdown is not None:
             self._on_shutdown()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def _settle(coming: asyncio.Future[Answer], answer: Answer) -> None:
-    """Give the answer to who waits for it, unless it has been given up."""
-    if not coming.done():
-        coming.set_result(answer)
 
 
 def _refused(refusal: BodyRefusedError) -> Answer:

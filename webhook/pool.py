@@ -1,4 +1,4 @@
-"""Threads for reviews that may block: as many as are needed at once, up to a number.
+"""Threads for reviews that may block, and the way to them from the event loop and back.
 
 The standard library's pool makes a future of each job, with a condition and four locks, which the
 event loop wraps into another one: a tenth of what a review of a VM's pod costs.
@@ -6,18 +6,23 @@ event loop wraps into another one: a tenth of what a review of a VM's pod costs.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
 
+T = TypeVar("T")
 Job = Callable[[], None]
 """What a thread is to do; it raises nothing."""
 
 
 class Pool:
-    """Threads that take jobs in the order in which they come. Safe to use from several threads.
+    """Threads that take jobs in the order in which they come: as many as are needed, up to a size.
 
-    The threads do not keep the process from its end, whatever they wait for.
+    Safe to use from several threads. They do not keep the process from its end, whatever they wait
+    for.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -42,11 +47,9 @@ class Pool:
         """Take no more jobs; those that wait are dropped, those that run may finish."""
         with self._lock:
             self._closed = True
-            try:
+            with suppress(Empty):
                 while True:
                     self._jobs.get_nowait()
-            except Empty:
-                pass
             for _ in range(self._started):
                 self._jobs.put(None)
 
@@ -61,3 +64,42 @@ class Pool:
             del job  # else the last one's review would be kept until the next comes
             with self._lock:
                 self._idle += 1
+
+
+class Errand(Generic[T]):
+    """Something for a thread to do, whose outcome the event loop waits for, up to a deadline.
+
+    `do` raises nothing. `leave` is called once: by the thread when that is done, or when it has
+    been given up before any thread began it, which none does then.
+    """
+
+    def __init__(self, do: Callable[[], T], leave: Callable[[], None]) -> None:
+        self._do, self._leave = do, leave
+        self._loop = asyncio.get_running_loop()
+        self._coming: asyncio.Future[T] = self._loop.create_future()
+        self._begins = threading.Lock()  # whoever has it first: the thread, or who gives up
+
+    async def outcome(self, pool: Pool, seconds: float) -> T:
+        """Have a thread of the pool do it. Raises TimeoutError, or RuntimeError when it is closed.
+
+        Whoever is cancelled meanwhile gives it up as well.
+        """
+        try:
+            pool.submit(self._run)
+            async with asyncio.timeout(seconds):
+                return await self._coming
+        finally:
+            if self._begins.acquire(blocking=False):
+                self._leave()
+
+    def _run(self) -> None:
+        if not self._begins.acquire(blocking=False):
+            return
+        found = self._do()
+        self._leave()
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._settle, found)
+
+    def _settle(self, found: T) -> None:
+        if not self._coming.done():
+            self._coming.set_result(found)
