@@ -9,17 +9,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Coroutine
-from types import SimpleNamespace
 from typing import Any, Protocol
 
 from gunicorn.asgi import protocol  # type: ignore[import-untyped]
 
-from webhook import usual_request
-from webhook.asgi import Answer
 from webhook.request_parser import RequestParser
 from webhook.runner import described
-from webhook.usual_request import UsualRequest
 
 _logger = logging.getLogger("holdfast.server")
 
@@ -29,8 +24,6 @@ READ_AHEAD = 64 * 1024
 """Bytes that are held of requests that a client sends before it has its answers."""
 UNDECIPHERED = 32 * 1024
 """Bytes that asyncio holds beside those; its own 256 KiB are kept for each client that floods."""
-_HTTP_1_1 = SimpleNamespace(version=(1, 1))
-"""What gunicorn has to know of a request whose answer it writes."""
 
 
 class Phase(enum.Enum):
@@ -80,21 +73,12 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
     _current_request: Any
     _body_receiver: Any
     _request_ready: Any
-    app: Any
 
     def __init__(self, worker: Host) -> None:
         super().__init__(worker)
         self.opening: asyncio.Task[None] | None = None
         self.enter(Phase.HANDSHAKE)
         self._said_close = False
-        self._usual: UsualRequest | None = None
-        """The request that is coming now, where it is a usual one."""
-        self._come: list[bytes] = []
-        """All of it that has come; or what has come ahead of an answer that is waited for."""
-        self._missing = 0
-        """Bytes of it that have not."""
-        self._waiting: asyncio.Task[None] | None = None
-        """What waits for the answer to a usual request that may block."""
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase now."""
@@ -148,86 +132,7 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         """
         # private: what knows this connection, or holds what was read.
         self._callback_parser = self._body_receiver = self._current_request = None
-        self.transport = self.writer = self._flow_control = self._usual = None
-        self._come.clear()
-
-    def data_received(self, data: bytes) -> None:
-        """Answer a usual request where it has come; all else is gunicorn's, byte by byte.
-
-        gunicorn's parser, task, scope, messages and body receiver cost more than a review.
-        """
-        if self._waiting is not None:
-            self._come.append(data)
-            if sum(map(len, self._come)) > READ_AHEAD:
-                self.transport.pause_reading()
-            return
-        request = self._usual
-        if request is None:
-            if self.phase is not Phase.IDLE or (request := self._begun(data)) is None:
-                super().data_received(data)
-                return
-            self._usual, self._missing = request, request.begins + request.length
-            self.enter(Phase.READING)
-        self._come.append(data)
-        self._missing -= len(data)
-        if self._missing > 0:
-            return
-        data = b"".join(self._come)
-        self._usual = None
-        self._come.clear()
-        if self._missing or not self._answer(request, data[request.begins :]):
-            self.enter(Phase.IDLE)
-            super().data_received(data)
-
-    def _begun(self, data: bytes) -> UsualRequest | None:
-        """Give the usual request that begins here; None where gunicorn has a part of another.
-
-        While the worker ends, gunicorn is to announce it.
-        """
-        # private: bytes that the parser holds of a request.
-        if self._callback_parser is None or self._callback_parser._buffer or not self._stays():
-            return None
-        return usual_request.read(data)
-
-    def _stays(self) -> bool:
-        # private: whether the client takes its answers.
-        host = self.worker
-        return host.alive and not (host.draining or self._flow_control.write_paused)
-
-    def _answer(self, request: UsualRequest, body: bytes) -> bool:
-        """Answer a whole request, or begin to wait for its answer, and tell whether that was so."""
-        if not self._stays():
-            return False
-        answer = self.app.begin(request.scope(*self._names), body)
-        if isinstance(answer, tuple):
-            self._write(*answer)
-        else:
-            self.enter(Phase.ANSWERING)
-            self._waiting = self.worker.loop.create_task(self._answer_later(answer))
-        return True
-
-    async def _answer_later(self, coming: Coroutine[Any, Any, Answer]) -> None:
-        answer = await coming
-        self._waiting = None
-        if self.transport is None or self.transport.is_closing():
-            return  # the client has left, or has waited for too long
-        self._write(*answer)
-        ahead = b"".join(self._come)
-        self._come.clear()
-        self.transport.resume_reading()
-        if ahead and self.phase is Phase.IDLE:
-            self.data_received(ahead)
-
-    def _write(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """Write the answer to a usual request; while the worker ends, it says so."""
-        ends = self.worker.draining or not self.worker.alive
-        self._send_response_start(status, headers, _HTTP_1_1, ends)
-        # private: writes the head, which is kept until then, and the body in one piece.
-        self._send_body(body)
-        self.enter(Phase.IDLE)
-        self.worker.served(self)
-        if self._said_close:
-            self.finish()
+        self.transport = self.writer = self._flow_control = None
 
     def _feed_callback_parser(self, data: bytes) -> bool:
         # private: gets all bytes of requests, from the socket and those read ahead. The event is

@@ -173,10 +173,8 @@ def _added_finalizers(review: PodReview, profile: Profile | None) -> list[str]:
 
     A pod may name hundreds of thousands, and one many times over.
     """
-    finalizers = review.pod.finalizers
-    if not finalizers:
-        return []
-    ours = dict.fromkeys(one for one in finalizers if one.startswith(holds.OWN_PREFIX))
+    found = (one for one in review.pod.finalizers if one.startswith(holds.OWN_PREFIX))
+    ours = dict.fromkeys(found)
     if not ours:
         return []
     before = frozenset(review.old.finalizers if review.old else ())

@@ -37,10 +37,15 @@ class UsualRequest(NamedTuple):
 
     path: str
     query: bytes
-    headers: list[tuple[bytes, bytes]]
-    """Names in lower case, each once."""
+    headers: tuple[tuple[bytes, bytes], ...]
+    """Names in lower case, each once. Whoever sends the same head has the same."""
     begins: int
     length: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has in all."""
+        return self.begins + self.length
 
     def scope(self, server: Any, client: Any) -> dict[str, Any]:
         """Describe it as an ASGI server does; the addresses are those of its connection."""
@@ -69,7 +74,7 @@ def _parsed(head: bytes) -> UsualRequest | None:
     if found is None:
         return None
     path, query, lines = found.groups(b"")
-    headers = [(name.lower(), value.strip(b" ")) for name, value in _FIELDS(lines)]
+    headers = tuple((name.lower(), value.strip(b" ")) for name, value in _FIELDS(lines))
     known = dict(headers)
     length = known.get(b"content-length", b"")
     if len(known) != len(headers) or b"host" not in known or _LENGTH(length) is None:

@@ -26,6 +26,7 @@ from gunicorn.workers.gasgi import ASGIWorker  # type: ignore[import-untyped]
 
 from webhook import listening
 from webhook.connection import Connection, Phase
+from webhook.direct_connection import DirectConnection
 from webhook.process import write_whole
 from webhook.settings import ServerSettings
 from webhook.tls import LiveCertificate
@@ -204,7 +205,7 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
                 peer.close()
                 return
         peer.settimeout(0)
-        connection = Connection(self)
+        connection = DirectConnection(self)
         self.connections.add(connection)
         self.newcomers[connection] = None
         opening = self.loop.create_task(self._shake_hands(connection, peer))

@@ -26,12 +26,12 @@ from gunicorn.asgi.parser import (  # type: ignore[import-untyped]
 )
 from kubernetes.config import kube_config
 
-from tests.server.parsing import cut, read
+from tests.server.parsing import check_usual, cut, read
 from tests.unit import hostile, kubeconfigs
 from tests.unit.builders import CREATED_MS, UID, Measured
 from tests.unit.delay_values import MAX_INT64
 from tests.unit.oracle import Refused, oracle_delay
-from webhook import config, guard, holds, plugins, registration, usual_request, values
+from webhook import config, guard, holds, plugins, registration, values
 from webhook.errors import ConfigurationError, ValueRefusedError
 from webhook.pipeline import Pipeline
 from webhook.request_parser import RequestParser
@@ -106,13 +106,7 @@ def requests(content: bytes) -> None:
     assert found.is_answered, found.error
     if found != theirs:
         assert found.error in OURS_ALONE, (found, theirs)
-    usual = usual_request.read(whole)
-    if usual is not None:
-        same = read(PythonProtocol, [whole[: usual.begins] + b"x" * usual.length])
-        assert same.complete, same.error
-        target = usual.path.encode() + (b"?" + usual.query if usual.query else b"")
-        assert same.head[:2] == (b"POST", target)
-        assert same.head[3] == tuple(usual.headers)
+    check_usual(whole)
 
 
 def delays(content: bytes) -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from gunicorn.asgi.parser import ParseError  # type: ignore[import-untyped]
+from gunicorn.asgi.parser import ParseError, PythonProtocol  # type: ignore[import-untyped]
+
+from webhook import usual_request
 
 LIMITS: dict[str, Any] = {
     "limit_request_line": 4094,
@@ -59,6 +61,21 @@ def read(kind: type[Any], pieces: list[bytes]) -> Found:
     found.complete = parser.is_complete
     found.behind = parser.remaining()
     return found
+
+
+def check_usual(data: bytes) -> None:
+    """What is a usual request to us is the very same request to gunicorn's own parser."""
+    found = usual_request.read(data)
+    if found is None:
+        return
+    body = b"x" * found.length
+    theirs = read(PythonProtocol, [data[: found.begins] + body])
+
+    target = found.path.encode() + (b"?" + found.query if found.query else b"")
+    framing = (found.length, False, True)  # its length, not chunked, kept alive
+    assert theirs.complete, theirs.error
+    assert theirs.head == (b"POST", target, (1, 1), found.headers, *framing)
+    assert theirs.body == body
 
 
 def cut(whole: bytes, cuts: list[int]) -> list[bytes]:
