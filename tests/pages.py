@@ -69,7 +69,9 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
                 "Containerfile",
                 "--no-deps --require-hashes",
             ),
-            Elsewhere(r"pip install --no-deps", "Containerfile", "--no-deps"),
+            Elsewhere(
+                r"pip install --no-deps \.", "Containerfile", "--no-deps --no-build-isolation"
+            ),
             Elsewhere(r"kubectl apply -k \.", _NODE, '"apply", "-k"'),
             Elsewhere(r"kubectl -n \S+ rollout status", _NODE, '"rollout", "status"'),
             Elsewhere(r"kubectl wait ", _NODE, '"wait"'),
