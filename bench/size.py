@@ -14,10 +14,11 @@ class Size:
     reviews: int
     """Reviews a server is asked in a round."""
     creations: int
-    """Pods that 16 clients create in a round, each way: so many that the API server collects its
-    garbage several times meanwhile. One client creates an eighth of them."""
+    """Pods that 16 clients create in a round, each way; one client creates an eighth of them. Few
+    enough that the ways of a round are close together in time."""
     creation_rounds: int
-    """Rounds of creations: differences of times need more of them than ratios."""
+    """Rounds of creations: differences of times need more of them than ratios, since the API
+    server's garbage collection makes single rounds differ by half."""
     due: int
     """Pods that fall due at random over `due_seconds`, in each of `due_rounds`."""
     due_seconds: float
@@ -39,8 +40,8 @@ class Size:
 FULL = Size(
     rounds=7,
     reviews=5_000,
-    creations=1_920,
-    creation_rounds=9,
+    creations=960,
+    creation_rounds=29,
     due=1_000,
     due_seconds=60.0,
     due_rounds=7,
