@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import time
 
@@ -18,6 +19,7 @@ from tests.faults.table import FAULTS
 
 LANES = 2
 """A cluster under its load takes about one processor."""
+_STOPPED = 128 + signal.SIGINT
 
 
 def main() -> int:
@@ -32,12 +34,17 @@ def main() -> int:
     found = report.read(whole, chosen, whole.path) if given.resume else []
     done = {result.fault.name for result in found}
     began = time.monotonic()
-    for result in results([one for one in chosen if one.name not in done], whole, given.lanes):
-        found = sorted([*found, result], key=lambda one: places[one.fault.name])
-        report.write(found, whole, whole.path)
-        if len(found) == len(FAULTS):
-            report.write(found, whole, whole.kept)
-        _tell(result, whole, console)
+    left = [one for one in chosen if one.name not in done]
+    try:
+        for result in results(left, whole, given.lanes):
+            found = sorted([*found, result], key=lambda one: places[one.fault.name])
+            report.write(found, whole, whole.path)
+            if len(found) == len(FAULTS):
+                report.write(found, whole, whole.kept)
+            _tell(result, whole, console)
+    except KeyboardInterrupt:
+        console.print(f"stopped after {len(found)} rows; --resume --seed {seed} runs the others")
+        return _STOPPED
     report.show(found, seed=seed, console=console)
     failed = [one.fault.name for one in found if not (one.caught if whole.broken else one.passed)]
     minutes = (time.monotonic() - began) / 60
