@@ -17,6 +17,8 @@ Each text is one line and says what is wrong, where, and the cure.
 
 from __future__ import annotations
 
+_NOT_FOUND = 404
+
 
 class HoldfastError(Exception):
     """Base of all: catch this to catch whatever Holdfast itself raises."""
@@ -60,6 +62,15 @@ class ApiStatusError(ClusterError):
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
+
+    @property
+    def is_not_found(self) -> bool:
+        """Whether Kubernetes itself says that there is no such object.
+
+        Any other 404 says that there are no objects of this kind at all, or came from somebody in
+        between: nothing is known to be gone by it.
+        """
+        return self.status == _NOT_FOUND and self.reason == "NotFound"
 
 
 class UnreachableError(ClusterError):

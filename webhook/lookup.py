@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 TIMEOUT = 1.0
 """Seconds for one lookup, connecting included: two end within the 2.5 s that a review may take."""
 
-_NOT_FOUND = "NotFound"
-
 
 class ClusterLookup:
     """Looks objects up in a cluster, by the connection that `connect` gives.
@@ -69,7 +67,7 @@ class ClusterLookup:
         try:
             found = msgspec.json.decode(self._connected().request("GET", path, timeout=TIMEOUT))
         except ApiStatusError as exc:
-            if exc.status == 404 and exc.reason == _NOT_FOUND:
+            if exc.is_not_found:
                 return None
             raise
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:

@@ -33,7 +33,6 @@ that only where we do, and itself after 34 s."""
 ATTEMPTS = 3
 """Patches tried at once while other writers keep changing the pod; then it backs off."""
 
-_NOT_FOUND = 404
 _REFUSALS = frozenset({400, 403, 409, 422})
 """What a failed test of ours and the refusals of other webhooks and policies are answered with."""
 _POD = msgspec.json.Decoder(Pod)
@@ -104,7 +103,7 @@ class Releaser:
         except _EndedError as end:
             return end.attempt
         except ApiStatusError as exc:
-            return Attempt(Outcome.GONE) if exc.status == _NOT_FOUND else _retry(exc)
+            return Attempt(Outcome.GONE) if exc.is_not_found else _retry(exc)
         except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
             return _retry(exc)
 

@@ -219,6 +219,7 @@ def test_refusal_by_somebody_elses_webhook_is_tried_again_later(status: int) -> 
         pytest.param(status_error(500), None, id="500"),
         pytest.param(status_error(503, retry_after=1.0), 1.0, id="503"),
         pytest.param(status_error(401), None, id="401"),
+        pytest.param(status_error(404), None, id="404 without Kubernetes' own reason"),
         pytest.param(unreachable(), None, id="unreachable"),
     ],
 )
