@@ -23,6 +23,7 @@ COLLECTIONS = (
     f"{KUBEVIRT}/virtualmachines",
     f"{KUBEVIRT}/virtualmachineinstancemigrations",
 )
+GROUPS = "/apis"
 
 
 class FakeCluster:
@@ -112,13 +113,17 @@ class FakeCluster:
         if self.before[method]:
             self.before[method].popleft()()
         with self._changed:
-            if method == "GET" and path in COLLECTIONS:
-                answer: Any = self._list(path, query or {})
+            if method == "GET" and path in {GROUPS, KUBEVIRT}:
+                answer: Any = self._served(path)
+            elif method == "GET" and path in COLLECTIONS:
+                answer = self._list(path, query or {})
             elif method == "GET" and path.count("/") == _collection(path).count("/") + 2:
                 answer = self._list_namespace(path)
             else:
+                self._check(_collection(path))
                 if path not in self.objects:
-                    raise ApiStatusError(f"HTTP 404: {path} not found", status=404)
+                    text = f"HTTP 404: {path} not found"
+                    raise ApiStatusError(text, status=404, reason="NotFound")
                 answer = self.objects[path]
                 if method == "PATCH":
                     assert content_type == JSON_PATCH
@@ -156,7 +161,18 @@ class FakeCluster:
         if collection not in self.kinds:
             raise ApiStatusError("HTTP 404: 404 page not found", status=404)
 
+    def _served(self, path: str) -> Document:
+        """List the groups, or KubeVirt's kinds, as far as there are any."""
+        kinds = [kind.rpartition("/")[2] for kind in self.kinds if kind.startswith(KUBEVIRT)]
+        if path == GROUPS:
+            groups = ["apps", "kubevirt.io"] if kinds else ["apps"]
+            return {"groups": [{"name": group} for group in groups]}
+        if not kinds:
+            raise ApiStatusError("HTTP 404: 404 page not found", status=404)
+        return {"resources": [{"name": kind} for kind in kinds]}
+
     def _list_namespace(self, path: str) -> Document:
+        self._check(_collection(path))
         return {"items": [one for at, one in self.objects.items() if at.startswith(f"{path}/")]}
 
     def _patch(self, path: str, operations: Sequence[Document]) -> Document:

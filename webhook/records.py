@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from webhook import landings, vms
+from webhook import discovery, landings, vms
 from webhook.cluster import JSON_PATCH, Api, pod_path
 from webhook.errors import ApiStatusError, ClusterError, UnreachableError
 from webhook.landings import Change, Scene
@@ -146,10 +146,11 @@ class Records:
 
     def _migrations(self, namespace: str) -> Sequence[Migration]:
         """List them: the annotation that names one can be missing, or be wrong."""
+        path = vms.migration_path(namespace, "")
         try:
-            answer = self._api.request("GET", vms.migration_path(namespace, ""), timeout=TIMEOUT)
+            answer = self._api.request("GET", path, timeout=TIMEOUT)
         except ApiStatusError as exc:
-            if exc.status == _NOT_FOUND:
+            if self._is_gone(path, exc):
                 return ()
             raise
         return msgspec.json.decode(answer, type=_Migrations).items or ()
@@ -158,9 +159,21 @@ class Records:
         try:
             return msgspec.json.decode(self._api.request("GET", path, timeout=TIMEOUT), type=kind)
         except ApiStatusError as exc:
-            if exc.status == _NOT_FOUND:
+            if self._is_gone(path, exc):
                 return None
             raise
+
+    def _is_gone(self, path: str, exc: ApiStatusError) -> bool:
+        """Tell whether there is no such object: by Kubernetes' own word, or for want of KubeVirt.
+
+        A 404 of anybody in between says neither: by it a landing would be lost. Raises
+        ClusterError where the API server cannot be asked whether there is KubeVirt.
+        """
+        if exc.is_not_found:
+            return True
+        if exc.status != _NOT_FOUND or not path.startswith(vms.API_PATH):
+            return False
+        return not discovery.serves_vms(self._api, timeout=TIMEOUT)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -192,7 +205,7 @@ class Records:
         try:
             self._api.request("PATCH", path, body=body, content_type=JSON_PATCH, timeout=TIMEOUT)
         except ApiStatusError as exc:
-            if exc.status == _NOT_FOUND:
+            if exc.is_not_found:
                 return False
             if exc.status not in _REFUSALS:
                 raise

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import pytest
 
-from tests.fake_cluster import KUBEVIRT
+from tests.fake_cluster import GROUPS, KUBEVIRT
 from tests.fakes import Document, raising, status_error, unreachable
 from tests.unit.vm_world import Driver, VmWorld, is_kept, job_at, pod_at, vm_at, vmi_at
 from webhook import records, sticky_vms, vms
@@ -280,9 +280,22 @@ def uninstall(world: VmWorld) -> None:
     remove_vm(world)
 
 
+def uninstall_but_for_the_operator(world: VmWorld) -> None:
+    uninstall(world)
+    world.api.kinds.add(f"{KUBEVIRT}/kubevirts")
+
+
 @pytest.mark.parametrize(
     "change",
-    [remove_vmi, remove_vm, recreate_vm, orphan_vmi, delete_vm, uninstall],
+    [
+        remove_vmi,
+        remove_vm,
+        recreate_vm,
+        orphan_vmi,
+        delete_vm,
+        uninstall,
+        uninstall_but_for_the_operator,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_pod_whose_vm_is_gone_is_let_go(change: Callable[[VmWorld], None]) -> None:
@@ -640,7 +653,7 @@ def test_vm_that_never_stays_the_same_is_put_off() -> None:
     assert len(world.kept()) == 1
 
 
-@pytest.mark.parametrize("status", [400, 403, 409, 422, 500])
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 422, 500])
 def test_refusal_of_others_keeps_the_pod_and_is_to_be_tried_again(status: int) -> None:
     world = VmWorld()
     pod = landed(world)
@@ -735,6 +748,70 @@ def test_controller_that_leads_no_more_writes_nothing() -> None:
     assert settled.problem == "this controller leads no more"
     assert (world.record(), world.kept()) == ("", [pod])
     assert world.api.patched == []
+
+
+# --- a 404 that names no object ----------------------------------------------------------------
+
+VMI, VM, JOBS = vmi_at("vm"), vm_at("vm"), job_at("")
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param([VMI], id="the VMI"),
+        pytest.param([VM], id="the VM"),
+        pytest.param([VMI, KUBEVIRT], id="all of KubeVirt's"),
+        pytest.param([VMI, KUBEVIRT, GROUPS], id="whatever is asked for"),
+    ],
+)
+def test_404_that_is_not_kubernetes_own_lets_no_landing_go(lost: Sequence[str]) -> None:
+    world = VmWorld()
+    pod = landed(world)
+    driver = Driver(world)
+    driver.see()
+    world.api.judge = losing(lost)
+    settled = driver.settle()
+
+    assert settled.problem == "HTTP 404: scripted"
+    assert (world.record(), world.kept()) == ("", [pod])
+    world.api.judge = losing([])
+    assert driver.settle().problem == ""
+    assert (world.record(), world.kept()) == ("n1", [])
+
+
+def test_404_that_is_not_kubernetes_own_ends_no_migration() -> None:
+    world = VmWorld()
+    driver = recorded(world)
+    job, pod = world.migrate()
+    world.bind(pod, "n2")
+    driver.see()
+    world.api.judge = losing([job_at(job), JOBS])
+
+    assert driver.settle().problem == "HTTP 404: scripted"
+    assert (world.record(), world.kept()) == ("n1", [pod])
+
+
+def test_404_that_is_not_kubernetes_own_lets_no_stray_go() -> None:
+    world = VmWorld()
+    pod = world.start()
+    driver = Driver(world)
+    driver.work()
+    strip_label(world, pod)
+    driver.see()
+    world.api.judge = losing([pod_at(pod)])
+
+    assert driver.settle().problem == f"pod default/{pod}: HTTP 404: scripted"
+    assert driver.watch.strays_of(("default", "vm")) == [("default", pod)]
+
+
+def losing(paths: Sequence[str]) -> Callable[[str, str], None]:
+    """Answer for these paths as a proxy does that does not know them."""
+
+    def judge(_method: str, path: str) -> None:
+        if path in paths:
+            raise status_error(404)
+
+    return judge
 
 
 # --- pods of which no watch tells --------------------------------------------------------------
