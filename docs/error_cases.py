@@ -638,12 +638,13 @@ START: Sequence[Case] = (
 class _Alike:
     """An API that answers everything alike (`webhook.cluster.Api`)."""
 
-    def __init__(self, answer: object = None, *, status: int = 200) -> None:
-        self._answer, self._status = answer, status
+    def __init__(self, answer: object = None, *, status: int = 200, reason: str = "") -> None:
+        self._answer, self._status, self._reason = answer, status, reason
 
     def request(self, *_: object, **__: object) -> bytes:
         if self._status >= 400:
-            raise ApiStatusError(f"HTTP {self._status}", status=self._status)
+            text = f"HTTP {self._status}"
+            raise ApiStatusError(text, status=self._status, reason=self._reason)
         return msgspec.json.encode(self._answer)
 
     def lines(self, *_: object, **__: object) -> Iterator[bytes]:
@@ -691,7 +692,8 @@ def _preview(document: Mapping[str, Any]) -> str:
     return seen.refusals[0]
 
 
-_MISSING = _Alike(status=404)
+_MISSING = _Alike(status=404, reason="NotFound")
+_WITHOUT_KUBEVIRT = _Alike(status=404)
 _OTHERWISE = {"webhooks": [{"matchConditions": [{"name": "asks", "expression": "true"}]}]}
 _VM_OF_SHOP = vms.VirtualMachine(Metadata(namespace="shop", name="db"))
 _PODS = [Pod.of(make_pod({})), Pod.of(make_pod({}))]
@@ -741,7 +743,7 @@ COMMANDS: Sequence[Case] = (
         "number without quotes.",
     ),
     Case(
-        lambda: _raised(lambda: sticky._all(_MISSING, "shop", "virtualmachines", Pod, {})),
+        lambda: _raised(lambda: sticky._all(_WITHOUT_KUBEVIRT, "shop", "virtualmachines", Pod, {})),
         "There are no VirtualMachines in the cluster.",
     ),
     Case(lambda: _raised(lambda: sticky._machine(_MISSING, "shop", "db")), "No VM has that name."),

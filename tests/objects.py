@@ -75,6 +75,7 @@ class ObjectApi:
         if method == "PUT":
             return self._replace(path, sent)
         if method == "DELETE":
+            self._get(path)
             return self.objects.pop(path)
         assert method == "PATCH"
         if content_type == JSON_PATCH:

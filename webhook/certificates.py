@@ -123,7 +123,7 @@ class Certificates:
         try:
             found = msgspec.json.decode(self._api.request("GET", self._path(name)))
         except ApiStatusError as exc:
-            if exc.status == 404:
+            if exc.is_not_found:
                 return None
             raise
         return dict(found)

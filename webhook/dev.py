@@ -195,7 +195,7 @@ def _unregister(api: Api, path: str) -> None:
     try:
         api.request("DELETE", path)
     except ApiStatusError as exc:
-        if exc.status != 404:
+        if not exc.is_not_found:
             _log.error("%s is still registered: %s; kubectl delete it", path, exc)
     except ClusterError as exc:
         _log.error("%s may still be registered: %s; kubectl delete it", path, exc)

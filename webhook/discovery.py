@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from webhook import vms
-from webhook.cluster import Api
+from webhook.cluster import READ_TIMEOUT, Api
 from webhook.errors import ApiStatusError, UnreachableError
 
 GROUPS = "/apis"
@@ -36,7 +36,7 @@ class _Resources(msgspec.Struct):
 T = TypeVar("T", _Groups, _Resources)
 
 
-def serves_vms(api: Api, *, timeout: float) -> bool:
+def serves_vms(api: Api, *, timeout: float = READ_TIMEOUT) -> bool:
     """Tell whether the API server knows VMIs: where it does not, KubeVirt was never there, or went.
 
     Its own API is nowhere then; or what KubeVirt's operator leaves behind of it names none. Raises

@@ -44,7 +44,7 @@ RELEASED_SECONDS = 1
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
-_NOT_FOUND, _CONFLICT = 404, 409
+_CONFLICT = 409
 _log = logging.getLogger("holdfast.leader")
 
 
@@ -164,9 +164,9 @@ class Leader:
         try:
             answer = self._api.request("GET", self._path, timeout=REQUEST_TIMEOUT)
         except ApiStatusError as exc:
-            if exc.status != _NOT_FOUND:
-                raise
-            return None
+            if exc.is_not_found:
+                return None
+            raise
         lease = _DECODER.decode(answer)
         if lease.spec != self._seen:
             self._seen, self._seen_at = lease.spec, self._now()

@@ -197,7 +197,7 @@ class Publisher:
         try:
             found = msgspec.json.decode(self._api.request("GET", path))
         except ApiStatusError as exc:
-            if exc.status == 404:
+            if exc.is_not_found:
                 raise ClusterError(f"{path} is not there; apply the manifests") from exc
             raise
         return dict(found)

@@ -20,7 +20,6 @@ PAGE = 500
 PENDING = "spec.nodeName=,status.phase=Pending"
 """The field selector of every pod that can be held."""
 
-_NOT_FOUND = 404
 T = TypeVar("T")
 
 
@@ -90,7 +89,7 @@ def one(api: Api, path: str, kind: type[T]) -> T | None:
     try:
         body = api.request("GET", path)
     except ApiStatusError as exc:
-        if exc.status == _NOT_FOUND:
+        if exc.is_not_found:
             return None
         raise
     return _decoded(msgspec.json.Decoder(kind), body, path)

@@ -36,7 +36,6 @@ WAITING_SECONDS = 30.0
 """How often a pod is looked at again of which nobody tells, or whose node cannot take it."""
 NODE_TIMEOUT = 5.0
 
-_NOT_FOUND = 404
 _log = logging.getLogger("holdfast.recorder")
 
 
@@ -220,7 +219,7 @@ class LandingRecorder:
         try:
             answer = self._api.request("GET", path, timeout=NODE_TIMEOUT)
         except ApiStatusError as exc:
-            if exc.status == _NOT_FOUND:
+            if exc.is_not_found:
                 return None
             raise
         return msgspec.json.decode(answer, type=node_trouble.Node)

@@ -529,7 +529,8 @@ def test_uninstall_says_who_else_holds_pods(bare_world: Callable[[], World]) -> 
 def test_sticky(bare_world: Callable[[], World]) -> None:
     world = bare_world()
     cli = Cli(world.plane.kubeconfig, world.namespace)
-    assert "this cluster has no KubeVirt" in cli.refused("sticky", "list")
+    for asked in (("list",), ("show", "db")):
+        assert "this cluster has no KubeVirt" in cli.refused("sticky", *asked)
     world.apply(*CRDS)
     world.kubectl("wait", "--for=condition=Established", "crd", "--all")
     made: Any = world.create(

@@ -279,6 +279,7 @@ def test_a_renewal_whose_answer_was_lost_is_seen_at_the_next_look() -> None:
         pytest.param(unreachable(), id="unreachable"),
         pytest.param(status_error(500), id="server-error"),
         pytest.param(status_error(403), id="forbidden"),
+        pytest.param(status_error(404), id="not Kubernetes' own"),
     ],
 )
 def test_a_failure_is_told_and_tried_again(

@@ -467,6 +467,37 @@ def test_a_secret_that_somebody_else_made_meanwhile_is_not_overwritten() -> None
     assert world.data(CA_SECRET) == {"tls.crt": b"", "tls.key": b""}
 
 
+@pytest.mark.parametrize("secret", [CA_SECRET, LEAF_SECRET])
+def test_a_404_that_is_not_kubernetes_own_makes_no_secret_anew(secret: str) -> None:
+    world = installed()
+    held = world.data(secret)
+
+    def lose(_method: str, path: str) -> None:
+        if path == f"{SECRETS}/{secret}":
+            raise status_error(404)
+
+    world.api.before = lose
+    world.turns(1)
+    assert world.writes() == []
+    assert world.metric("publisher_failures_total") == 1
+    assert world.data(secret) == held
+
+
+def test_a_404_that_is_not_kubernetes_own_says_nothing_of_the_manifests(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = installed()
+
+    def lose(_method: str, path: str) -> None:
+        if path == MUTATING:
+            raise status_error(404)
+
+    world.api.before = lose
+    world.turns(1)
+    assert "HTTP 404: scripted" in caplog.text
+    assert "apply the manifests" not in caplog.text
+
+
 def test_a_secret_that_changed_meanwhile_is_not_overwritten() -> None:
     world = installed()
     path = f"{SECRETS}/{LEAF_SECRET}"

@@ -297,23 +297,23 @@ def test_vm_whose_node_is_well_or_not_required_is_the_schedulers_business(affini
     assert one.notes(events.VM, events.NODE_UNAVAILABLE) == []
 
 
-def test_nodes_that_may_not_be_read_are_said_in_the_log_alone(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("status", [403, 404], ids=["forbidden", "not Kubernetes' own 404"])
+def test_nodes_that_cannot_be_read_are_said_in_the_log_alone(
+    status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = VmWorld()
     world.write("vm", OWN)
 
     def judge(_method: str, path: str) -> None:
         if path == NODE:
-            raise status_error(403)
+            raise status_error(status)
 
     world.api.judge = judge
+    told = f"node n1 of VM default/vm cannot be read: HTTP {status}: scripted"
     with running(world) as one:
         pod = world.start()
         world.unschedulable(pod)
-        one.eventually(
-            lambda: "node n1 of VM default/vm cannot be read: HTTP 403: scripted" in caplog.messages
-        )
+        one.eventually(lambda: told in caplog.messages)
 
     assert one.told.events == []
 

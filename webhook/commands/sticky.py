@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from webhook.vms import Instance, StickyArgs, TemplatedMachine, VirtualMachine
 
 MERGE_PATCH = "application/merge-patch+json"
 _CURE = "give the configuration that the cluster's Holdfast runs by, with --config"
-_FORBIDDEN = 403
+_FORBIDDEN, _NOT_FOUND = 403, 404
 
 EXAMPLES = """\b
 Examples:
@@ -203,10 +204,11 @@ def _warn(api: Api, followed: Iterable[StickyArgs | None]) -> None:
 
 def _machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Instance | None]:
     """Read a VM, and the VMI of its name."""
-    found = reading.one(api, vms.vm_path(namespace, name), TemplatedMachine)
-    if found is None:
-        raise CommandError(f"there is no VM {namespace}/{name}; holdfast sticky list names them")
-    return found, reading.one(api, vms.vmi_path(namespace, name), Instance)
+    with _told_without_kubevirt():
+        found = reading.one(api, vms.vm_path(namespace, name), TemplatedMachine)
+        if found is not None:
+            return found, reading.one(api, vms.vmi_path(namespace, name), Instance)
+    raise CommandError(f"there is no VM {namespace}/{name}; holdfast sticky list names them")
 
 
 def _existing(api: Api, name: str) -> NodeState:
@@ -220,10 +222,17 @@ def _all(
     api: Api, namespace: str, resource: str, kind: type[reading.T], query: dict[str, str]
 ) -> list[reading.T]:
     within = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
-    try:
+    with _told_without_kubevirt():
         return [*reading.objects(api, f"/apis/kubevirt.io/v1{within}/{resource}", kind, query)]
+
+
+@contextmanager
+def _told_without_kubevirt() -> Iterator[None]:
+    """Say so where a cluster does not have VMs at all. Raises CommandError then."""
+    try:
+        yield
     except ApiStatusError as exc:
-        if exc.status == 404:
+        if exc.status == _NOT_FOUND:
             raise CommandError(
                 "this cluster has no KubeVirt, so there are no VMs; name another --context"
             ) from None

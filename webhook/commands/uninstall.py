@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from webhook import config, dev, reading, tables, uninstallation, vms
+from webhook import config, dev, discovery, reading, tables, uninstallation, vms
 from webhook.cluster import JSON_PATCH, Api, pod_path
 from webhook.commands import options, terminal
 from webhook.errors import ApiStatusError, CommandError, ConfigurationError
@@ -23,7 +23,7 @@ _POLL = 0.5  # seconds
 _ATTEMPTS = 5  # for one pod that others keep changing
 _MERGE_PATCH = "application/merge-patch+json"
 _VMS = f"{vms.API_PATH}/virtualmachines"
-_GONE, _CHANGED = 404, {409, 422}
+_NOT_FOUND, _CHANGED = 404, {409, 422}
 _STILL_SERVED = (
     "pods are held still: holdfast dev serves this cluster; end it with Ctrl-C, or, where it was "
     "killed: kubectl delete mutatingwebhookconfiguration,validatingwebhookconfiguration "
@@ -153,9 +153,9 @@ class Removal:
         try:
             self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
         except ApiStatusError as exc:
-            if exc.status != _GONE:
-                raise
-            return
+            if exc.is_not_found:
+                return
+            raise
         self._tell("stopping the controller")
         pods = reading.pods_path(self._namespace)
         query = {"labelSelector": "app.kubernetes.io/component=controller"}
@@ -198,7 +198,7 @@ class Removal:
                 path = vms.vm_path(*vm.key)
                 self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
             except ApiStatusError as exc:
-                if exc.status != _GONE:
+                if not exc.is_not_found:
                     failed["/".join(vm.key)] = str(exc)
         if failed:
             name, reason = next(iter(failed.items()))
@@ -238,7 +238,7 @@ class Removal:
         try:
             found = list(reading.objects(self._api, _VMS, VirtualMachine))
         except ApiStatusError as exc:
-            if exc.status == _GONE:
+            if exc.status == _NOT_FOUND and not discovery.serves_vms(self._api):
                 return []
             raise
         return [vm for vm in found if set(keys) & vm.annotations.keys()]
@@ -256,7 +256,7 @@ class Removal:
                 self._api.request("PATCH", path, body=body, content_type=JSON_PATCH)
             except ApiStatusError as exc:
                 reason = str(exc)
-                if exc.status not in {_GONE, *_CHANGED}:
+                if not exc.is_not_found and exc.status not in _CHANGED:
                     return reason
                 found = reading.one(self._api, path, Pod)
                 continue
@@ -279,7 +279,7 @@ class Removal:
             try:
                 self._api.request("DELETE", path)
             except ApiStatusError as exc:
-                if exc.status != _GONE:
+                if not exc.is_not_found:
                     raise
 
     def _until(self, done: Callable[[], bool], otherwise: str) -> None:
