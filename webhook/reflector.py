@@ -19,6 +19,7 @@ import msgspec
 from webhook.cluster import Api, Query, boot_time
 from webhook.errors import ApiStatusError, ClusterError
 from webhook.objects import Metadata
+from webhook.retries import LONGEST_ASKED
 
 WATCH_SECONDS = 30
 """How long one watch lasts; it is then begun again where it ended, which costs one request."""
@@ -27,18 +28,19 @@ WATCH_SILENCE_SECONDS = WATCH_SECONDS + 5.0
 RELIST_SECONDS = 600.0
 """How often everything is listed anew, should a watch have lost something unseen."""
 PAGE = 500
-BEHIND_SECONDS = 240.0
+FURTHER_SECONDS = 240.0
 """How long a list's further page is asked for: an API server remembers a list for five minutes."""
-BEHIND_PAUSE_SECONDS = 1.0
-"""The pause between two tries; each waits some seconds in the API server besides."""
+FURTHER_PAUSE_SECONDS = 1.0
+"""The pause between two tries, where the server asks for no longer one."""
 LASTING_SECONDS = 10.0
 """How long list and watch have to last for the back-off to begin anew."""
 BACKOFF_SECONDS, BACKOFF_LIMIT_SECONDS = 0.2, 10.0
 ABSENT_SECONDS = 30.0
 """How often a kind is asked for that the cluster does not have."""
 
-_FORBIDDEN, _NOT_FOUND, _GONE, _BEHIND = 403, 404, 410, 504
-_BEHIND_ITSELF = "the API server's cache is behind (HTTP 504); asking for the next page again"
+_FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
+_LATER = frozenset({429, 503, 504})
+"""What a server answers that may well answer soon: it has too much to do, or is behind itself."""
 _log = logging.getLogger("holdfast.controller")
 
 
@@ -208,21 +210,24 @@ class Reflector(Generic[Object]):
             yield page
 
     def _further_page(self, continued: str, stop: threading.Event) -> _List:
-        """Ask for a further page, again and again while the API server is not that far itself.
+        """Ask for a further page, again and again while the API server puts it off.
 
         Where its cache is behind, it takes the first page from etcd, and answers 504 (`Too large
         resource version`) for those after it until the cache has come to the first page's version
-        (from Kubernetes 1.34 on). To begin anew would be to ask for a later version each time.
+        (from Kubernetes 1.34 on). To begin anew would be to ask for a later version each time; and
+        where it has too much to do (429, 503), to ask for many pages because of one.
         """
-        until = self._now() + BEHIND_SECONDS
+        until = self._now() + FURTHER_SECONDS
         while True:
             try:
                 return self._page(continued)
             except ApiStatusError as exc:
-                if exc.status != _BEHIND or self._now() >= until:
+                if exc.status not in _LATER or self._now() >= until:
                     raise
-                self._say(logging.WARNING, _BEHIND_ITSELF)
-                if stop.wait(BEHIND_PAUSE_SECONDS):
+                text = f"a further page is put off (HTTP {exc.status}); asking for it again"
+                self._say(logging.WARNING, text)  # what the server says differs each time
+                asked = min(exc.retry_after or 0.0, LONGEST_ASKED)
+                if stop.wait(max(FURTHER_PAUSE_SECONDS, asked)):
                     raise
 
     def _page(self, continued: str = "") -> _List:

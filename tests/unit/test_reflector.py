@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import FakeApi, event, raising, status_error, unreachable
 from tests.unit.builders import held, make_pod
 from webhook import reflector
+from webhook.errors import ApiStatusError
 from webhook.objects import Pod
 from webhook.reflector import Reflector
 
@@ -211,30 +212,67 @@ def test_failing_list_is_told_only_once_it_is_whole(failure: Exception) -> None:
     assert world.restarts == ["error", "end", "stop"]
 
 
-def test_page_that_the_api_server_is_behind_for_is_asked_for_again(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("status", [429, 503, 504])
+def test_page_that_the_api_server_puts_off_is_asked_for_again(
+    status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World("a", "b", "c")
     world.api.page_size = 2
-    world.api.before("GET", lambda: None, *[raising(status_error(504))] * 3)
+    said = [ApiStatusError(f"HTTP {status}: current: {n}", status=status) for n in range(3)]
+    world.api.before("GET", lambda: None, *map(raising, said))
     world.run()
 
     assert world.told == [("replace", ["a", "b", "c"])]
     assert world.asked("continue")[:5] == [None, "2", "2", "2", "2"]
-    assert world.stop.waits[:3] == [reflector.BEHIND_PAUSE_SECONDS] * 3
+    assert world.stop.waits[:3] == [reflector.FURTHER_PAUSE_SECONDS] * 3
     assert world.restarts == ["end", "stop"]
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    told = f"a further page is put off (HTTP {status}); asking for it again"
+    assert caplog.messages == [f"following /api/v1/pods: {told}"]
 
 
-def test_list_whose_page_never_comes_is_begun_anew() -> None:
+@pytest.mark.parametrize(
+    ("asked", "pause"),
+    [
+        pytest.param(0.0, 1.0, id="nothing"),
+        pytest.param(7.0, 7.0, id="some seconds"),
+        pytest.param(86_400.0, 30.0, id="a day"),
+    ],
+)
+def test_page_is_asked_for_again_not_before_the_api_server_wants(
+    asked: float, pause: float
+) -> None:
+    world = World("a", "b", "c")
+    world.api.page_size = 2
+    world.api.before("GET", lambda: None, raising(status_error(429, retry_after=asked)))
+    world.run()
+
+    assert world.told == [("replace", ["a", "b", "c"])]
+    assert world.stop.waits[0] == pause
+
+
+def test_list_of_many_pages_is_whole_though_the_api_server_puts_off_each() -> None:
+    names = [f"pod-{number:03}" for number in range(100)]
+    world = World(*names)
+    world.api.page_size = 1
+    put_off = raising(status_error(429, retry_after=1.0))
+    world.api.before("GET", lambda: None, *[put_off, lambda: None] * 99)
+    world.run()
+
+    assert world.told == [("replace", names)]
+    assert world.asked("continue").count(None) == 2  # the first page, and the watch
+    assert world.restarts == ["end", "stop"]
+
+
+@pytest.mark.parametrize("status", [429, 503, 504])
+def test_list_whose_page_never_comes_is_begun_anew(status: int) -> None:
     world = World("a", "b", "c")
     world.api.page_size = 2
 
     def too_long() -> None:
-        world.time += reflector.BEHIND_SECONDS
-        raise status_error(504)
+        world.time += reflector.FURTHER_SECONDS
+        raise status_error(status)
 
-    world.api.before("GET", lambda: None, raising(status_error(504)), too_long)
+    world.api.before("GET", lambda: None, raising(status_error(status)), too_long)
     world.run()
 
     assert world.told == [("replace", ["a", "b", "c"])]
@@ -242,13 +280,14 @@ def test_list_whose_page_never_comes_is_begun_anew() -> None:
     assert world.restarts == ["error", "end", "stop"]
 
 
-def test_stop_is_heard_while_the_api_server_is_behind() -> None:
+@pytest.mark.parametrize("status", [429, 503, 504])
+def test_stop_is_heard_while_the_api_server_puts_a_page_off(status: int) -> None:
     world = World("a", "b", "c")
     world.api.page_size = 2
 
     def stopped() -> None:
         world.stop.set()
-        raise status_error(504)
+        raise status_error(status, retry_after=30.0)
 
     world.api.before("GET", lambda: None, stopped)
     world.reflector.run(world.stop)
