@@ -143,14 +143,28 @@ def _check(result: object) -> None:
         raise TypeError(f"it returned {type(result).__name__}, not a Result")
     if result.code is Code.SKIP and result.edits:
         raise TypeError("it returned edits with Skip; use success")
+    if result.reason != "" and result.code is not Code.ERROR:
+        _check_text(result.reason, "reason")
     if result.edits == () == result.warnings:
         return
     parts: tuple[object, ...] = (result.edits, result.warnings)
     for found in parts:
-        if type(found) in _USUAL:
-            continue
-        if not isinstance(found, Sequence) or isinstance(found, str):
-            raise TypeError(f"it returned {type(found).__name__}, not a list of edits or warnings")
+        if type(found) not in _USUAL:
+            _check_list(found)
     for edit in result.edits:
         if type(edit) not in _EDITS:
             raise TypeError(f"it returned the edit {type(edit).__name__}; use those of review")
+    for warning in result.warnings:
+        _check_text(warning, "warning")
+
+
+def _check_list(found: object) -> None:
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise TypeError(f"it returned {type(found).__name__}, not a list of edits or warnings")
+
+
+def _check_text(found: object, what: str) -> None:
+    """Refuse what nobody could be told: where it is joined with others, or sent, it has no name."""
+    if not isinstance(found, str):
+        raise TypeError(f"it returned the {what} {type(found).__name__}; use text")
+    found.encode()  # raises where it has half a character

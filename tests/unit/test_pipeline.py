@@ -363,6 +363,22 @@ NO_LIST = "TypeError: it returned %s, not a list of edits or warnings"
         ),
         pytest.param(answering(Result(edits=cast(Any, None))), NO_LIST % "NoneType", id="no edits"),
         pytest.param(answering(Result(warnings="mind")), NO_LIST % "str", id="a warning alone"),
+        pytest.param(
+            answering(success(warnings=["mind", cast(Any, KeyError("x"))])),
+            "TypeError: it returned the warning KeyError; use text",
+            id="a warning that is no text",
+        ),
+        pytest.param(
+            answering(refuse(cast(Any, KeyError("x")))),
+            "TypeError: it returned the reason KeyError; use text",
+            id="a reason that is no text",
+        ),
+        pytest.param(
+            answering(refuse(cast(Any, None))),
+            "TypeError: it returned the reason NoneType; use text",
+            id="no reason",
+        ),
+        pytest.param(answering(refuse("caf\ud800")), "UnicodeEncodeError: ", id="half a character"),
     ],
 )
 def test_failing_plugin_is_named_and_measured(point: str, answer: Answer, why: str) -> None:
@@ -378,9 +394,14 @@ def test_failing_plugin_is_named_and_measured(point: str, answer: Answer, why: s
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
-def test_plugin_can_say_that_it_failed(point: str) -> None:
+@pytest.mark.parametrize(
+    "reason",
+    ["its list cannot be read", cast(Any, OSError("its list cannot be read"))],
+    ids=["text", "an exception"],
+)
+def test_plugin_can_say_that_it_failed(reason: str, point: str) -> None:
     observe = Measured()
-    answer = answering(error("its list cannot be read"))
+    answer = answering(error(reason))
     with pytest.raises(PluginFailedError) as caught:
         getattr(pipeline_of(Scripted(answer, answer), observe=observe), point)(
             read_review(), now_ms=0

@@ -18,7 +18,7 @@ from tests.unit.builders import (
     make_pod,
 )
 from tests.unit.scripted import Holding, Tightening, pipeline_of
-from webhook.framework import Plugin, Result, skip, success
+from webhook.framework import Plugin, Result, refuse, skip, success
 from webhook.holds import HELD, Due
 from webhook.objects import Pod
 from webhook.pipeline import Pipeline
@@ -410,6 +410,25 @@ def test_plugin_that_fails_keeps_no_pod() -> None:
         Outcome.RELEASED,
         ["plugin 'tightening' failed in release: KeyError: 'x'"],
     )
+
+
+NO_TEXT: Any = KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        pytest.param(success(warnings=[NO_TEXT]), "warning", id="a warning"),
+        pytest.param(refuse(NO_TEXT), "reason", id="a refusal's reason"),
+    ],
+)
+def test_plugin_that_answers_what_is_no_text_keeps_no_pod(answer: Result, what: str) -> None:
+    api, decider = waiting(), tightening(lambda _: answer)
+
+    found = attempt(api, decider)
+    why = f"TypeError: it returned the {what} KeyError; use text"
+    assert Outcome.RELEASED is found.outcome
+    assert found.notes == [f"plugin 'tightening' failed in release: {why}"]
 
 
 def test_edits_of_which_no_patch_can_be_made_keep_no_pod() -> None:
