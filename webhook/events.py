@@ -192,7 +192,8 @@ class Recorder:
 def event_object(event: Event, *, now_ms: int, instance: str) -> dict[str, object]:
     """Make the `events.k8s.io/v1` object of an event; its name depends on what it says alone."""
     namespace, name = event.regarding
-    said = "\0".join((event.uid, event.reason, event.note))
+    reason, note = _text(event.reason), _text(event.note)
+    said = "\0".join((event.uid, reason, note))
     digest = hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
     return {
         "apiVersion": "events.k8s.io/v1",
@@ -204,10 +205,10 @@ def event_object(event: Event, *, now_ms: int, instance: str) -> dict[str, objec
         "eventTime": values.to_datetime(now_ms).isoformat(timespec="microseconds"),
         "reportingController": "holdfast.dev/controller",
         "reportingInstance": instance,
-        "action": _ACTIONS.get(event.reason, "Release"),
-        "reason": event.reason,
+        "action": _ACTIONS.get(reason, "Release"),
+        "reason": reason,
         "type": "Warning" if event.warning else "Normal",
-        "note": event.note.encode()[:NOTE_LENGTH].decode(errors="ignore"),
+        "note": note.encode()[:NOTE_LENGTH].decode(errors="ignore"),
         "regarding": {
             "apiVersion": event.kind.api_version,
             "kind": event.kind.name,
@@ -216,3 +217,8 @@ def event_object(event: Event, *, now_ms: int, instance: str) -> dict[str, objec
             "uid": event.uid,
         },
     }
+
+
+def _text(said: object) -> str:
+    """Make text that can be sent of what a plugin may have said, whatever it is."""
+    return str(said).encode(errors="replace").decode()

@@ -120,6 +120,23 @@ def test_note_is_cut_between_characters() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        pytest.param(KeyError("x"), "'x'", id="an exception"),
+        pytest.param("caf\ud800", "caf?", id="half a character"),
+    ],
+)
+def test_what_a_plugin_says_is_told_though_it_is_no_text(said: Any, told: str) -> None:
+    world = World()
+    world.recorder.record(replace(EVENT, note=said))
+    world.recorder.record(replace(EVENT, reason=said))
+    world.tell()
+
+    first, second = map(json.loads, world.api.bodies)
+    assert (first["note"], second["reason"]) == (told, told)
+
+
+@pytest.mark.parametrize(
     ("error", "dropped"),
     [(status_error(409), 0), (status_error(403), 0), (unreachable(), 1)],
     ids=["told already", "forbidden", "unreachable"],
