@@ -14,6 +14,9 @@ from certs import authority
 from webhook.errors import StartError
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - writable also where the root file system is not
+LOOKS_UNTIL_NEXT_TRY = 5
+"""A pair that could not be used is tried again at each fifth look: a disk, or a process that has no
+descriptor left, may recover."""
 
 _log = logging.getLogger("holdfast.server")
 
@@ -21,8 +24,8 @@ _log = logging.getLogger("holdfast.server")
 class LiveCertificate:
     """The certificate that is served, kept in step with its files.
 
-    A pair that cannot be used is counted, and the last good one served on. `on_loaded` is told
-    when a pair that is served now expires, in seconds since 1970.
+    A pair that cannot be used is counted and logged once, and the last good one served on.
+    `on_loaded` is told when a pair that is served now expires, in seconds since 1970.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class LiveCertificate:
         self._on_loaded = on_loaded
         self._on_failure = on_failure
         self._seen: tuple[bytes, bytes] | None = None
+        self._looks_left = 0
+        """Until what was seen is tried again; 0 where it is served."""
 
     def open(self, *, await_certificate: bool) -> ssl.SSLContext:
         """Make the live context. Raises StartError when there is no usable pair.
@@ -54,26 +59,37 @@ class LiveCertificate:
             if not await_certificate:
                 raise
             _log.warning("%s; not ready until there is one", error)
+            self._looks_left = LOOKS_UNTIL_NEXT_TRY
             _load_placeholder(self.context)
         else:
             self._loaded()
         return self.context
 
     def look(self) -> None:
-        """Take what the files have become, if they have changed and can be used."""
+        """Take what the files have become, if it is not served yet and can be used."""
         found = self._read()
-        if found == self._seen:
+        is_new = found != self._seen
+        if not is_new and not self._is_to_be_tried_again():
             return
         self._seen = found
         try:
             load_pair(self.context, self._certfile, self._keyfile)
         except StartError as error:
-            self._on_failure()
-            _log.error("%s; the last good one is served on", error)
+            self._looks_left = LOOKS_UNTIL_NEXT_TRY
+            if is_new:
+                self._on_failure()
+                _log.error("%s; the last good one is served on", error)
             return
         self._loaded()
 
+    def _is_to_be_tried_again(self) -> bool:
+        if self._looks_left:
+            self._looks_left -= 1
+            return self._looks_left == 0
+        return False
+
     def _loaded(self) -> None:
+        self._looks_left = 0
         try:
             expiry = authority.not_after(self._seen[0] if self._seen else b"")
         except ValueError:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import http.client
 import ssl
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 
@@ -12,7 +12,13 @@ from certs.authority import KeyPair
 from tests.server.conftest import Serve
 from tests.server.harness import Pair, Server, ask, wait_until
 from webhook.errors import StartError
-from webhook.tls import LiveCertificate, Validity, load_pair, server_context
+from webhook.tls import (
+    LOOKS_UNTIL_NEXT_TRY,
+    LiveCertificate,
+    Validity,
+    load_pair,
+    server_context,
+)
 
 
 def served(server: Server) -> bytes:
@@ -146,6 +152,90 @@ def test_expiry_and_failures_are_told(pair: Pair, issued: list[KeyPair]) -> None
     live.look()
     live.look()
     assert (len(expiries), len(failures)) == (2, 1)
+
+
+class Fleeting(PosixPath):
+    """A file that is gone right after it was read, as often as it is told."""
+
+    losses = 0
+
+    def read_bytes(self) -> bytes:
+        found = super().read_bytes()
+        if self.losses:
+            self.losses -= 1
+            self.unlink()
+        return found
+
+
+class Followed:
+    """A certificate whose key's file may fail for a moment, and what is told of it."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.expiries: list[float] = []
+        self.failures = 0
+        self.pair = Pair(pair.certfile, Fleeting(pair.keyfile))
+        self.live = LiveCertificate(
+            self.pair.certfile,
+            self.pair.keyfile,
+            on_loaded=self.expiries.append,
+            on_failure=self._fail,
+        )
+
+    def _fail(self) -> None:
+        self.failures += 1
+
+    def lose(self, content: KeyPair) -> None:
+        """Write a pair whose key is gone between the look and the load."""
+        put(self.pair, content)
+        self.pair.keyfile.losses = 1  # type: ignore[attr-defined]
+
+    def look(self, times: int) -> None:
+        for _ in range(times):
+            self.live.look()
+
+
+def test_pair_that_could_not_be_loaded_for_a_moment_is_tried_again(
+    pair: Pair, issued: list[KeyPair], caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Followed(pair)
+    one.live.open(await_certificate=False)
+    one.lose(issued[1])
+    one.look(1)
+    assert (len(one.expiries), one.failures) == (1, 1)
+    put(one.pair, issued[1])
+    one.look(LOOKS_UNTIL_NEXT_TRY - 1)
+    assert len(one.expiries) == 1
+    one.look(1)
+    assert one.expiries[1:] == [authority.not_after(issued[1].certificate).timestamp()]
+    one.look(2 * LOOKS_UNTIL_NEXT_TRY)
+    assert (len(one.expiries), one.failures) == (2, 1)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_awaited_pair_that_could_not_be_loaded_for_a_moment_is_tried_again(
+    pair: Pair, issued: list[KeyPair]
+) -> None:
+    one = Followed(pair)
+    one.lose(issued[0])
+    one.live.open(await_certificate=True)
+    assert one.expiries == []
+    put(one.pair, issued[0])
+    one.look(LOOKS_UNTIL_NEXT_TRY)
+    assert one.expiries == [authority.not_after(issued[0].certificate).timestamp()]
+
+
+def test_pair_that_is_spoilt_for_good_is_told_once(
+    pair: Pair, issued: list[KeyPair], caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Followed(pair)
+    one.live.open(await_certificate=False)
+    one.pair.certfile.write_bytes(issued[1].certificate)
+    one.look(3 * LOOKS_UNTIL_NEXT_TRY)
+    assert (len(one.expiries), one.failures) == (1, 1)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    put(one.pair, issued[1])
+    one.look(1)
+    assert len(one.expiries) == 2
 
 
 def test_no_certificate_is_valid_before_the_first_and_after_the_last() -> None:
