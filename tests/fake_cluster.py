@@ -39,6 +39,8 @@ class FakeCluster:
         self.kinds = set(COLLECTIONS)
         self.requests: list[tuple[str, str]] = []
         self.patched: list[tuple[str, list[Document]]] = []
+        self.timeouts: list[tuple[str, float]] = []
+        """How long each request would have waited: seconds."""
         self.before: dict[str, deque[Callable[[], None]]] = defaultdict(deque)
         self.after: dict[str, deque[Callable[[], None]]] = defaultdict(deque)
         self.judge: Callable[[str, str], None] = lambda _method, _path: None
@@ -106,9 +108,10 @@ class FakeCluster:
         query: Query | None = None,
         body: bytes | None = None,
         content_type: str = JSON,
-        timeout: float = READ_TIMEOUT,  # noqa: ARG002 - the protocol's
+        timeout: float = READ_TIMEOUT,
     ) -> bytes:
         self.requests.append((method, path))
+        self.timeouts.append((method, timeout))
         self.judge(method, path)
         if self.before[method]:
             self.before[method].popleft()()

@@ -41,6 +41,10 @@ hundreds of lines. It takes as long as sending the request."""
 NO_SUCCESS = 300
 """The first HTTP status that is none: an API server sends nobody elsewhere, and nobody goes."""
 
+PATIENT_TIMEOUT = 35.0
+"""Seconds for a write that failed before. Somebody else's webhook may hang for up to 30 s and be
+passed over then (`failurePolicy: Ignore`); the API server gives up a request of ours before that
+only where we do, and itself after 34 s."""
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 JSON = "application/json"

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from webhook import events, holds
+from webhook import events, holds, logs
 from webhook.clock import ServerClock
 from webhook.cluster import Api, boot_time
 from webhook.metrics import ControllerMetrics
@@ -22,6 +22,7 @@ from webhook.release_queue import Held, ReleaseQueue, steady
 from webhook.releaser import Attempt, Decider, Outcome, Releaser, held_pod
 from webhook.reporter import Reporter
 from webhook.retries import Retries
+from webhook.slow_lane import REMEMBERED_SECONDS, SlowLane
 from webhook.timekeeper import Timekeeper
 
 PODS = "/api/v1/pods"
@@ -29,11 +30,14 @@ FIELD_SELECTOR = "spec.nodeName=,status.phase=Pending"
 """Every pod that can carry a gate, without trusting any label."""
 WORKERS = 32
 """Releases under way at once: what one process can drive (see docs/explanation/decisions.md)."""
-WORKERS_AGAIN = 24
-"""How many of them may be tries of pods that failed before: what hangs for one namespace's pods,
-however many they are, leaves the others a way."""
+WORKERS_SLOW = 24
+"""How many of them may be for pods of namespaces in which releases take long: what hangs for one
+namespace's pods, however many they are, leaves the others a way."""
 LONGEST_WAIT = 1.0
 """Seconds the loop sleeps at most: a laptop that slept, or a better clock, is noticed by then."""
+LAST_RELEASES_SECONDS = 3.0
+"""How long the end waits for releases that are under way. One that hangs may be carried out when
+another controller leads: its patch fails, or the other's does."""
 LAST_EVENTS_SECONDS = 2.0
 """How long the end waits for events that are still to be told."""
 
@@ -64,8 +68,7 @@ class Controller:
         self._queue = ReleaseQueue()
         self._retries = Retries()
         self._under_way: set[Names] = set()
-        self._again: set[Names] = set()
-        """Those of them that failed before."""
+        self._slow = SlowLane(WORKERS_SLOW)
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._synced = threading.Event()
@@ -101,13 +104,18 @@ class Controller:
         ]
         for thread in feeders:
             thread.start()
-        with ThreadPoolExecutor(WORKERS, "release") as pool:
+        pool = ThreadPoolExecutor(WORKERS, "release")
+        try:
             while not self._stop.is_set():
                 self._turn(pool)
+            with self._changed:
+                self._changed.wait_for(self._has_ended, LAST_RELEASES_SECONDS)
+        finally:
+            pool.shutdown(wait=False)
         feeders[-1].join(LAST_EVENTS_SECONDS)
 
     def stop(self) -> None:
-        """End the loop; releases that are under way are finished first."""
+        """End the loop; releases that are under way may finish first, unless they hang."""
         self._stop.set()
         self.wake()
 
@@ -226,41 +234,35 @@ class Controller:
         """
         if passed is None:
             return None
-        now_ms = int(passed * 1_000)
-        if (again := self._next_again(now_ms)) is not None:
-            return again
-        while (key := self._queue.pop_due(now_ms)) is not None:
-            held = self._queue.get(key)
-            if held is not None and key not in self._under_way:
+        now_ms, local = int(passed * 1_000), self._now()
+        while (key := self._next_key(now_ms, local)) is not None:
+            if key in self._under_way:
+                continue  # its attempt plans anew
+            held = self._queue.handed_out(key)
+            if held is not None and held.due_ms <= now_ms:
                 self._under_way.add(key)
                 return key, held
-        return None
-
-    def _next_again(self, now_ms: int) -> tuple[Names, Held] | None:
-        """Take the next pod whose wait after a failure is over, where there is room for such."""
-        while self._has_room_again() and (key := self._retries.pop_due(self._now())) is not None:
-            held = self._queue.handed_out(key)
-            if held is None or key in self._under_way:
-                continue  # it comes up by its time, or is gone, or its attempt plans anew
-            if held.due_ms > now_ms:
+            self._slow.drop(key)  # it comes up by its time, or is gone
+            if held is not None:
                 self._queue.retry(key)  # the API server's clock was set back
-                continue
-            self._under_way.add(key)
-            self._again.add(key)
-            return key, held
         return None
 
-    def _has_room_again(self) -> bool:
-        return len(self._again) < WORKERS_AGAIN
+    def _next_key(self, now_ms: int, local: float) -> Names | None:
+        """Take what comes next of slow namespaces, of what failed before, and of what is due."""
+        while (key := self._slow.take(local)) is None:
+            key = self._retries.pop_due(local) or self._queue.pop_due(now_ms)
+            if key is None or not self._slow.is_slow(key[0], local):
+                return key
+            self._slow.put(key)
+        return key
 
     def _next_wait(self, local: float, passed: float | None) -> float:
         wait = LONGEST_WAIT
         if passed is not None and len(self._under_way) < WORKERS:
+            wait = min(wait, self._retries.next_at() - local)
             due_ms = self._queue.next_due_ms()
             if due_ms is not None:
                 wait = min(wait, due_ms / 1_000 - passed)
-            if self._has_room_again():
-                wait = min(wait, self._retries.next_at() - local)
         return max(wait, 0.0)
 
     # --- releases, in threads of the pool ------------------------------------------------------
@@ -275,25 +277,26 @@ class Controller:
         """Release a pod, and take the next one that is due."""
         if not self._leading():  # the process was stopped, or lost the lead, since it was due
             with self._changed:
-                self._end(key)
+                self._under_way.discard(key)
+                self._slow.drop(key)
                 self._queue.retry(key)
             return None
-        attempt = self._releaser.release(key, held, patient=key in self._again)
+        began = self._now()
+        attempt = self._releaser.release(key, held, patient=self._retries.has_failed(key))
         if attempt.outcome is Outcome.RELEASED:
             final = (attempt.held or held)._replace(due_ms=held.due_ms, known_ms=held.known_ms)
             self._reporter.released(key, final, attempt.notes, now_ms=self._now_ms())
         self._metrics.releases.labels(attempt.outcome.value).inc()
         with self._changed:
-            self._end(key)
+            now = self._now()
+            self._under_way.discard(key)
+            if self._slow.took(key, now - began, now):
+                self._tell_slow(key[0], now - began)
             self._settle(key, held, attempt)
-            following = self._next_due(self._may_release_until(self._now()))
+            following = self._next_due(self._may_release_until(now))
             if following is None or attempt.outcome is not Outcome.RELEASED:
                 self._changed.notify_all()  # there is room, or something to try again
             return following
-
-    def _end(self, key: Names) -> None:
-        self._under_way.discard(key)
-        self._again.discard(key)
 
     def _settle(self, key: Names, tried: Held, attempt: Attempt) -> None:
         """Note how an attempt ended; the watch may have told of another pod meanwhile."""
@@ -325,7 +328,22 @@ class Controller:
             self._queue.discard(key)
         self._retries.forget(key)
 
+    def _tell_slow(self, namespace: str, seconds: float) -> None:
+        _log.warning(
+            "a release in namespace %s took %.1f s: its pods have %d of %d threads now, until none "
+            "has taken long for %d s; look for a webhook on updates of pods that hangs",
+            namespace,
+            seconds,
+            WORKERS_SLOW,
+            WORKERS,
+            REMEMBERED_SECONDS,
+            extra=logs.fields(namespace=namespace),
+        )
+
     # --- small helpers -------------------------------------------------------------------------
+
+    def _has_ended(self) -> bool:
+        return self.failed or not self._under_way
 
     def _guarded(self, call: Callable[..., None], *args: object) -> None:
         """Run a thread's body; what nobody expected is logged and ends the process."""

@@ -24,12 +24,17 @@ from webhook.metrics import ControllerMetrics
 from webhook.objects import Names
 from webhook.records import Records, Settings, Settled
 from webhook.retries import Retries
+from webhook.slow_lane import SlowLane
 from webhook.vm_watch import VmWatch
 from webhook.vms import LauncherPod, StickyArgs, VirtualMachine
 from webhook.work_queue import WorkQueue
 
 WORKERS = 8
 """VMIs settled at once."""
+WORKERS_SLOW = 6
+"""How many of them may be of namespaces in which that takes long."""
+LAST_WRITES_SECONDS = 3.0
+"""How long the end waits for VMIs that are being settled: what hangs may fail its tests later."""
 LONGEST_WAIT = 1.0
 """Seconds the loop sleeps at most: so soon it notices that it may write, or that a laptop slept."""
 WAITING_SECONDS = 30.0
@@ -79,6 +84,7 @@ class LandingRecorder:
         )
         self._queue = WorkQueue()
         self._retries = Retries()
+        self._slow = SlowLane(WORKERS_SLOW)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         metrics.vm_pods_kept.set_function(self._watch.count)
@@ -94,9 +100,14 @@ class LandingRecorder:
         for name, work in self._watch.feeders():
             arguments = (work, stop)
             threading.Thread(target=self._feed, args=arguments, name=name, daemon=True).start()
-        with ThreadPoolExecutor(WORKERS, "record") as pool:
+        pool = ThreadPoolExecutor(WORKERS, "record")
+        try:
             while not stop.is_set() and self._failure is None:
                 self._turn(pool)
+            with self._changed:
+                self._changed.wait_for(self._has_ended, LAST_WRITES_SECONDS)
+        finally:
+            pool.shutdown(wait=False)
         if self._failure is not None:
             raise self._failure
 
@@ -123,15 +134,32 @@ class LandingRecorder:
             now = self._now()
             while (again := self._retries.pop_due(now)) is not None:
                 self._queue.put(again, now)
-            while self._has_hands() and (key := self._queue.take(now)) is not None:
+            while self._has_hands() and (key := self._next(now)) is not None:
                 pool.submit(self._settle, key)
             wait = min(LONGEST_WAIT, self._retries.next_at() - now)
             if self._has_hands():
                 wait = min(wait, self._queue.next_at() - now)
             self._changed.wait(max(wait, 0.0))
 
+    def _next(self, now: float) -> Names | None:
+        """Take what comes next of slow namespaces, and of what else there is to look at."""
+        while (key := self._slow.take(now)) is None:
+            key = self._queue.take(now)
+            if key is None or not self._slow.is_slow(key[0], now):
+                return key
+            self._slow.put(key)
+        return key
+
     def _has_hands(self) -> bool:
-        return self._queue.under_way < WORKERS and self._may_write()
+        return self._busy < WORKERS and self._may_write()
+
+    def _has_ended(self) -> bool:
+        return self._failure is not None or not self._busy
+
+    @property
+    def _busy(self) -> int:
+        """Count the threads that settle a VMI."""
+        return self._queue.under_way - len(self._slow)
 
     def _feed(self, work: Callable[[threading.Event], None], stop: threading.Event) -> None:
         try:
@@ -143,19 +171,23 @@ class LandingRecorder:
     # --- one VMI, in a thread of the pool ------------------------------------------------------
 
     def _settle(self, key: Names) -> None:
+        began = self._now()
         try:
-            settled = settle(self._watch, self._records, key)
+            patient = self._retries.has_failed(key)
+            settled = settle(self._watch, self._records, key, patient=patient)
             self._report(key, settled)
         except Exception as exc:  # noqa: BLE001 - one VM must not keep all others
             _log.exception("VMI %s/%s", *key)
             settled = Settled(problem=f"{type(exc).__name__}: {exc}")
         with self._changed:
+            now = self._now()
+            self._slow.took(key, now - began, now)
             if settled.problem:
                 self._put_off(key, settled)
             else:
                 self._retries.forget(key)
                 if self._is_untold(key, settled):
-                    self._queue.put(key, self._now() + WAITING_SECONDS)
+                    self._queue.put(key, now + WAITING_SECONDS)
             self._queue.finish(key)
             self._changed.notify_all()
 
@@ -240,14 +272,14 @@ class LandingRecorder:
             self._told.record(Event(pod.key, pod.metadata.uid, reason, note, warning))
 
 
-def settle(watch: VmWatch, records: Records, key: Names) -> Settled:
+def settle(watch: VmWatch, records: Records, key: Names, *, patient: bool = False) -> Settled:
     """Settle a VMI by what is known of its pods, and note what became of them."""
     for stray in watch.strays_of(key):
         try:
             watch.found(stray, records.read_pod(stray))
         except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
             return Settled(problem=f"pod {'/'.join(stray)}: {exc}")
-    settled = records.settle(key, watch.pods_of(key))
+    settled = records.settle(key, watch.pods_of(key), patient=patient)
     for pod in settled.freed:
         watch.freed(pod)
     return settled

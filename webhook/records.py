@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from webhook import discovery, landings, vms
-from webhook.cluster import JSON_PATCH, Api, pod_path
+from webhook.cluster import JSON_PATCH, PATIENT_TIMEOUT, Api, pod_path
 from webhook.errors import ApiStatusError, ClusterError, UnreachableError
 from webhook.landings import Change, Scene
 from webhook.objects import Metadata, Names, OwnerReference, Pod
@@ -22,7 +22,8 @@ from webhook.review import Operation
 from webhook.vms import Instance, LauncherPod, Migration, StickyArgs, VirtualMachine
 
 TIMEOUT = 10.0
-"""Seconds for one request: one that hangs is better asked for again."""
+"""Seconds for one request: one that hangs is better asked for again. A write of what failed before
+has as long as admission may take (`webhook.cluster.PATIENT_TIMEOUT`)."""
 ATTEMPTS = 8
 """Patches tried at once while other writers keep changing an object; then it backs off."""
 CURE = "bind the ClusterRole holdfast-controller-kubevirt of the manifests to the controller"
@@ -69,11 +70,14 @@ class Records:
         self._settings = settings
         self._may_write = may_write
 
-    def settle(self, key: Names, pods: Sequence[LauncherPod]) -> Settled:
-        """Settle a VMI and its held pods, as far as can be. Never raises for a cluster's sake."""
+    def settle(self, key: Names, pods: Sequence[LauncherPod], *, patient: bool = False) -> Settled:
+        """Settle a VMI and its held pods, as far as can be. Never raises for a cluster's sake.
+
+        `patient` gives each write the time that its admission may take at most.
+        """
         settled = Settled()
         try:
-            self._settle(key, pods, settled)
+            self._settle(key, pods, settled, PATIENT_TIMEOUT if patient else TIMEOUT)
         except ClusterError as exc:
             cure = f" ({CURE})" if getattr(exc, "status", 0) == _FORBIDDEN else ""
             settled.problem = f"{exc}{cure}"
@@ -86,19 +90,21 @@ class Records:
         """Read a pod afresh; None where there is none. Raises ClusterError."""
         return self._read(LauncherPod, pod_path(*key))
 
-    def _settle(self, key: Names, pods: Sequence[LauncherPod], settled: Settled) -> None:
+    def _settle(
+        self, key: Names, pods: Sequence[LauncherPod], settled: Settled, timeout: float
+    ) -> None:
         for _ in range(ATTEMPTS):
             scene = self._scene(key, pods)
             decision = landings.decide(scene)
             settled.vm, settled.args = scene.vm, scene.args
             settled.waiting, settled.remark = decision.waiting, decision.remark
             if scene.vm is not None and decision.annotations:
-                path = vms.vm_path(*scene.vm.key)
-                if not self._patch(path, scene.vm.metadata, _annotate(scene.vm, decision)):
+                path, operations = vms.vm_path(*scene.vm.key), _annotate(scene.vm, decision)
+                if not self._patch(path, scene.vm.metadata, operations, timeout):
                     continue
                 settled.change = decision.change
             settled.node = decision.node
-            changed = [pod for pod in decision.free if not self._free(pod, settled)]
+            changed = [pod for pod in decision.free if not self._free(pod, settled, timeout)]
             if not changed:
                 return
             fresh = [self.read_pod(pod.key) for pod in changed]
@@ -177,7 +183,7 @@ class Records:
 
     # --- writing -------------------------------------------------------------------------------
 
-    def _free(self, pod: LauncherPod, settled: Settled) -> bool:
+    def _free(self, pod: LauncherPod, settled: Settled, timeout: float) -> bool:
         """Take our finalizer off a pod; False where the pod has changed."""
         index = list(pod.finalizers).index(vms.STICKY)
         path = f"/metadata/finalizers/{index}"
@@ -185,12 +191,14 @@ class Records:
             {"op": "test", "path": path, "value": vms.STICKY},
             {"op": "remove", "path": path},
         ]
-        done = self._patch(pod_path(*pod.key), pod.metadata, operations)
+        done = self._patch(pod_path(*pod.key), pod.metadata, operations, timeout)
         if done:
             settled.freed.append(pod)
         return done
 
-    def _patch(self, path: str, known: Metadata, operations: Sequence[Operation]) -> bool:
+    def _patch(
+        self, path: str, known: Metadata, operations: Sequence[Operation], timeout: float
+    ) -> bool:
         """Write, if the object is as it was read; False where it is not, or is gone.
 
         Raises ApiStatusError where it is as it was, and others refuse what we write.
@@ -203,7 +211,7 @@ class Records:
         ]
         body = msgspec.json.encode([*tests, *operations])
         try:
-            self._api.request("PATCH", path, body=body, content_type=JSON_PATCH, timeout=TIMEOUT)
+            self._api.request("PATCH", path, body=body, content_type=JSON_PATCH, timeout=timeout)
         except ApiStatusError as exc:
             if exc.is_not_found:
                 return False

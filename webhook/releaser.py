@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from webhook import holds
-from webhook.cluster import JSON_PATCH, Api, pod_path
+from webhook.cluster import JSON_PATCH, PATIENT_TIMEOUT, Api, pod_path
 from webhook.errors import ApiStatusError, ClusterError
 from webhook.objects import Names, Pod
 from webhook.patch import patch
@@ -26,10 +26,6 @@ from webhook.review import Operation
 
 RELEASE_TIMEOUT = 10.0
 """Seconds for one request: a release that hangs is better asked for again."""
-PATIENT_TIMEOUT = 35.0
-"""Seconds for the patch of one that failed before. Somebody else's webhook may hang for up to 30 s
-and be passed over then (`failurePolicy: Ignore`); the API server gives up a request of ours before
-that only where we do, and itself after 34 s."""
 ATTEMPTS = 3
 """Patches tried at once while other writers keep changing the pod; then it backs off."""
 

@@ -58,6 +58,10 @@ class Retries:
         """Tell when the next wait is over; infinite where nothing waits."""
         return self._waiting[0][0] if self._waiting else float("inf")
 
+    def has_failed(self, key: Names) -> bool:
+        """Tell whether a pod has failed before."""
+        return key in self._plans
+
     def forget(self, key: Names) -> None:
         """Begin anew with a pod, should it ever fail again."""
         self._plans.pop(key, None)

@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,47 +23,24 @@ from tests.unit.builders import (
     make_pod,
     read_pod,
 )
+from tests.unit.by_hand import Impatient, Pool
 from tests.unit.scripted import Holding, HoldingToo, Tightening, never, pipeline_of
 from webhook import controller as module
 from webhook import events, retries
 from webhook.clock import ServerClock
-from webhook.cluster import boot_time
+from webhook.cluster import PATIENT_TIMEOUT, boot_time
 from webhook.controller import Controller
 from webhook.framework import HeldPods, Plugin, Result, skip, success
 from webhook.holds import HELD, NEVER_MS, Due
 from webhook.metrics import ControllerMetrics
 from webhook.objects import Names, Pod
 from webhook.pipeline import Pipeline
-from webhook.releaser import PATIENT_TIMEOUT, RELEASE_TIMEOUT
+from webhook.releaser import RELEASE_TIMEOUT
 from webhook.review import SetAnnotation
+from webhook.slow_lane import REMEMBERED_SECONDS, SLOW_SECONDS
 
 KEY = ("default", "web-0")
 CREATED_S = CREATED_MS / 1_000
-
-
-class Pool(ThreadPoolExecutor):
-    """Carries out what it was given only when the test says so, in the test's own thread."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.jobs: list[Callable[[], Any]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.jobs.append(lambda: fn(*args, **kwargs))
-        return Future()
-
-
-class Impatient(threading.Condition):
-    """Takes down how long it was to wait, and does not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[float] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        self.waits.append(timeout)
-        return True
 
 
 class Told(events.Silence):
@@ -531,23 +507,82 @@ def test_one_bad_pod_does_not_delay_another() -> None:
     assert [] == world.api.gates(("default", "good")) == world.api.gates(("default", "better"))
 
 
+def crowded(*others: dict[str, Any]) -> World:
+    """Give a world at second 30 in which all pods of a namespace are due, and one has hung."""
+    crowd = {f"bad-{number:03}": "20" for number in range(200)}
+    bad = [{**one, "metadata": {**one["metadata"], "namespace": "bad"}} for one in pods(**crowd)]
+    bad[0]["metadata"]["annotations"] = {"delay": "10", HELD: "delay=10"}
+    world = World(*bad, *others)
+
+    def hangs() -> None:
+        world.move(SLOW_SECONDS)
+        raise unreachable()
+
+    world.api.before("PATCH", hangs)
+    world.move(10)
+    world.turn()
+    world.work()
+    world.move(18)
+    return world
+
+
 def test_pods_that_hang_leave_others_a_way() -> None:
-    bad = {f"bad-{number:03}": "10" for number in range(200)}
-    world = World(*pods(**bad, good="100"))
-    world.api.before("PATCH", *[raising(unreachable())] * len(bad))
-    world.move(20)
-    world.settle()
-    world.api.before("PATCH", *[raising(unreachable())] * module.WORKERS_AGAIN)
-    world.move(80)
+    world = crowded(*pods(good="25"))
     world.turn()
 
-    assert len(world.pool.jobs) == module.WORKERS_AGAIN + 1
-    assert world.turn() == module.LONGEST_WAIT
-    world.work()
-    assert world.api.gates(("default", "good")) == []
-    world.move(60)
+    assert len(world.pool.jobs) == module.WORKERS_SLOW + 1
+    assert world.turn() <= module.LONGEST_WAIT
+    assert len(world.pool.jobs) == module.WORKERS_SLOW + 1
+    world.pool.jobs.pop()()
+    assert world.released[1:] == ["good"]
     world.settle()
     assert world.metric("held_pods") == 0
+    assert world.metric("releases_total", outcome="released") == 201
+
+
+def test_a_pod_that_failed_once_is_not_tried_again_behind_those_that_hang() -> None:
+    world = crowded(*pods(good="25"))
+    world.turn()
+    world.api.before("PATCH", raising(status_error(500)))
+    world.pool.jobs.pop()()
+    assert world.api.gates(("default", "good")) == [GATE]
+
+    world.move(1)
+    world.turn()
+    assert len(world.pool.jobs) == module.WORKERS_SLOW + 1
+    world.pool.jobs.pop()()
+    assert world.api.gates(("default", "good")) == []
+
+
+def test_that_releases_of_a_namespace_take_long_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = crowded()
+    world.settle()
+    (told,) = [one for one in caplog.messages if "took" in one]
+    assert told == (
+        "a release in namespace bad took 2.0 s: its pods have 24 of 32 threads now, until none has "
+        "taken long for 90 s; look for a webhook on updates of pods that hangs"
+    )
+
+
+def test_pods_that_hung_have_all_workers_again_after_a_while() -> None:
+    world = crowded()
+    world.turn()
+    assert len(world.pool.jobs) == module.WORKERS_SLOW
+    world.move(REMEMBERED_SECONDS)
+    world.turn()
+    assert len(world.pool.jobs) == module.WORKERS
+
+
+def test_pods_that_hang_and_go_meanwhile_leave_their_places_to_others() -> None:
+    world = crowded()
+    world.turn()
+    for key in list(world.api.pods):
+        world.controller.remove(Pod.of(world.api.pods[key]))
+    world.work()
+    assert world.metric("held_pods") == 0
+    assert world.turn() == module.LONGEST_WAIT
 
 
 def test_retries_wait_for_who_leads() -> None:
@@ -1053,6 +1088,39 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+def known_clock(date: float) -> ServerClock:
+    """Give a clock that knows what time it is now at the server."""
+    clock, local = ServerClock(), boot_time()
+    clock.observe(sent=local, received=local, date=date)
+    return clock
+
+
+def test_the_end_waits_for_releases_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever hangs must not keep the Lease from the next controller."""
+    monkeypatch.setattr(module, "LAST_RELEASES_SECONDS", 0.05)
+    second = datetime.now(UTC).replace(microsecond=0)
+    api = FakeApi(held({"delay": "5"}, created=second - timedelta(minutes=1)))
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        assert goes_on.wait(5)
+
+    api.before("PATCH", hang)
+    clock = known_clock(second.timestamp())
+    controller = Controller(api, make_pipeline(), clock, ControllerMetrics())
+    thread = threading.Thread(target=controller.run)
+    thread.start()
+    assert hangs.wait(5)
+    controller.stop()
+    thread.join(5)
+    ended, gates = not thread.is_alive(), api.gates(KEY)
+    goes_on.set()
+    eventually(lambda: not api.gates(KEY))
+    api.close()
+    assert (ended, gates) == (True, [GATE])
+
+
 def test_run_releases_what_is_due_and_what_becomes_due() -> None:
     second = datetime.now(UTC).replace(microsecond=0)
     overdue = [
@@ -1060,9 +1128,7 @@ def test_run_releases_what_is_due_and_what_becomes_due() -> None:
         for number in range(20)
     ]
     api = FakeApi(*overdue, held({"delay": "1h"}, name="later", created=second))
-    clock = ServerClock()
-    local = boot_time()
-    clock.observe(sent=local, received=local, date=second.timestamp())
+    clock = known_clock(second.timestamp())
     controller = Controller(api, make_pipeline(), clock, ControllerMetrics())
     thread = threading.Thread(target=controller.run)
     thread.start()

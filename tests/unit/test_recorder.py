@@ -11,13 +11,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.fakes import raising, status_error
+from tests.fakes import raising, status_error, unreachable
+from tests.unit.by_hand import Impatient, Pool
 from tests.unit.vm_world import VmWorld, job_at, pod_at, vm_at, vmi_at
 from webhook import events, reflector, retries
+from webhook.cluster import PATIENT_TIMEOUT
 from webhook.events import Event
 from webhook.metrics import ControllerMetrics
-from webhook.recorder import LandingRecorder
-from webhook.records import CURE
+from webhook.recorder import WORKERS, WORKERS_SLOW, LandingRecorder
+from webhook.records import CURE, TIMEOUT
+from webhook.slow_lane import SLOW_SECONDS
 from webhook.vm_watch import NO_KUBEVIRT
 from webhook.vms import STICKY_NODE, STICKY_NODE_UID, StickyArgs
 
@@ -412,3 +415,42 @@ def test_sweep_waits_until_it_may() -> None:
         assert world.kept() == [pod]
         one.may_sweep = True
         one.eventually(lambda: not world.kept())
+
+
+def test_write_after_a_failure_has_the_time_that_webhooks_may_take() -> None:
+    world = VmWorld()
+    world.api.before["PATCH"].append(raising(unreachable()))
+    with running(world) as one:
+        world.bind(world.start(), "n1")
+        one.eventually(lambda: not world.kept())
+
+    patience = [timeout for method, timeout in world.api.timeouts if method == "PATCH"]
+    assert patience[:2] == [TIMEOUT, PATIENT_TIMEOUT]
+
+
+def test_vmis_of_a_namespace_that_hangs_leave_others_a_way() -> None:
+    world, pool, now = VmWorld(), Pool(), 0.0
+
+    def hangs() -> None:
+        nonlocal now
+        now += SLOW_SECONDS
+        raise unreachable()
+
+    metrics = ControllerMetrics()
+    recorder = LandingRecorder(world.api, lambda _: world.args, metrics, now=lambda: now)
+    recorder._changed = Impatient()
+    world.api.before["GET"].append(hangs)
+    recorder._look(("default", "vm-0"))
+    recorder._turn(pool)
+    pool.jobs.pop()()
+    for number in range(1, 20):
+        recorder._look(("default", f"vm-{number}"))
+    recorder._look(("other", "vm"))
+    recorder._turn(pool)
+    assert len(pool.jobs) == WORKERS_SLOW + 1 < WORKERS
+
+    while pool.jobs:
+        pool.jobs.pop()()
+        recorder._turn(pool)
+    asked = {path for method, path in world.api.requests if method == "GET"}
+    assert len(asked) == 21
