@@ -24,11 +24,15 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from controlplane.errors import ControlPlaneError
 from tests import scrapes
@@ -58,7 +62,8 @@ from tests.e2e.secured import (
     secured_in,
     sticky_vm,
 )
-from tests.e2e.world import Object, World, gates, pod
+from tests.e2e.test_leader import metric
+from tests.e2e.world import UNCALLED, Object, World, gates, pod
 from tests.unit.builders import make_review
 from webhook.registration import ASKS, NOT_YET
 
@@ -457,7 +462,9 @@ def test_controllers_token_at_most(secured: Secured, robbed: World) -> None:
     thief.patch("victim", hold)
     thief.kubectl("annotate", "vm", "vm", f"{RECORD}={THERE}", "--overwrite", "--dry-run=server")
     thief.kubectl("annotate", "vm", "vm", f"{RECORD}-", "--dry-run=server")
-    assert thief.kubectl("get", "secret", "holdfast-ca", "-n", NAMESPACE, "-o", "name")
+    for name in ("holdfast-ca", "holdfast-tls"):
+        assert "tls.key" in thief.kubectl("get", "secret", name, "-n", NAMESPACE, "-o", "yaml")
+    thief.kubectl("create", "-f", "-", "--dry-run=server", stdin=yaml.safe_dump(EVENT))
     assert "spec.containers" in refusal(thief.patch, "victim", [*hold, *image])
     assert "may only register webhooks of the Service" in refusal(
         thief.patch, "holdfast", away, kind=configuration
@@ -467,6 +474,19 @@ def test_controllers_token_at_most(secured: Secured, robbed: World) -> None:
     )
 
 
+EVENT: Object = {
+    "apiVersion": "events.k8s.io/v1",
+    "kind": "Event",
+    "metadata": {"name": "told"},
+    "eventTime": "2026-01-01T00:00:00.000000Z",
+    "type": "Normal",
+    "reason": "Released",
+    "action": "Release",
+    "note": "whatever the thief wants to tell",
+    "reportingController": "holdfast",
+    "reportingInstance": "thief",
+    "regarding": {"kind": "Pod", "namespace": "robbed", "name": "victim"},
+}
 FIRST = "/webhooks/0"
 NOBODY = {"matchLabels": {"nobody": "has-this"}}
 WITHOUT_HOLDFAST: dict[str, list[Operation]] = {
@@ -534,6 +554,18 @@ WITHOUT_PODS: list[Operation] = [
     {"op": "replace", "path": f"{FIRST}/clientConfig/service/port", "value": 1},
 ]
 """One by which every pod, but those of the namespaces that are left out, is refused."""
+UNHEARD = {name: change for name, change in WITHOUT_HOLDFAST.items() if "path" not in name}
+"""Those by which pods are admitted as they are; by another path, ours refuses what is not held."""
+
+
+def without_workloads(number: int) -> list[Operation]:
+    """Make a patch by which every workload is refused that this webhook is for."""
+    webhook = f"/webhooks/{number}"
+    return [
+        {"op": "remove", "path": f"{webhook}/matchConditions"},
+        {"op": "replace", "path": f"{webhook}/failurePolicy", "value": "Fail"},
+        {"op": "replace", "path": f"{webhook}/clientConfig/service/port", "value": 1},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -553,18 +585,50 @@ def test_controllers_token_decides_whom_holdfast_is_asked_about_until_the_leader
     robbed.eventually(lambda: secured.installed.webhooks() == before, REPAIR)
 
 
-def test_controllers_token_has_pods_admitted_unheld(secured: Secured, robbed: World) -> None:
-    thief = secured.controller(robbed)
+def spoil(secured: Secured, world: World, kind: str, change: list[Operation]) -> None:
+    """Patch a configuration as the thief; one that is spoilt still need not take it again."""
+    with suppress(ControlPlaneError):
+        secured.controller(world).patch("holdfast", change, kind=kind, dry_run=False)
 
+
+@pytest.mark.parametrize("change", UNHEARD.values(), ids=UNHEARD)
+def test_controllers_token_has_pods_admitted_unheld(
+    secured: Secured, robbed: World, change: list[Operation]
+) -> None:
     def is_unheld() -> bool:
         for kind in KINDS:
-            change = WITHOUT_HOLDFAST["no webhooks"]
-            thief.patch("holdfast", change, kind=kind, dry_run=False)
+            spoil(secured, robbed, kind, change)
         (made,) = robbed.apply(pod("unheld", {"delay": "1h"}), dry_run=True)
         return not gates(made)
 
     robbed.eventually(is_unheld)
     robbed.eventually(robbed.holds_pods, REPAIR)
+
+
+def test_controllers_token_has_pods_and_workloads_refused(secured: Secured, robbed: World) -> None:
+    """Those that ask for nothing too."""
+    validating = KINDS[-1]
+    found = secured.installed.webhooks()
+    names = [one["name"] for one in found if one["name"].endswith("templates.holdfast.dev")]
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": pod("refused")["spec"]}
+    workload = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "refused"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
+    }
+
+    def is_refused(one: Object) -> bool:
+        for kind in KINDS:
+            spoil(secured, robbed, kind, WITHOUT_PODS)
+        for number in range(1, 1 + len(names)):
+            spoil(secured, robbed, validating, without_workloads(number))
+        return UNCALLED in refusal(robbed.apply, one, dry_run=True)
+
+    robbed.eventually(lambda: is_refused(pod("refused")))
+    robbed.eventually(lambda: is_refused(workload))
+    robbed.eventually(robbed.holds_pods, REPAIR)
+    robbed.eventually(lambda: secured.installed.webhooks() == found, REPAIR)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -577,23 +641,40 @@ def test_controllers_token_adds_nothing_that_nobody_takes_out(
 
 
 def test_controllers_token_takes_the_lead(secured: Secured, robbed: World) -> None:
-    """And so keeps the controllers from putting anything back."""
+    """And so keeps the controllers from releasing anything, and from putting anything back."""
     thief = secured.controller(robbed)
     named = ("lease", "holdfast-controller", "-n", NAMESPACE)
-    replace = ("replace", "--dry-run=server", "-n", NAMESPACE, "-f", "-")
+    robbed.apply(pod("kept", {"delay": "1"}))
 
-    def replaced() -> str:
-        """What it is told; nothing where the leader has renewed the Lease since it was read."""
+    def steal() -> bool:
+        """Take the Lease; False where the leader has renewed it since it was read."""
         lease = json.loads(thief.kubectl("get", *named, "-o", "json"))
-        lease["spec"]["holderIdentity"] = "thief"
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        lease["spec"] |= {"holderIdentity": "thief", "renewTime": now, "leaseDurationSeconds": 12}
         try:
-            return thief.kubectl(*replace, stdin=json.dumps(lease))
+            thief.kubectl("replace", "-n", NAMESPACE, "-f", "-", stdin=json.dumps(lease))
         except ControlPlaneError as exc:
             if "(Conflict)" not in str(exc):
                 raise
-            return ""
+            return False
+        return True
 
-    assert "replaced" in robbed.eventually(replaced)
+    def leads() -> bool:
+        return metric(secured.controlling, "holdfast_leader ") == 1
+
+    robbed.eventually(lambda: not gates(robbed.get("pod", "kept")))
+    robbed.eventually(leads)
+    robbed.eventually(steal)
+    robbed.eventually(lambda: not leads())
+    robbed.apply(pod("late", {"delay": "1"}))
+    for _ in range(3):
+        time.sleep(2)
+        assert steal()
+        assert not leads()
+    assert gates(robbed.get("pod", "late"))
+
+    robbed.eventually(leads)  # the thief has left
+    robbed.eventually(lambda: not gates(robbed.get("pod", "late")))
 
 
 def rights(actor: Actor, namespace: str) -> set[str]:
