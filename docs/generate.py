@@ -12,6 +12,7 @@ import logging
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, Union
@@ -24,6 +25,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from docs import error_cases
 from docs import rights as manifests
 from tests.e2e.needs import NEEDS
+from tests.faults import records
 from tests.faults.broken import BREAKS
 from tests.faults.judge import SOAK
 from tests.faults.scene import Fault
@@ -246,6 +248,33 @@ def alone() -> str:
     return "\n".join(f"- `{each.name}`" for each in FAULTS if each.alone)
 
 
+def runs() -> str:
+    """Make the table of the runs of all rows whose figures are kept."""
+    kept = records.read_all()
+    if not kept:
+        return "None yet on the product as it is."
+    asked = ("seed", "begun", "product")
+    counted = ("rows passed", "pods", "of them delayed", "VMs restarted")
+    found = ("early", "stuck", "astray", "latest release")
+    rows = [
+        (
+            str(each.seed),
+            f"{datetime.fromisoformat(each.began):%Y-%m-%d %H:%M}",
+            f"`{each.product}`",
+            f"{each.rows - len(each.failed)} of {each.rows}",
+            f"{each.pods:,}",
+            f"{each.delayed:,}",
+            f"{each.restarts:,}",
+            str(each.early),
+            str(each.stuck),
+            str(each.astray),
+            f"{each.latest:.1f} s",
+        )
+        for each in kept
+    ]
+    return _table((*asked, *counted, *found), rows)
+
+
 def breaks() -> str:
     """Make the table of how each row was made to fail."""
     rows = [(f"`{each.name}`", _first_line(BREAKS[each.broken]), each.caught_by) for each in FAULTS]
@@ -280,7 +309,12 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
         "reference/cli.md": {"commands": commands},
         "reference/metrics.md": {"metrics": metrics},
         "reference/errors.md": {"errors": errors},
-        "explanation/failure-modes.md": {"faults": faults, "alone": alone, "breaks": breaks},
+        "explanation/failure-modes.md": {
+            "faults": faults,
+            "alone": alone,
+            "breaks": breaks,
+            "runs": runs,
+        },
         "reference/rights.md": {"rights": rights, "needs": needs},
     }
 )

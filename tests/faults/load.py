@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -78,6 +79,16 @@ class Failure:
         return any(text in self.said for text in TIMED_OUT)
 
 
+class Wait(NamedTuple):
+    """How long a creation took."""
+
+    began: float
+    """Seconds since 1970."""
+    seconds: float
+    asks: bool
+    """Whether Holdfast was asked about it."""
+
+
 @dataclass
 class Load:
     """The load in one namespace, and its account."""
@@ -95,8 +106,8 @@ class Load:
     """Pods that asked to be held, and were let through."""
     misshapen: list[str] = field(default_factory=list)
     """Pods that do not have exactly one gate of ours, or one term, where they asked for it."""
-    waits: list[float] = field(default_factory=list)
-    """Seconds that each creation took."""
+    waits: list[Wait] = field(default_factory=list)
+    """How long creations took that succeeded."""
     begun: list[float] = field(default_factory=list)
     """When each creation was begun, those that failed too: seconds since 1970."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -197,7 +208,7 @@ class Load:
             return
         seen = msgspec.json.decode(answer)
         with self.lock:
-            self.waits.append(time.time() - began)
+            self.waits.append(Wait(began, time.time() - began, wish.asks))
             self.take(wish, seen)
 
     def take(self, wish: Wish, seen: Object) -> None:

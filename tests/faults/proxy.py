@@ -64,8 +64,6 @@ class Proxy:
 
     plane: ControlPlane
     weather: Weather = FINE
-    asked: int = 0
-    """Requests so far."""
     told: Counter[int] = field(default_factory=Counter)
     """How often it has answered each status by itself."""
     hasty: int = 0
@@ -180,7 +178,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         proxy, body = self.server.proxy, self._body()
-        proxy.asked += 1
         refused = proxy.refused.pop(self.path, None)
         if refused is not None and time.monotonic() - refused < _RETRY_AFTER:
             proxy.hasty += 1
@@ -194,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
         if weather.status:
             self._refuse(weather.status)
         elif watch and weather.expired:
-            self._expire(by_event=proxy.asked % 2 == 0)
+            self._expire(by_event=proxy.told[410] % 2 == 1)
         else:
             self._forward(body, watch)
 

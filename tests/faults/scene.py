@@ -14,6 +14,8 @@ from webhook.errors import ClusterError
 
 BOUND = 60.0
 """Seconds after which a pod that is due, and well again, counts as stuck."""
+Names = tuple[str, str]
+"""A pod's namespace and name."""
 Span = tuple[float, float]
 """From when to when: seconds since 1970."""
 
@@ -94,6 +96,9 @@ class Scene:
     """Further namespaces that go when the row is over."""
     due: float = 0.0
     """When what a row has prepared falls due: seconds since 1970, where it matters."""
+    own: dict[Names, float] = field(default_factory=dict)
+    """When the pods are due that a row makes for itself, and that nobody may release before:
+    seconds since 1970."""
     mark: str = ""
     """Tells what this scene makes from what others make in the same namespace."""
 
@@ -146,6 +151,7 @@ class Scene:
             self.refusals += inner.refusals
             self.outages += inner.outages
             self.apart += inner.apart
+            self.own |= inner.own
         return inner
 
     def eventually(self, look: Callable[[], object], seconds: float = BOUND) -> float:

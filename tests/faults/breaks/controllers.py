@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.faults.breaks.replacing import put
-from webhook import clock, controller, leader, publisher, reflector, releaser
+from webhook import clock, controller, leader, publisher, reflector, releaser, slow_lane
 from webhook.release_queue import Held
 
 
@@ -83,6 +83,18 @@ def writes_blindly() -> None:
     put(releaser, release_patch)
 
 
+def goes_by_names() -> None:
+    """A pod is known by its name alone: another one of that name is due when the first one was."""
+    proper, first = controller.Controller._take, dict[Any, int]()
+
+    def _take(self: controller.Controller, key: Any, held: Held, *, watched: bool) -> None:
+        due_ms = first.setdefault(key, held.due_ms)
+        proper(self, key, held._replace(due_ms=due_ms), watched=watched)
+
+    put(controller.Controller, _take)
+    writes_blindly()
+
+
 def always_leads() -> None:
     """Every controller takes itself for the leader, and none tests what it writes."""
 
@@ -124,6 +136,15 @@ def slow_hand() -> None:
         return proper(self, key, held, patient=patient)
 
     put(releaser.Releaser, release)
+
+
+def one_lane() -> None:
+    """Releases that take long have as many threads as there are."""
+
+    def is_slow(_self: slow_lane.SlowLane, _namespace: str, _now: float) -> bool:
+        return False
+
+    put(slow_lane.SlowLane, is_slow)
 
 
 def leaks() -> None:

@@ -73,14 +73,11 @@ def serves_too_soon() -> None:
 
 def one_at_a_time() -> None:
     """Whoever is slow keeps all others waiting."""
-    proper = asyncio.sleep
 
-    async def sleep(seconds: float, *others: Any) -> None:
-        if sys._getframe(1).f_code.co_name == "_answer":
-            time.sleep(seconds)  # noqa: ASYNC251 - that is what is broken
-        await proper(seconds, *others)
+    async def linger(seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - that is what is broken
 
-    put(asyncio, sleep)
+    put(sys.modules[__name__], linger)
 
 
 def dies_of_a_full_disk() -> None:
@@ -173,6 +170,11 @@ def leaves_the_dead() -> None:
     put(Arbiter, manage_workers)
 
 
+async def linger(seconds: float) -> None:
+    """Wait as what is slow does."""
+    await asyncio.sleep(seconds)
+
+
 def slow_down(file: Path) -> None:
     """Let each review take as many seconds longer as the file says.
 
@@ -186,11 +188,11 @@ def slow_down(file: Path) -> None:
 
     async def _answer(self: Any, scope: Any, receive: Any) -> Any:
         if scope["method"] == "POST" and (longer := seconds()):
-            await asyncio.sleep(longer)
+            await linger(longer)
         return await proper(self, scope, receive)
 
     async def later(longer: float, self: Any, scope: Any, body: bytes) -> Any:
-        await asyncio.sleep(longer)
+        await linger(longer)
         answer = hasty(self, scope, body)
         return answer if isinstance(answer, tuple) else await answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Container
 from contextlib import closing
@@ -9,13 +10,19 @@ from contextlib import closing
 import msgspec
 
 from tests.e2e.others import Object, other_webhook
-from tests.e2e.world import created, gates, pod
+from tests.e2e.world import World, created, gates, pod
 from tests.faults.load import GATE
-from tests.faults.rows.own import mine, take_off, waiting
+from tests.faults.rows.own import due_times, mine, take_off, waiting
 from tests.faults.scene import BOUND, Fault, Scene
 from webhook.cluster import Cluster
 
 FOREIGN = "example.com/other"
+HANGING = 100
+"""Pods whose releases hang: three times as many as there are releases under way at once."""
+HANGS = 30.0
+"""Seconds for which a webhook hangs: longer than the API server waits for it."""
+ELSEWHERE = 20.0
+"""Seconds by which others may be late: the first that hang are not known to, for ten seconds."""
 
 
 def foreign_gates(scene: Scene) -> None:
@@ -40,6 +47,7 @@ def foreign_gates(scene: Scene) -> None:
     with other_webhook(scene.arena.plane, "zz-gates", add):
         scene.eventually(is_called)
         made = scene.world.create_pods([*first, *last])
+        scene.own |= due_times(made)
     misplaced = [one for one in made if gates(one) != gates_of(one, before)]
     scene.check("pods without both gates in their order", len(misplaced))
     take_off(scene, before, FOREIGN)
@@ -86,6 +94,7 @@ def recreated(scene: Scene) -> None:
     scene.go_on(2)
     scene.world.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
     made = scene.world.create_pods(pod(name, {"delay": str(then)}) for name in names)
+    scene.own |= due_times(made)
     since = {one["metadata"]["name"]: created(one) for one in made}
     seconds = scene.eventually(lambda: not waiting(scene, GATE), BOUND)
     scene.check("seconds until they were released", seconds, BOUND)
@@ -117,12 +126,59 @@ def refused(scene: Scene) -> None:
         return [] if open_still else "closed for two minutes"
 
     with other_webhook(scene.arena.plane, "closed", decide, operations=("UPDATE",)):
-        scene.world.create_pods(pod(name, {"delay": "8"}) for name in names)
+        made = scene.world.create_pods(pod(name, {"delay": "8"}) for name in names)
+        scene.own |= due_times(made)
         scene.check("seconds until an Event told it", scene.eventually(told, BOUND), BOUND)
         scene.go_on(120, 10)
         scene.check("released against the refusal", len(names) - len(waiting(scene, GATE)))
     seconds = scene.eventually(lambda: not waiting(scene, GATE), BOUND)
     scene.check("seconds until they were released", seconds, BOUND)
+
+
+def hanging(scene: Scene) -> None:
+    """Have a validating webhook hang at the releases of one namespace's pods, and of no others."""
+    plane, name = scene.arena.plane, f"{scene.world.namespace}-{scene.mark}-hangs"
+    scene.apart.append(name)
+    world, over = type(scene.world).in_new_namespace(plane, name), threading.Event()
+
+    def decide(seen: Object) -> list[Object]:
+        if seen["metadata"]["namespace"] == name:
+            over.wait(HANGS)
+        return []
+
+    names = [f"{mine(scene)}{number}" for number in range(HANGING)]
+    with other_webhook(plane, "hangs", decide, operations=("UPDATE",)):
+        due = due_times(world.create_pods(pod(one, {"delay": "8"}) for one in names))
+        scene.own |= due
+        since = max(due.values())
+        scene.go_on(max(0.0, since - time.time()))
+        scene.go_on(60, 25)
+        until = time.time()
+        scene.arena.audit.read()
+        late = lateness(scene, since, until)
+        left = len(waiting_in(world))
+    over.set()
+    scene.figures["held while it hung"] = left
+    scene.check("moments in which nothing hung", int(not left))
+    scene.check("seconds late elsewhere", max(late, default=2 * ELSEWHERE), ELSEWHERE)
+    seconds = scene.eventually(lambda: not waiting_in(world), BOUND)
+    scene.check("seconds until they were released", seconds, BOUND)
+
+
+def lateness(scene: Scene, since: float, until: float) -> list[float]:
+    """Tell how late the load's pods were released, or are, that were due within a span."""
+    releases, space = scene.arena.audit.releases, scene.load.namespace
+    found = []
+    for name, due in list(scene.load.due.items()):
+        if since <= due <= until:
+            worked = [one.at for one in releases[space, name] if one.worked]
+            found.append(min([until, *worked]) - due)
+    return found
+
+
+def waiting_in(world: World) -> list[str]:
+    """Name the pods of a namespace that carry our gate."""
+    return [str(one["metadata"]["name"]) for one in world.all("pods") if GATE in gates(one)]
 
 
 FAULTS = [
@@ -146,7 +202,7 @@ FAULTS = [
         "pods-recreated",
         7,
         recreated,
-        broken="early",
+        broken="goes-by-names",
         caught_by="released by their former time",
         means="A release is meant for one UID: a new pod of the same name waits for its own time.",
     ),
@@ -159,5 +215,16 @@ FAULTS = [
         caught_by="seconds until they were released",
         means="The refusal is told as an Event on the pod; the release is tried again until it "
         "succeeds, and holds up no other.",
+    ),
+    Fault(
+        "release-hangs",
+        7,
+        hanging,
+        minutes=2.5,
+        broken="one-lane",
+        caught_by="seconds late elsewhere",
+        means="A namespace in which a release took two seconds counts as slow for a minute and a "
+        "half: its pods have 24 of the 32 threads at most, and slow namespaces their turns. Pods "
+        "elsewhere are late by as long as the first ones hang, ten seconds.",
     ),
 ]

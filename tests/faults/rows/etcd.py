@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import time
+from statistics import median
 
-from controlplane.components import ETCD
+from controlplane.components import API_SERVER, ETCD
+from tests.faults.rows.api_server import STARTS
 from tests.faults.scene import Fault, Scene
+
+PAUSED = 0.35
+"""Seconds for which it stands still at a time."""
 
 
 def killed(scene: Scene) -> None:
     """Kill it, and start it again after a while."""
-    etcd = scene.arena.plane.process(ETCD)
+    etcd, server = map(scene.arena.plane.process, (ETCD, API_SERVER))
     for _ in range(1 if scene.short else 3):
         etcd.kill()
         scene.go_on(20, 12)  # longer than a release waits for its answer
         etcd.start()
-        etcd.wait_ready()
+        for each in (etcd, server):  # who looks for etcd at longer and longer intervals
+            each.wait_ready(STARTS)
         scene.go_on(5, 1)
 
 
 def slow(scene: Scene) -> None:
     """Let it work for 50 ms of each 400, as one whose every write waits for a crowded disk."""
-    etcd = scene.arena.plane.process(ETCD)
+    etcd, load = scene.arena.plane.process(ETCD), scene.load
+    began = time.time()
     end = time.monotonic() + scene.lasts(60, 10)
     try:
         while time.monotonic() < end:
             etcd.pause()
-            time.sleep(0.35)
+            time.sleep(PAUSED)
             etcd.resume()
             time.sleep(0.05)
     finally:
         etcd.resume()
+    waits = [one.seconds for one in load.waits if one.began >= began]
+    scene.check("moments in which nobody waited for it", int(median(waits or [0.0]) < PAUSED / 2))
+    audit = scene.arena.audit
+    audit.read()
+    worked = [
+        one.at
+        for name in list(load.due)
+        for one in audit.releases[load.namespace, name]
+        if one.worked and one.at >= began
+    ]
+    scene.figures["released meanwhile"] = len(worked)
+    scene.check("moments in which nothing was released", int(not worked))
 
 
 FAULTS = [

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tests.e2e import vms
 from tests.e2e.world import Object, World, created, gates, pod
-from tests.faults.rows.own import mine
+from tests.faults.rows.own import due_times, mine
 from tests.faults.scene import BOUND, Fault, Scene
 from webhook.vms import STICKY
 
@@ -54,6 +54,7 @@ def inhabited(scene: Scene, name: str) -> tuple[World, list[str], float]:
     world.eventually(lambda: any(gates(one) for one in vms.launchers(world, WAITS)))
     names = [f"{mine(scene)}{number}" for number in range(50)]
     made = world.create_pods(pod(one, {"delay": f"{DELAY:.0f}"}) for one in names)
+    scene.own |= due_times(made)
     return world, names, max(map(created, made)) + DELAY + 3
 
 
@@ -93,7 +94,8 @@ def quota(scene: Scene) -> None:
     world = type(scene.world).in_new_namespace(plane, name)
     world.kubectl("create", "quota", "few", "--hard=pods=5")
     world.eventually(lambda: world.get("quota", "few").get("status", {}).get("hard"))
-    world.create_pods(pod(f"{mine(scene)}{number}", {"delay": "12"}) for number in range(5))
+    few = world.create_pods(pod(f"{mine(scene)}{number}", {"delay": "12"}) for number in range(5))
+    scene.own |= due_times(few)
     try:
         world.create_pods([pod("one-more", {"delay": "5"})])
         over = 1

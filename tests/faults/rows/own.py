@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 
 import msgspec
 
-from tests.e2e.world import gates
-from tests.faults.scene import Scene
+from tests.e2e.world import Object, created, gates
+from tests.faults.scene import Names, Scene
 from webhook.cluster import JSON_PATCH, Cluster, pod_path
 from webhook.errors import ApiStatusError
 
@@ -25,6 +25,16 @@ def waiting(scene: Scene, gate: str) -> list[str]:
     pods = [each for each in scene.world.all("pods") if gate in gates(each)]
     names = [str(each["metadata"]["name"]) for each in pods]
     return [name for name in names if name.startswith(mine(scene))]
+
+
+def due_times(made: Iterable[Object]) -> Mapping[Names, float]:
+    """Tell when pods are due that ask for a delay in seconds, for `Scene.own`."""
+    found = {}
+    for one in made:
+        about = one["metadata"]
+        key = about["namespace"], about["name"]
+        found[key] = created(one) + float(about["annotations"]["delay"])
+    return found
 
 
 def take_off(scene: Scene, names: Iterable[str], gate: str) -> None:

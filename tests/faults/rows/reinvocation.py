@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.e2e.others import Object, other_webhook
 from tests.e2e.world import gates, pod
 from tests.faults.load import GATE, ROLE
-from tests.faults.rows.own import mine
+from tests.faults.rows.own import due_times, mine
 from tests.faults.scene import BOUND, Fault, Scene
 
 OTHERS: Object = {"matchExpressions": [{"key": "example.com/none", "operator": "DoesNotExist"}]}
@@ -51,6 +51,7 @@ def reinvoked(scene: Scene) -> None:
     ):
         called = scene.eventually(is_called)
         made = world.create_pods(wanted)
+        scene.own |= due_times(made)
         scene.go_on(30, 6)
     scene.check("seconds until others were called", called, BOUND)
     scene.check("other webhooks that were not called", 2 - len(calls))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from http.client import HTTPSConnection
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPException, HTTPSConnection
 
 import psutil
 
 from controlplane.components import API_SERVER
 from demo.command import Command
 from tests.faults.scene import Fault, Scene
+from tests.unit.builders import make_pod, make_review
 
 ENDING = 5.0
 """Seconds in which errors end after one replica has gone."""
@@ -28,6 +30,11 @@ PEAK = 40
 """Creations at once, for which the API server opens connections that it seldom needs."""
 MOST_LEFT = 32
 """Descriptors that may be free below a process's limit, at most: those that were closed."""
+
+REFUSALS = 10
+"""How many reviews each replica is asked for that it refuses, and logs."""
+PATIENCE = 3.0
+"""Seconds for an answer, as the API server has them."""
 
 SPARE = 0.2
 """The share of what asks that may be refused while no connection can be opened: whatever comes
@@ -146,20 +153,57 @@ def all_down(scene: Scene) -> None:
 
 def slow(scene: Scene) -> None:
     """Let each review take two seconds."""
-    seconds = scene.lasts(2.0, 1.0)
+    seconds, began = scene.lasts(2.0, 1.0), time.time()
     scene.arena.slow_reviews(seconds)
     try:
         scene.go_on(60, 8)
     finally:
+        ended = time.time()
         scene.arena.slow_reviews(0.0)
-    scene.check("reviews that were not slow", int(max(scene.load.waits, default=0) < seconds))
+    # each is reviewed twice, to mutate it and to validate it
+    meant = [one for one in scene.load.waits if one.asks and began < one.began < ended - seconds]
+    hasty = [one for one in meant if one.seconds < seconds]
+    scene.check("moments in which nobody asked", int(not meant))
+    scene.check("creations that were not slow", len(hasty))
 
 
 def full_disk(scene: Scene) -> None:
     """Let no process of Holdfast write to a file: what is logged fails."""
-    commands = [*scene.arena.replicas, *scene.arena.controllers]
+    replicas = scene.arena.replicas
+    commands = [*replicas, *scene.arena.controllers]
+
+    def lengths() -> list[int]:
+        return [one.log.stat().st_size for one in commands]
+
     with limited(commands, psutil.RLIMIT_FSIZE, lambda _: 1):
+        before = lengths()
+        answered = refused(replicas)
         scene.go_on(60, 8)
+        answered += refused(replicas)
+        written = sum(lengths()) - sum(before)
+    scene.check("refusals that were not answered", 2 * REFUSALS * len(replicas) - answered)
+    scene.check("bytes that were logged all the same", written)
+    full = lengths()
+    refused(replicas)
+    mute = [
+        then for then, now in zip(full[: len(replicas)], lengths(), strict=False) if now == then
+    ]
+    scene.check("replicas that log nothing afterwards", len(mute))
+
+
+def refused(replicas: Iterable[Command]) -> int:
+    """Ask replicas for what they refuse, and log that they do; count their proper answers."""
+    body = json.dumps(make_review(make_pod({"delay": "tomorrow"})))
+    headers = {"Content-Type": "application/json"}
+    context, right = ssl._create_unverified_context(), 0
+    for each in replicas:
+        for _ in range(REFUSALS):
+            client = HTTPSConnection(each.address, timeout=PATIENCE, context=context)
+            with closing(client), suppress(OSError, HTTPException, ValueError):
+                client.request("POST", "/mutate", body, headers)
+                answer = json.loads(client.getresponse().read())
+                right += answer["response"]["allowed"] is False
+    return right
 
 
 def no_descriptors(scene: Scene) -> None:
