@@ -32,6 +32,8 @@ MIGRATIONS = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
 NO_KUBEVIRT = "this cluster has no KubeVirt; sticky VMs are idle until it is installed"
 SWEEP_SECONDS = 3_600.0
 """How often pods are searched for that lost their label while nobody looked."""
+SWEEP_AGAIN_SECONDS = 60.0
+"""How soon again where that failed."""
 
 Work = Callable[[threading.Event], None]
 T = TypeVar("T")
@@ -199,11 +201,14 @@ class VmWatch:
         while not stop.wait(0.1) and not (self.synced and self._may_sweep()):
             pass
         while not stop.is_set():
+            wait = SWEEP_SECONDS
             try:
                 self._sweep_once()
             except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
-                _log.warning("pods without KubeVirt's label cannot be searched: %s", exc)
-            stop.wait(SWEEP_SECONDS)
+                wait = SWEEP_AGAIN_SECONDS
+                text = "pods without KubeVirt's label cannot be searched: %s; next try in %.0f s"
+                _log.warning(text, exc, wait)
+            stop.wait(wait)
 
     def _sweep_once(self) -> None:
         for pod in sweep.kept_pods(self._api):

@@ -14,7 +14,7 @@ import pytest
 from tests.fakes import raising, status_error, unreachable
 from tests.unit.by_hand import Impatient, Pool
 from tests.unit.vm_world import VmWorld, job_at, pod_at, vm_at, vmi_at
-from webhook import events, reflector, retries
+from webhook import events, reflector, retries, vm_watch
 from webhook.cluster import PATIENT_TIMEOUT
 from webhook.events import Event
 from webhook.metrics import ControllerMetrics
@@ -402,7 +402,8 @@ def test_thread_that_dies_ends_the_recorder(monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(died, KeyError)
 
 
-def test_sweep_waits_until_it_may() -> None:
+def unlabelled() -> tuple[VmWorld, str]:
+    """Give a world where a pod is kept that has lost its label, and that pod's name."""
     world = VmWorld()
     pod = world.start()
     world.bind(pod, "n1")
@@ -410,6 +411,25 @@ def test_sweep_waits_until_it_may() -> None:
     world.status(phase="Succeeded")
     world.api.change(pod_at(pod), lambda one: one["metadata"]["labels"].clear())
     world.end_pod(pod)
+    return world, pod
+
+
+def test_sweep_that_fails_is_soon_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(vm_watch, "SWEEP_AGAIN_SECONDS", 0.01)
+    world, _ = unlabelled()
+    with running(world, may_sweep=False) as one:
+        one.eventually(lambda: one.asked_to_sweep > 1)
+        world.api.before["GET"].append(raising(status_error(429)))
+        one.may_sweep = True
+        one.eventually(lambda: not world.kept())
+
+    assert "cannot be searched: HTTP 429: scripted; next try in 0 s" in caplog.text
+
+
+def test_sweep_waits_until_it_may() -> None:
+    world, pod = unlabelled()
     with running(world, may_sweep=False) as one:
         one.eventually(lambda: one.asked_to_sweep > 1)
         assert world.kept() == [pod]
