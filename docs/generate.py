@@ -261,7 +261,7 @@ def runs() -> str:
             str(each.seed),
             f"{datetime.fromisoformat(each.began):%Y-%m-%d %H:%M}",
             f"`{each.product}`",
-            f"{each.rows - len(each.failed)} of {each.rows}",
+            f"{each.rows - len(each.failed)} of {len(FAULTS)}",
             f"{each.pods:,}",
             f"{each.delayed:,}",
             f"{each.restarts:,}",

@@ -7,14 +7,15 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 
-from tests.faults import report
+from tests.faults import records, report
 from tests.faults.lanes import results
 from tests.faults.product import product
 from tests.faults.report import Run
-from tests.faults.scene import Result
+from tests.faults.scene import Fault, Result
 from tests.faults.table import FAULTS
 
 LANES = 2
@@ -31,7 +32,7 @@ def main() -> int:
     console.print(f"seed {seed}, product {whole.product}")
     chosen = [fault for fault in FAULTS if not given.only or fault.name in given.only]
     places = {fault.name: place for place, fault in enumerate(FAULTS)}
-    found = report.read(whole, chosen, whole.path) if given.resume else []
+    found = known(whole, chosen) if given.resume else []
     done = {result.fault.name for result in found}
     began = time.monotonic()
     left = [one for one in chosen if one.name not in done]
@@ -52,6 +53,17 @@ def main() -> int:
     verdict = wrong if failed else f"all {len(found)} rows went as they should"
     console.print(f"{minutes:.0f} minutes in {given.lanes} lanes; {verdict}", markup=False)
     return int(bool(failed))
+
+
+def known(whole: Run, chosen: Sequence[Fault]) -> list[Result]:
+    """Read what that run has found before: here, or where the repository keeps it."""
+    kept = records.FOLDER / f"{whole.seed}.json"
+    found = {
+        one.fault.name: one
+        for path in (kept, whole.path)
+        for one in report.read(whole, chosen, path)
+    }
+    return [found[fault.name] for fault in chosen if fault.name in found]
 
 
 def _tell(result: Result, whole: Run, console: Console) -> None:

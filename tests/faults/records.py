@@ -1,4 +1,4 @@
-"""Runs of all rows whose figures are kept beside the code: what the page about them tells."""
+"""Runs whose figures are kept beside the code: what the page about them tells."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "runs"
-"""Copies of `build/faults-SEED.json` as complete runs have written them."""
+"""Copies of `build/faults.json`, by seed: `--resume` goes on with one that was cut short."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What came of a run of all rows."""
+    """What came of a run."""
 
     seed: int
     product: str
