@@ -334,7 +334,7 @@ FAULTS = [
         1,
         full_disk,
         broken="dies-of-a-full-disk",
-        caught_by="stuck",
+        caught_by="refusals that were not answered",
         means="Log lines are lost. Nothing else is.",
     ),
     Fault(
