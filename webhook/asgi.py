@@ -17,8 +17,9 @@ from typing import Any
 from wsgiref.types import WSGIApplication
 
 from webhook.bodies import BODY_LIMIT, Bodies, BodyRefusedError, Message, Receive
+from webhook.errand import Errand
 from webhook.errors import HoldfastError, ReviewError
-from webhook.pool import Errand, Pool
+from webhook.pool import Pool
 from webhook.room import Room
 
 POOL_SIZE = 16

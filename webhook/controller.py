@@ -10,29 +10,30 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from webhook import events, holds, logs
 from webhook.clock import ServerClock
 from webhook.cluster import Api, boot_time
+from webhook.fair_queue import REMEMBERED_SECONDS, FairQueue
 from webhook.metrics import ControllerMetrics
 from webhook.objects import Names, Pod
+from webhook.pool import Pool
 from webhook.reflector import Reflector
 from webhook.release_queue import Held, ReleaseQueue, steady
 from webhook.releaser import Attempt, Decider, Outcome, Releaser, held_pod
 from webhook.reporter import Reporter
 from webhook.retries import Retries
-from webhook.slow_lane import REMEMBERED_SECONDS, SlowLane
 from webhook.timekeeper import Timekeeper
 
 PODS = "/api/v1/pods"
 FIELD_SELECTOR = "spec.nodeName=,status.phase=Pending"
 """Every pod that can carry a gate, without trusting any label."""
-WORKERS = 32
+WORKERS = 40
 """Releases under way at once: what one process can drive (see docs/explanation/decisions.md)."""
-WORKERS_SLOW = 24
-"""How many of them may be for pods of namespaces in which releases take long: what hangs for one
-namespace's pods, however many they are, leaves the others a way."""
+WORKERS_OF_ONE = 32
+"""How many of them may be of one namespace, or of all those in which releases take long: what hangs
+or is refused there, however many pods they are, leaves the others a way."""
 LONGEST_WAIT = 1.0
 """Seconds the loop sleeps at most: a laptop that slept, or a better clock, is noticed by then."""
 LAST_RELEASES_SECONDS = 3.0
@@ -68,7 +69,7 @@ class Controller:
         self._queue = ReleaseQueue()
         self._retries = Retries()
         self._under_way: set[Names] = set()
-        self._slow = SlowLane(WORKERS_SLOW)
+        self._due = FairQueue(WORKERS_OF_ONE)
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._synced = threading.Event()
@@ -104,14 +105,14 @@ class Controller:
         ]
         for thread in feeders:
             thread.start()
-        pool = ThreadPoolExecutor(WORKERS, "release")
+        pool = Pool(WORKERS, "release")
         try:
             while not self._stop.is_set():
                 self._turn(pool)
             with self._changed:
                 self._changed.wait_for(self._has_ended, LAST_RELEASES_SECONDS)
         finally:
-            pool.shutdown(wait=False)
+            pool.close()
         feeders[-1].join(LAST_EVENTS_SECONDS)
 
     def stop(self) -> None:
@@ -121,8 +122,8 @@ class Controller:
 
     @property
     def busy(self) -> bool:
-        """True while as many releases are under way as may be."""
-        return len(self._under_way) >= WORKERS
+        """True while as many releases are under way as one namespace may have."""
+        return len(self._under_way) >= WORKERS_OF_ONE
 
     def wake(self) -> None:
         """Look at once at what is due: the clock is better known, or this one leads now."""
@@ -211,13 +212,13 @@ class Controller:
 
     # --- the loop ------------------------------------------------------------------------------
 
-    def _turn(self, pool: ThreadPoolExecutor) -> None:
+    def _turn(self, pool: Pool) -> None:
         """Hand out what is due, then sleep until something may be."""
         with self._changed:
             local = self._now()
             passed = self._may_release_until(local)
             while len(self._under_way) < WORKERS and (due := self._next_due(passed)) is not None:
-                pool.submit(self._guarded, self._carry_out, *due)
+                pool.submit(partial(self._guarded, self._carry_out, *due))
             self._changed.wait(self._next_wait(local, passed))
 
     def _may_release_until(self, local: float) -> float | None:
@@ -236,25 +237,20 @@ class Controller:
             return None
         now_ms, local = int(passed * 1_000), self._now()
         while (key := self._next_key(now_ms, local)) is not None:
-            if key in self._under_way:
-                continue  # its attempt plans anew
-            held = self._queue.handed_out(key)
+            held = self._queue.handed_out(key) if key not in self._under_way else None
             if held is not None and held.due_ms <= now_ms:
                 self._under_way.add(key)
                 return key, held
-            self._slow.drop(key)  # it comes up by its time, or is gone
+            self._due.drop(key)  # it comes up by its time, or is gone, or its attempt plans anew
             if held is not None:
                 self._queue.retry(key)  # the API server's clock was set back
         return None
 
     def _next_key(self, now_ms: int, local: float) -> Names | None:
-        """Take what comes next of slow namespaces, of what failed before, and of what is due."""
-        while (key := self._slow.take(local)) is None:
-            key = self._retries.pop_due(local) or self._queue.pop_due(now_ms)
-            if key is None or not self._slow.is_slow(key[0], local):
-                return key
-            self._slow.put(key)
-        return key
+        """Take what comes next of all that is due by now, or is to be tried again."""
+        while (key := self._retries.pop_due(local) or self._queue.pop_due(now_ms)) is not None:
+            self._due.put(key, local)
+        return self._due.take(local)
 
     def _next_wait(self, local: float, passed: float | None) -> float:
         wait = LONGEST_WAIT
@@ -278,22 +274,23 @@ class Controller:
         if not self._leading():  # the process was stopped, or lost the lead, since it was due
             with self._changed:
                 self._under_way.discard(key)
-                self._slow.drop(key)
+                self._due.drop(key)
                 self._queue.retry(key)
+                self._changed.notify_all()
             return None
         began = self._now()
-        attempt = self._releaser.release(key, held, patient=self._retries.has_failed(key))
+        attempt = self._releaser.release(key, held, patient=self._is_patient(key, began))
+        ended = self._now()
         if attempt.outcome is Outcome.RELEASED:
             final = (attempt.held or held)._replace(due_ms=held.due_ms, known_ms=held.known_ms)
             self._reporter.released(key, final, attempt.notes, now_ms=self._now_ms())
         self._metrics.releases.labels(attempt.outcome.value).inc()
         with self._changed:
-            now = self._now()
             self._under_way.discard(key)
-            if self._slow.took(key, now - began, now):
-                self._tell_slow(key[0], now - began)
+            if self._due.took(key, ended - began, ended):
+                self._tell_slow(key[0], ended - began)
             self._settle(key, held, attempt)
-            following = self._next_due(self._may_release_until(now))
+            following = self._next_due(self._may_release_until(self._now()))
             if following is None or attempt.outcome is not Outcome.RELEASED:
                 self._changed.notify_all()  # there is room, or something to try again
             return following
@@ -328,15 +325,23 @@ class Controller:
             self._queue.discard(key)
         self._retries.forget(key)
 
+    def _is_patient(self, key: Names, now: float) -> bool:
+        """Tell whether a try is to wait for as long as admission may take.
+
+        Only where one has hung before: what is not known to hang has no worker for so long.
+        """
+        with self._changed:
+            return self._retries.has_failed(key) and self._due.is_slow(key[0], now)
+
     def _tell_slow(self, namespace: str, seconds: float) -> None:
         _log.warning(
-            "a release in namespace %s took %.1f s: its pods have %d of %d threads now, until none "
-            "has taken long for %d s; look for a webhook on updates of pods that hangs",
+            "a release in namespace %s took %.1f s: it counts as slow until none has for %d s, and "
+            "such namespaces have %d of %d threads together; look for a webhook that hangs",
             namespace,
             seconds,
-            WORKERS_SLOW,
-            WORKERS,
             REMEMBERED_SECONDS,
+            WORKERS_OF_ONE,
+            WORKERS,
             extra=logs.fields(namespace=namespace),
         )
 

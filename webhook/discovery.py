@@ -18,7 +18,6 @@ GROUPS = "/apis"
 """Where the API server lists the API groups; every account may ask."""
 
 _NOT_FOUND = 404
-_INSTANCES = "virtualmachineinstances"
 
 
 class _Named(msgspec.Struct):
@@ -36,8 +35,8 @@ class _Resources(msgspec.Struct):
 T = TypeVar("T", _Groups, _Resources)
 
 
-def serves_vms(api: Api, *, timeout: float = READ_TIMEOUT) -> bool:
-    """Tell whether the API server knows VMIs: where it does not, KubeVirt was never there, or went.
+def serves(api: Api, resource: str, *, timeout: float = READ_TIMEOUT) -> bool:
+    """Tell whether the API server knows a kind of KubeVirt's: else that was never there, or went.
 
     Its own API is nowhere then; or what KubeVirt's operator leaves behind of it names none. Raises
     ClusterError, also where KubeVirt's API is named and yet not there.
@@ -51,7 +50,7 @@ def serves_vms(api: Api, *, timeout: float = READ_TIMEOUT) -> bool:
         if any(group.name == vms.GROUP for group in groups):
             raise
         return False
-    return any(one.name == _INSTANCES for one in found.resources)
+    return any(one.name == resource for one in found.resources)
 
 
 def _read(api: Api, path: str, kind: type[T], timeout: float) -> T:

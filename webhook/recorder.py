@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from urllib.parse import quote
 
 import msgspec
@@ -19,20 +19,21 @@ from webhook import events, logs, node_trouble
 from webhook.cluster import Api, boot_time
 from webhook.errors import ApiStatusError, ClusterError
 from webhook.events import Event
+from webhook.fair_queue import FairQueue
 from webhook.landings import Change
 from webhook.metrics import ControllerMetrics
 from webhook.objects import Names
+from webhook.pool import Pool
 from webhook.records import Records, Settings, Settled
 from webhook.retries import Retries
-from webhook.slow_lane import SlowLane
 from webhook.vm_watch import VmWatch
 from webhook.vms import LauncherPod, StickyArgs, VirtualMachine
 from webhook.work_queue import WorkQueue
 
 WORKERS = 8
 """VMIs settled at once."""
-WORKERS_SLOW = 6
-"""How many of them may be of namespaces in which that takes long."""
+WORKERS_OF_ONE = 6
+"""How many of them may be of one namespace, or of all those in which that takes long."""
 LAST_WRITES_SECONDS = 3.0
 """How long the end waits for VMIs that are being settled: what hangs may fail its tests later."""
 LONGEST_WAIT = 1.0
@@ -84,7 +85,7 @@ class LandingRecorder:
         )
         self._queue = WorkQueue()
         self._retries = Retries()
-        self._slow = SlowLane(WORKERS_SLOW)
+        self._due = FairQueue(WORKERS_OF_ONE)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         metrics.vm_pods_kept.set_function(self._watch.count)
@@ -100,14 +101,14 @@ class LandingRecorder:
         for name, work in self._watch.feeders():
             arguments = (work, stop)
             threading.Thread(target=self._feed, args=arguments, name=name, daemon=True).start()
-        pool = ThreadPoolExecutor(WORKERS, "record")
+        pool = Pool(WORKERS, "record")
         try:
             while not stop.is_set() and self._failure is None:
                 self._turn(pool)
             with self._changed:
                 self._changed.wait_for(self._has_ended, LAST_WRITES_SECONDS)
         finally:
-            pool.shutdown(wait=False)
+            pool.close()
         if self._failure is not None:
             raise self._failure
 
@@ -128,27 +129,24 @@ class LandingRecorder:
             self._queue.discard(key)
             self._retries.forget(key)
 
-    def _turn(self, pool: ThreadPoolExecutor) -> None:
+    def _turn(self, pool: Pool) -> None:
         """Hand out what there is to look at, then sleep until there may be more."""
         with self._changed:
             now = self._now()
             while (again := self._retries.pop_due(now)) is not None:
                 self._queue.put(again, now)
             while self._has_hands() and (key := self._next(now)) is not None:
-                pool.submit(self._settle, key)
+                pool.submit(partial(self._settle, key))
             wait = min(LONGEST_WAIT, self._retries.next_at() - now)
             if self._has_hands():
                 wait = min(wait, self._queue.next_at() - now)
             self._changed.wait(max(wait, 0.0))
 
     def _next(self, now: float) -> Names | None:
-        """Take what comes next of slow namespaces, and of what else there is to look at."""
-        while (key := self._slow.take(now)) is None:
-            key = self._queue.take(now)
-            if key is None or not self._slow.is_slow(key[0], now):
-                return key
-            self._slow.put(key)
-        return key
+        """Take what comes next of all there is to look at by now."""
+        while (key := self._queue.take(now)) is not None:
+            self._due.put(key, now)
+        return self._due.take(now)
 
     def _has_hands(self) -> bool:
         return self._busy < WORKERS and self._may_write()
@@ -159,7 +157,7 @@ class LandingRecorder:
     @property
     def _busy(self) -> int:
         """Count the threads that settle a VMI."""
-        return self._queue.under_way - len(self._slow)
+        return self._queue.under_way - len(self._due)
 
     def _feed(self, work: Callable[[threading.Event], None], stop: threading.Event) -> None:
         try:
@@ -173,15 +171,16 @@ class LandingRecorder:
     def _settle(self, key: Names) -> None:
         began = self._now()
         try:
-            patient = self._retries.has_failed(key)
+            with self._changed:
+                patient = self._retries.has_failed(key) and self._due.is_slow(key[0], began)
             settled = settle(self._watch, self._records, key, patient=patient)
             self._report(key, settled)
         except Exception as exc:  # noqa: BLE001 - one VM must not keep all others
             _log.exception("VMI %s/%s", *key)
             settled = Settled(problem=f"{type(exc).__name__}: {exc}")
+        now = self._now()
         with self._changed:
-            now = self._now()
-            self._slow.took(key, now - began, now)
+            self._due.took(key, now - began, now)
             if settled.problem:
                 self._put_off(key, settled)
             else:

@@ -179,7 +179,8 @@ class Records:
             return True
         if exc.status != _NOT_FOUND or not path.startswith(vms.API_PATH):
             return False
-        return not discovery.serves_vms(self._api, timeout=TIMEOUT)
+        _, resource, *_ = path.removeprefix(f"{vms.API_PATH}/namespaces/").split("/")
+        return not discovery.serves(self._api, resource, timeout=TIMEOUT)
 
     # --- writing -------------------------------------------------------------------------------
 

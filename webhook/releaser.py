@@ -136,7 +136,8 @@ class Releaser:
                 timeout=timeout,
             )
         except ApiStatusError as exc:
-            if exc.status in _REFUSALS:
+            # a webhook may hand on what it was told itself: that something else is not there
+            if exc.status in _REFUSALS or exc.is_not_found:
                 return exc
             raise
         return None

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+
+from webhook import pool
 
 
-class Pool(ThreadPoolExecutor):
+class Pool(pool.Pool):
     """Carries out what it was given only when the test says so, in the test's own thread."""
 
     def __init__(self) -> None:
-        super().__init__(1)
-        self.jobs: list[Callable[[], Any]] = []
+        super().__init__(0, "by-hand")
+        self.jobs: list[Callable[[], None]] = []
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.jobs.append(lambda: fn(*args, **kwargs))
-        return Future()
+    def submit(self, job: Callable[[], None]) -> None:
+        self.jobs.append(job)
 
 
 class Impatient(threading.Condition):

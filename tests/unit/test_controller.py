@@ -30,6 +30,7 @@ from webhook import events, retries
 from webhook.clock import ServerClock
 from webhook.cluster import PATIENT_TIMEOUT, boot_time
 from webhook.controller import Controller
+from webhook.fair_queue import SLOW_SECONDS
 from webhook.framework import HeldPods, Plugin, Result, skip, success
 from webhook.holds import HELD, NEVER_MS, Due
 from webhook.metrics import ControllerMetrics
@@ -37,7 +38,6 @@ from webhook.objects import Names, Pod
 from webhook.pipeline import Pipeline
 from webhook.releaser import RELEASE_TIMEOUT
 from webhook.review import SetAnnotation
-from webhook.slow_lane import REMEMBERED_SECONDS, SLOW_SECONDS
 
 KEY = ("default", "web-0")
 CREATED_S = CREATED_MS / 1_000
@@ -238,14 +238,22 @@ def test_overdue_pods_are_released_in_the_order_of_their_time() -> None:
     assert world.controller.synced
 
 
-def test_no_more_releases_are_under_way_than_there_are_workers() -> None:
+def test_no_more_releases_of_one_namespace_are_under_way_than_it_may_have() -> None:
     world = World(*pods(**{f"p{number:02}": str(number) for number in range(99)}))
     world.move(120)
     assert world.turn() == module.LONGEST_WAIT
-    assert len(world.pool.jobs) == module.WORKERS
+    assert len(world.pool.jobs) == module.WORKERS_OF_ONE
 
     world.settle()
     assert len(set(world.released)) == len(world.released) == 99
+
+
+def test_no_more_releases_are_under_way_than_there_are_threads() -> None:
+    found = pods(**{f"p{number:02}": "1" for number in range(30)})
+    world = World(*found, *in_namespace("other", *found))
+    world.move(60)
+    world.turn()
+    assert len(world.pool.jobs) == module.WORKERS
 
 
 def test_who_has_released_a_pod_takes_the_next_that_is_due() -> None:
@@ -254,8 +262,8 @@ def test_who_has_released_a_pod_takes_the_next_that_is_due() -> None:
     world.turn()
     world.work()
 
-    began = [f"p{number:02}" for number in range(module.WORKERS)]
-    behind = [f"p{number:02}" for number in range(module.WORKERS, 61)]
+    began = [f"p{number:02}" for number in range(module.WORKERS_OF_ONE)]
+    behind = [f"p{number:02}" for number in range(module.WORKERS_OF_ONE, 61)]
     assert world.released == [began[0], *behind, *began[1:]]  # in turn, where threads do it at once
 
 
@@ -507,37 +515,61 @@ def test_one_bad_pod_does_not_delay_another() -> None:
     assert [] == world.api.gates(("default", "good")) == world.api.gates(("default", "better"))
 
 
-def crowded(*others: dict[str, Any]) -> World:
-    """Give a world at second 30 in which all pods of a namespace are due, and one has hung."""
-    crowd = {f"bad-{number:03}": "20" for number in range(200)}
-    bad = [{**one, "metadata": {**one["metadata"], "namespace": "bad"}} for one in pods(**crowd)]
-    bad[0]["metadata"]["annotations"] = {"delay": "10", HELD: "delay=10"}
-    world = World(*bad, *others)
+def in_namespace(namespace: str, *found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**one, "metadata": {**one["metadata"], "namespace": namespace}} for one in found]
+
+
+def hang(world: World) -> None:
+    """Have the next release hang for a while, and fail."""
 
     def hangs() -> None:
         world.move(SLOW_SECONDS)
         raise unreachable()
 
     world.api.before("PATCH", hangs)
+
+
+def crowded(*others: dict[str, Any], namespaces: tuple[str, ...] = ("bad",)) -> World:
+    """Give a world at second 40: very many pods of some namespaces are due, one each has hung."""
+    crowd = pods(first="10", **{f"bad-{number:03}": "20" for number in range(200)})
+    world = World(*[one for space in namespaces for one in in_namespace(space, *crowd)], *others)
     world.move(10)
     world.turn()
-    world.work()
-    world.move(18)
+    jobs, world.pool.jobs = world.pool.jobs, []
+    for job in jobs:
+        hang(world)
+        job()
+    world.move(40 - world.local)
     return world
 
 
-def test_pods_that_hang_leave_others_a_way() -> None:
-    world = crowded(*pods(good="25"))
+def test_pods_of_one_namespace_leave_others_a_way_at_once() -> None:
+    """Before any of them is known to hang."""
+    crowd = {f"bad-{number:03}": "20" for number in range(200)}
+    world = World(*in_namespace("bad", *pods(**crowd)), *pods(good="25"))
+    world.move(21)
+    world.turn()
+    assert len(world.pool.jobs) == module.WORKERS_OF_ONE
+    world.move(5)
+    world.turn()
+    assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
+    world.pool.jobs.pop()()
+    assert world.released == ["good"]
+
+
+def test_namespaces_that_hang_leave_others_a_way() -> None:
+    world = crowded(*pods(good="25"), namespaces=("bad", "worse", "worst"))
     world.turn()
 
-    assert len(world.pool.jobs) == module.WORKERS_SLOW + 1
+    assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
     assert world.turn() <= module.LONGEST_WAIT
-    assert len(world.pool.jobs) == module.WORKERS_SLOW + 1
+    assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
+    before = len(world.released)
     world.pool.jobs.pop()()
-    assert world.released[1:] == ["good"]
+    assert world.released[before] == "good"
     world.settle()
     assert world.metric("held_pods") == 0
-    assert world.metric("releases_total", outcome="released") == 201
+    assert world.metric("releases_total", outcome="released") == 604
 
 
 def test_a_pod_that_failed_once_is_not_tried_again_behind_those_that_hang() -> None:
@@ -549,9 +581,23 @@ def test_a_pod_that_failed_once_is_not_tried_again_behind_those_that_hang() -> N
 
     world.move(1)
     world.turn()
-    assert len(world.pool.jobs) == module.WORKERS_SLOW + 1
+    assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
     world.pool.jobs.pop()()
     assert world.api.gates(("default", "good")) == []
+
+
+def test_pods_that_are_refused_at_once_leave_others_their_turn() -> None:
+    """However many come up again: they hold no thread for long, and yet all of them."""
+    crowd = {f"bad-{number:04}": "10" for number in range(2_000)}
+    world = World(*in_namespace("bad", *pods(**crowd)), *pods(good="60"))
+    world.api.before("PATCH", *[raising(status_error(500))] * 2_000)
+    world.move(20)
+    world.settle()
+    world.move(60)
+    world.turn()
+    assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
+    world.pool.jobs.pop(1)()  # the second to be handed out, since it has no thread yet
+    assert world.released[2_000] == "good"
 
 
 def test_that_releases_of_a_namespace_take_long_is_told_once(
@@ -561,18 +607,9 @@ def test_that_releases_of_a_namespace_take_long_is_told_once(
     world.settle()
     (told,) = [one for one in caplog.messages if "took" in one]
     assert told == (
-        "a release in namespace bad took 2.0 s: its pods have 24 of 32 threads now, until none has "
-        "taken long for 90 s; look for a webhook on updates of pods that hangs"
+        "a release in namespace bad took 2.0 s: it counts as slow until none has for 90 s, and "
+        "such namespaces have 32 of 40 threads together; look for a webhook that hangs"
     )
-
-
-def test_pods_that_hung_have_all_workers_again_after_a_while() -> None:
-    world = crowded()
-    world.turn()
-    assert len(world.pool.jobs) == module.WORKERS_SLOW
-    world.move(REMEMBERED_SECONDS)
-    world.turn()
-    assert len(world.pool.jobs) == module.WORKERS
 
 
 def test_pods_that_hang_and_go_meanwhile_leave_their_places_to_others() -> None:
@@ -615,15 +652,17 @@ def test_retry_waits_for_its_time_where_the_servers_clock_was_set_back() -> None
     assert world.api.gates(KEY) == []
 
 
-def test_try_after_a_failure_has_the_time_that_webhooks_may_take() -> None:
+def test_try_after_one_that_hung_has_the_time_that_webhooks_may_take() -> None:
     world = one()
     world.api.before("PATCH", raising(unreachable()))
+    hang(world)
     world.move(15)
     world.settle()
-    world.move(1)
-    world.settle()
+    for _ in range(2):
+        world.move(2)
+        world.settle()
 
-    assert world.api.patience("PATCH") == [RELEASE_TIMEOUT, PATIENT_TIMEOUT]
+    assert world.api.patience("PATCH") == [RELEASE_TIMEOUT, RELEASE_TIMEOUT, PATIENT_TIMEOUT]
 
 
 def test_attempt_at_a_pod_that_went_meanwhile_leaves_nothing() -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from tests.fakes import FakeApi, raising, status_error, unreachable
 from webhook import vms
-from webhook.discovery import GROUPS, serves_vms
+from webhook.discovery import GROUPS, serves
 from webhook.errors import ApiStatusError, ClusterError, UnreachableError
+
+KIND = "virtualmachineinstances"
 
 
 def served(*kinds: str) -> bytes:
@@ -24,6 +26,7 @@ def listed(*groups: str) -> bytes:
     ("kinds", "expected"),
     [
         pytest.param(["virtualmachines", "virtualmachineinstances"], True, id="KubeVirt"),
+        pytest.param(["virtualmachines"], False, id="without that kind"),
         pytest.param(["kubevirts", "kubevirts/status"], False, id="its operator alone"),
         pytest.param([], False, id="nothing"),
     ],
@@ -32,7 +35,7 @@ def test_kinds_of_kubevirts_api_tell(kinds: list[str], expected: bool) -> None:
     api = FakeApi()
     api.answers[vms.API_PATH] = served(*kinds)
 
-    assert serves_vms(api, timeout=1.0) is expected
+    assert serves(api, KIND, timeout=1.0) is expected
     assert api.patience("GET") == [1.0]
 
 
@@ -41,7 +44,7 @@ def test_api_that_is_nowhere_is_not_served() -> None:
     api.answers[GROUPS] = listed("apps", "cdi.kubevirt.io")
     api.before("GET", raising(status_error(404)))
 
-    assert not serves_vms(api, timeout=1.0)
+    assert not serves(api, KIND, timeout=1.0)
     assert api.requests == [("GET", vms.API_PATH), ("GET", GROUPS)]
 
 
@@ -51,7 +54,7 @@ def test_api_that_is_named_and_yet_not_there_is_a_failure() -> None:
     lost = status_error(404)
     api.before("GET", raising(lost))
     with pytest.raises(ApiStatusError) as caught:
-        serves_vms(api, timeout=1.0)
+        serves(api, KIND, timeout=1.0)
 
     assert caught.value is lost
 
@@ -69,7 +72,7 @@ def test_what_cannot_be_asked_is_a_failure(failures: list[ClusterError]) -> None
     api = FakeApi()
     api.before("GET", *map(raising, failures))
     with pytest.raises(ClusterError) as caught:
-        serves_vms(api, timeout=1.0)
+        serves(api, KIND, timeout=1.0)
 
     assert caught.value is failures[-1]
 
@@ -86,4 +89,4 @@ def test_answer_that_is_no_list_is_a_failure(path: str, answer: bytes) -> None:
     if path == GROUPS:
         api.before("GET", raising(status_error(404)))
     with pytest.raises(UnreachableError, match=f"the answer for {path} cannot be read: "):
-        serves_vms(api, timeout=1.0)
+        serves(api, KIND, timeout=1.0)

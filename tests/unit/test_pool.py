@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from webhook.pool import Errand, Pool
+from webhook.errand import Errand
+from webhook.pool import Pool
 
 PATIENCE = 10.0
 

@@ -14,13 +14,13 @@ import pytest
 from tests.fakes import raising, status_error, unreachable
 from tests.unit.by_hand import Impatient, Pool
 from tests.unit.vm_world import VmWorld, job_at, pod_at, vm_at, vmi_at
-from webhook import events, reflector, retries, vm_watch
+from webhook import events, fair_queue, reflector, retries, vm_watch
 from webhook.cluster import PATIENT_TIMEOUT
 from webhook.events import Event
+from webhook.fair_queue import SLOW_SECONDS
 from webhook.metrics import ControllerMetrics
-from webhook.recorder import WORKERS, WORKERS_SLOW, LandingRecorder
+from webhook.recorder import WORKERS, WORKERS_OF_ONE, LandingRecorder
 from webhook.records import CURE, TIMEOUT
-from webhook.slow_lane import SLOW_SECONDS
 from webhook.vm_watch import NO_KUBEVIRT
 from webhook.vms import STICKY_NODE, STICKY_NODE_UID, StickyArgs
 
@@ -437,7 +437,10 @@ def test_sweep_waits_until_it_may() -> None:
         one.eventually(lambda: not world.kept())
 
 
-def test_write_after_a_failure_has_the_time_that_webhooks_may_take() -> None:
+def test_write_after_one_that_hung_has_the_time_that_webhooks_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fair_queue, "SLOW_SECONDS", 0.0)
     world = VmWorld()
     world.api.before["PATCH"].append(raising(unreachable()))
     with running(world) as one:
@@ -467,7 +470,7 @@ def test_vmis_of_a_namespace_that_hangs_leave_others_a_way() -> None:
         recorder._look(("default", f"vm-{number}"))
     recorder._look(("other", "vm"))
     recorder._turn(pool)
-    assert len(pool.jobs) == WORKERS_SLOW + 1 < WORKERS
+    assert len(pool.jobs) == WORKERS_OF_ONE + 1 < WORKERS
 
     while pool.jobs:
         pool.jobs.pop()()

@@ -238,7 +238,7 @@ class Removal:
         try:
             found = list(reading.objects(self._api, _VMS, VirtualMachine))
         except ApiStatusError as exc:
-            if exc.status == _NOT_FOUND and not discovery.serves_vms(self._api):
+            if exc.status == _NOT_FOUND and not discovery.serves(self._api, "virtualmachines"):
                 return []
             raise
         return [vm for vm in found if set(keys) & vm.annotations.keys()]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.faults.breaks.replacing import put
-from webhook import clock, controller, leader, publisher, reflector, releaser, slow_lane
+from webhook import clock, controller, fair_queue, leader, publisher, reflector, releaser
 from webhook.release_queue import Held
 
 
@@ -139,12 +139,12 @@ def slow_hand() -> None:
 
 
 def one_lane() -> None:
-    """Releases that take long have as many threads as there are."""
+    """What is due is dealt out in the order in which it comes, to whoever has a thread."""
 
-    def is_slow(_self: slow_lane.SlowLane, _namespace: str, _now: float) -> bool:
-        return False
+    def _next(_self: fair_queue.FairQueue, queue: Any) -> str | None:
+        return next(iter(queue))
 
-    put(slow_lane.SlowLane, is_slow)
+    put(fair_queue.FairQueue, _next)
 
 
 def leaks() -> None:

@@ -1,0 +1,145 @@
+"""However much is due in one namespace, and however long it takes, others have their turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from webhook.fair_queue import REMEMBERED_SECONDS, SLOW_SECONDS, FairQueue
+from webhook.objects import Names
+
+A, B, C = (("one", name) for name in "abc")
+X, Y = (("two", name) for name in "xy")
+
+
+def queue(*keys: Names, most: int = 9, slow: tuple[str, ...] = ()) -> FairQueue:
+    """Give one with these keys; some namespaces are slow, since second 0."""
+    found = FairQueue(most)
+    for namespace in slow:
+        begin(found, (namespace, "slow"))
+        found.took((namespace, "slow"), SLOW_SECONDS, 0.0)
+    for key in keys:
+        found.put(key, 0.0)
+    return found
+
+
+def begin(found: FairQueue, key: Names) -> None:
+    found.put(key, 0.0)
+    assert found.take(0.0) == key
+
+
+def taken(found: FairQueue, count: int, now: float = 1.0) -> list[Names | None]:
+    return [found.take(now) for _ in range(count)]
+
+
+def test_a_namespace_keeps_its_order() -> None:
+    found = queue(A, B, C)
+    assert len(found) == 3
+    assert taken(found, 4) == [A, B, C, None]
+    assert len(found) == 0
+
+
+def test_what_is_put_twice_waits_once() -> None:
+    found = queue(A, B, A)
+    assert len(found) == 2
+    assert taken(found, 3) == [A, B, None]
+
+
+def test_namespaces_have_their_turns() -> None:
+    assert taken(queue(A, B, C, X, Y), 6) == [A, X, B, Y, C, None]
+
+
+def test_what_comes_goes_to_the_namespace_with_the_fewest_workers() -> None:
+    found = queue(*[("one", str(number)) for number in range(9)], most=5)
+    taken(found, 4)
+    for key in (X, Y):
+        found.put(key, 1.0)
+    assert taken(found, 4) == [X, Y, ("one", "4"), None]
+
+
+def test_no_namespace_has_more_workers_than_its_part() -> None:
+    found = queue(A, B, C, X, most=2)
+    assert taken(found, 4) == [A, X, B, None]
+    found.took(X, 0.1, 1.0)
+    assert found.take(1.0) is None
+    found.drop(A)
+    assert taken(found, 2) == [C, None]
+
+
+@pytest.mark.parametrize(("seconds", "slow"), [(SLOW_SECONDS - 0.1, False), (SLOW_SECONDS, True)])
+def test_a_namespace_is_slow_in_which_something_took_long(seconds: float, slow: bool) -> None:
+    found = queue()
+    begin(found, A)
+    assert found.took(A, seconds, 0.0) is slow
+    assert found.is_slow("one", 1.0) is slow
+    assert not found.is_slow("two", 1.0)
+
+
+def test_that_it_has_become_slow_is_told_once() -> None:
+    found, told = queue(), []
+    for at in (0.0, 50.0, 60 + REMEMBERED_SECONDS):
+        begin(found, A)
+        told.append(found.took(A, SLOW_SECONDS, at))
+    assert told == [True, False, True]
+
+
+def test_it_is_slow_until_nothing_has_taken_long_for_a_while() -> None:
+    found = queue(slow=("one", "two"))
+    for seconds, at in ((SLOW_SECONDS, 50.0), (0.1, 60.0)):
+        begin(found, A)
+        found.took(A, seconds, at)
+    assert found.is_slow("one", REMEMBERED_SECONDS + 49)
+    assert not found.is_slow("two", REMEMBERED_SECONDS)
+    assert not found.is_slow("one", REMEMBERED_SECONDS + 50)
+
+
+def test_slow_namespaces_have_no_more_workers_together_than_one_may() -> None:
+    found = queue(A, B, X, Y, ("three", "z"), most=3, slow=("one", "two"))
+    assert taken(found, 5) == [A, X, B, ("three", "z"), None]
+    found.took(A, SLOW_SECONDS, 1.0)
+    assert taken(found, 2) == [Y, None]
+
+
+def test_what_waits_becomes_slow_with_its_namespace() -> None:
+    found = queue(A, B, C, X, most=2)
+    assert taken(found, 2) == [A, X]
+    found.took(A, SLOW_SECONDS, 1.0)
+    found.took(X, SLOW_SECONDS, 1.0)
+    found.put(("three", "z"), 1.0)
+    assert taken(found, 4) == [B, C, ("three", "z"), None]
+
+
+def test_a_namespace_stays_slow_while_something_of_it_waits_for_its_turn() -> None:
+    found = queue(A, B, C, most=2, slow=("one",))
+    assert taken(found, 3) == [A, B, None]
+    late = 1 + REMEMBERED_SECONDS
+    assert found.is_slow("one", late)
+    found.took(A, 0.1, late)
+    assert found.take(late) == C
+    assert not found.is_slow("one", late + REMEMBERED_SECONDS)
+
+
+def test_what_is_due_now_and_then_does_not_keep_its_namespace_slow() -> None:
+    found = queue(slow=("one",))
+    late = 1 + REMEMBERED_SECONDS
+    found.put(A, late)
+    assert found.take(late) == A
+    assert not found.is_slow("one", late)
+
+
+def test_slow_but_quick_again_is_not_kept_behind_what_hangs() -> None:
+    """Of two slow namespaces one hangs: the other one has what it leaves, not every second turn."""
+    hanging = [("one", str(number)) for number in range(50)]
+    quick = [("two", str(number)) for number in range(50)]
+    found = queue(*hanging, most=4, slow=("one", "two"))
+    taken(found, 4)
+    for key in quick:
+        found.put(key, 1.0)
+    found.took(hanging[0], 10.0, 10.0)
+    served: Counter[str] = Counter()
+    while (key := found.take(10.0)) is not None:
+        served[key[0]] += 1
+        if key[0] == "two":
+            found.took(key, 0.02, 10.0)
+    assert served == {"two": 50, "one": 1}

@@ -1,0 +1,120 @@
+"""What is due, dealt out to workers so that no namespace keeps another one's from them.
+
+Somebody's webhook that hangs, or refuses at once, for the pods of one namespace has workers try
+them again and again. However many are due there, what is due elsewhere has its turn: it goes to the
+namespace that has the fewest workers, none has more than its part of them, and those in which work
+takes long have no more all together. Pure: no I/O, no clock, no locks.
+"""
+
+from __future__ import annotations
+
+from webhook.objects import Names
+
+SLOW_SECONDS = 2.0
+"""What takes a worker this long tells that its namespace is slow: others take some milliseconds."""
+REMEMBERED_SECONDS = 90.0
+"""How long a namespace counts as slow after that, and while something of it waits for its turn:
+longer than two tries can be apart."""
+
+
+class FairQueue:
+    """What is due, by namespace, and which namespaces have workers.
+
+    No namespace has more than `most` workers, nor all slow ones together. Times are seconds by
+    whatever clock the caller has, which does not go back.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._usual: dict[str, dict[Names, None]] = {}
+        """What is due, each namespace's in its order; whose turn it is comes first."""
+        self._slow: dict[str, dict[Names, None]] = {}
+        """Likewise, of slow namespaces."""
+        self._until: dict[str, float] = {}
+        """Until when each slow namespace counts as such; what ends first comes first."""
+        self._workers: dict[str, int] = {}
+        """How many workers each namespace has that has any."""
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def is_slow(self, namespace: str, now: float) -> bool:
+        """Tell whether work took long there a short time ago."""
+        self._forget(now)
+        return namespace in self._until
+
+    def put(self, key: Names, now: float) -> None:
+        """Add what is due; what is there already keeps its place."""
+        self._forget(now)
+        queue = self._slow if key[0] in self._until else self._usual
+        keys = queue.setdefault(key[0], {})
+        self._length += key not in keys
+        keys[key] = None
+
+    def take(self, now: float) -> Names | None:
+        """Hand out what is next, or None; `took` or `drop` has to be called for it."""
+        self._forget(now)
+        for queue in (self._slow, self._usual):  # the former can never have all workers
+            if queue and (namespace := self._next(queue)) is not None:
+                self._workers[namespace] = self._workers.get(namespace, 0) + 1
+                return self._first(queue, namespace)
+        return None
+
+    def took(self, key: Names, seconds: float, now: float) -> bool:
+        """Note for how long something has kept a worker, which is free now.
+
+        Tells whether its namespace counts as slow by that, and did not before.
+        """
+        self.drop(key)
+        if seconds < SLOW_SECONDS:
+            return False
+        namespace, known = key[0], self.is_slow(key[0], now)
+        self._mark(namespace, now)
+        if (keys := self._usual.pop(namespace, None)) is not None:
+            self._slow[namespace] = keys
+        return not known
+
+    def drop(self, key: Names) -> None:
+        """Take a worker back that has begun nothing."""
+        left = self._workers.pop(key[0]) - 1
+        if left:
+            self._workers[key[0]] = left
+
+    def _next(self, queue: dict[str, dict[Names, None]]) -> str | None:
+        """Find the first namespace of those that have the fewest workers; None where none may."""
+        if queue is self._slow:
+            taken = sum(count for one, count in self._workers.items() if one in self._until)
+            if taken >= self._most:
+                return None
+        found, fewest = None, self._most
+        for namespace in queue:  # no more of them have workers than there are workers
+            count = self._workers.get(namespace, 0)
+            if count < fewest:
+                found, fewest = namespace, count
+            if not count:
+                break
+        return found
+
+    def _first(self, queue: dict[str, dict[Names, None]], namespace: str) -> Names:
+        keys = queue.pop(namespace)
+        key = next(iter(keys))
+        del keys[key]
+        self._length -= 1
+        if keys:
+            queue[namespace] = keys  # behind all others
+        return key
+
+    def _mark(self, namespace: str, now: float) -> None:
+        self._until.pop(namespace, None)
+        self._until[namespace] = now + REMEMBERED_SECONDS
+
+    def _forget(self, now: float) -> None:
+        while self._until:
+            namespace = next(iter(self._until))
+            if self._until[namespace] > now:
+                return
+            if namespace in self._slow:  # it has not had its turn since
+                self._mark(namespace, now)
+            else:
+                del self._until[namespace]
