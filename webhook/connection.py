@@ -104,6 +104,16 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         elif self.opening is not None:
             self.opening.cancel()
 
+    def has_unsent(self) -> bool:
+        """Tell whether something of an answer waits here until the client takes it.
+
+        What TLS has made of an answer, which is all of it at once, is with the socket's transport,
+        and counts for nothing in what asyncio says of its own: private, as there is no other way.
+        """
+        outer = getattr(self.transport, "_ssl_protocol", None)
+        inner = getattr(outer, "_transport", None)
+        return inner is not None and inner.get_write_buffer_size() > 0
+
     def connection_made(self, transport: Any) -> None:
         """TLS is set up."""
         self.enter(Phase.IDLE)

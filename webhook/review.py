@@ -9,7 +9,7 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -57,7 +57,8 @@ class GroupVersionKind(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, frozen=True, rename="camel"):
     """The request part of an AdmissionReview; the objects are left as JSON until asked for."""
 
-    uid: str
+    uid: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]
+    """It is answered, twice."""
     kind: GroupVersionKind
     operation: Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
     name: str = ""

@@ -1,4 +1,4 @@
-"""The serving side of TLS: one live context, and swapping the certificate in it."""
+"""The serving side of TLS: the context of new connections, and another one for each certificate."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _log = logging.getLogger("holdfast.server")
 class LiveCertificate:
     """The certificate that is served, kept in step with its files.
 
-    A pair that cannot be used is counted and logged once, and the last good one served on.
-    `on_loaded` is told when a pair that is served now expires, in seconds since 1970.
+    `context` is what new connections are served with: another one for each pair, since a context
+    keeps a certificate for each kind of key, and serves the kind that it likes best. A pair that
+    cannot be used is counted and logged once, and the last good one served on. `on_loaded` is told
+    when a pair that is served now expires, in seconds since 1970.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class LiveCertificate:
         """Until what was seen is tried again; 0 where it is served."""
 
     def open(self, *, await_certificate: bool) -> ssl.SSLContext:
-        """Make the live context. Raises StartError when there is no usable pair.
+        """Make the first context. Raises StartError when there is no usable pair.
 
         Where it may be awaited, a certificate that nobody trusts is served until there is one: the
         server can tell then, over TLS, that it is alive and not ready.
@@ -73,13 +75,15 @@ class LiveCertificate:
             return
         self._seen = found
         try:
-            load_pair(self.context, self._certfile, self._keyfile)
+            context = new_context(self._client_ca)
+            load_pair(context, self._certfile, self._keyfile)
         except StartError as error:
             self._looks_left = LOOKS_UNTIL_NEXT_TRY
             if is_new:
                 self._on_failure()
                 _log.error("%s; the last good one is served on", error)
             return
+        self.context = context
         self._loaded()
 
     def _is_to_be_tried_again(self) -> bool:

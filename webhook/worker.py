@@ -17,7 +17,6 @@ import gc
 import logging
 import os
 import socket
-import ssl
 from typing import Any
 
 from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
@@ -64,8 +63,6 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
 
     loop: asyncio.AbstractEventLoop
     sockets: list[Any]
-    tls: ssl.SSLContext
-    """The one live TLS context: `load_pair` on it swaps the certificate."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -125,9 +122,9 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
         # Not documented, yet the only place: no argument of asyncio's reaches this size.
         asyncio.sslproto.SSLProtocol.max_size = READ_BUFFER
         try:
-            self.tls = self._certificate.open(await_certificate=self.settings.await_certificate)
+            tls = self._certificate.open(await_certificate=self.settings.await_certificate)
             if self.settings.on_tls is not None:
-                self.settings.on_tls(self.tls)
+                self.settings.on_tls(tls)
             await lifespan.startup()
             # The collector writes to every object that it looks at: what has been made so far
             # stays, and looking at it would only copy the pages that are shared with the master.
@@ -158,8 +155,10 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
         for connection in list(self.connections):
             limit = self._limits.get(connection.phase)
             if limit is None or now - connection.since <= limit:
-                continue
-            if connection.phase is Phase.IDLE:
+                if connection.phase is not Phase.IDLE or not self._owes(connection, now):
+                    continue
+                connection.drop()
+            elif connection.phase is Phase.IDLE:
                 connection.finish()
             else:
                 connection.drop()
@@ -171,11 +170,15 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
             self._certificate.look()
         if self._turned_away and now - self._cap_logged >= CAP_LOG_INTERVAL:
             _logger.warning(
-                "%d connections are open, the most allowed: closed %d that had asked nothing",
+                "%d connections are open, the most allowed: closed %d that asked nothing",
                 self.settings.max_connections,
                 self._turned_away,
             )
             self._turned_away, self._cap_logged = 0, now
+
+    def _owes(self, connection: Connection, now: float) -> bool:
+        """Tell whether a client has not taken its last answer for longer than it may."""
+        return now - connection.since > self.settings.answer_deadline and connection.has_unsent()
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_AT_ONCE):
@@ -190,7 +193,7 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         _logger.error("cannot accept connections for now: %s", error)
-        self._make_room()
+        self._drop_newcomer()
         self.loop.remove_reader(listener.fileno())
         self.loop.call_later(NO_DESCRIPTORS_PAUSE, self._resume_accepting, listener)
 
@@ -213,6 +216,19 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
         connection.opening = opening
 
     def _make_room(self) -> bool:
+        """Drop a connection for a new one, and tell whether there was one to drop.
+
+        Where all have had an answer, whoever has asked nothing for the longest time goes: clients
+        that asked once cannot keep all places.
+        """
+        if self._drop_newcomer():
+            return True
+        idle = [one for one in self.connections if one.phase is Phase.IDLE]
+        if idle:
+            min(idle, key=lambda one: one.since).drop()
+        return bool(idle)
+
+    def _drop_newcomer(self) -> bool:
         """Drop the oldest connection that has never had an answer, and tell whether there was one.
 
         So clients that stall cannot lock out the API server: it has its answer in milliseconds,
@@ -229,7 +245,7 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
             await self.loop.connect_accepted_socket(
                 lambda: connection,
                 peer,
-                ssl=self.tls,
+                ssl=self._certificate.context,
                 ssl_handshake_timeout=self.settings.handshake_timeout,
                 ssl_shutdown_timeout=self.settings.shutdown_timeout,
             )

@@ -197,17 +197,31 @@ def test_clients_at_the_cap_lock_nobody_out(serve: Serve) -> None:
     wait_until("it is logged", lambda: "20 connections are open, the most allowed" in server.log)
 
 
-def test_cap_full_of_served_clients_turns_new_ones_away(serve: Serve) -> None:
+def test_cap_full_of_served_clients_makes_room_for_new_ones(serve: Serve) -> None:
+    """Whoever asked nothing for the longest time goes: a client that asked once keeps no place."""
     server = serve(max_connections=3)
     clients = [server.client() for _ in range(3)]
     try:
         for client in clients:
             assert ask(client, "GET", "/healthz").status == 200
-        with server.tcp() as extra:
-            assert everything_from(extra) == b""
-        assert [ask(client, "GET", "/healthz").status for client in clients] == [200] * 3
+        assert ask(clients[0], "GET", "/healthz").status == 200
+        assert server.get("/healthz").status == 200
+        assert isinstance(clients[1].sock, socket.socket)
+        assert everything_from(clients[1].sock) == b""
+        assert [ask(clients[each], "GET", "/healthz").status for each in (0, 2)] == [200] * 2
     finally:
         for client in clients:
             client.close()
     wait_until("there is room again", lambda: server.open_connections() == 0)
     assert server.get("/healthz").status == 200
+
+
+def test_client_that_takes_no_single_answer_is_closed(serve: Serve) -> None:
+    """All of it has been written, as the server sees it; most of it is in its memory still."""
+    server = serve(answer_deadline=1.0)
+    raw = server.raw()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with raw as client:
+        client.sendall(b"GET /huge HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.2)
+        wait_until("it is closed", lambda: server.open_connections() == 0)

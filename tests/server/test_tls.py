@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import http.client
 import ssl
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path, PosixPath
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from certs import authority
 from certs.authority import KeyPair
@@ -24,6 +30,10 @@ from webhook.tls import (
 def served(server: Server) -> bytes:
     with server.raw() as client:
         return client.getpeercert(binary_form=True) or b""
+
+
+def serves(server: Server, pair: KeyPair) -> bool:
+    return served(server) == der(pair)
 
 
 def der(pair: KeyPair) -> bytes:
@@ -81,6 +91,28 @@ def test_encrypted_key_is_refused_without_a_question(pair: Pair) -> None:
 def put(pair: Pair, content: KeyPair) -> None:
     pair.certfile.write_bytes(content.certificate)
     pair.keyfile.write_bytes(content.key)
+
+
+def rsa_pair(name: str) -> KeyPair:
+    """Make a certificate with a key of another kind than ours, signed by itself."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    now = datetime.now(UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    made = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+    signed = made.not_valid_before(now).not_valid_after(now + timedelta(days=1)).sign(key, SHA256())
+    encoded = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return KeyPair(signed.public_bytes(Encoding.PEM), encoded)
+
+
+def test_pair_with_a_key_of_another_kind_takes_the_place_of_the_last(
+    serve: Serve, issued: list[KeyPair], pair: Pair
+) -> None:
+    """As cert-manager makes them where nothing is said: a context would keep both."""
+    server = serve()
+    assert served(server) == der(issued[0])
+    for content in (rsa_pair("an RSA key"), issued[1]):
+        put(pair, content)
+        wait_until("it is served", partial(serves, server, content))
 
 
 def test_changed_files_are_served_soon_and_spoilt_ones_are_not(

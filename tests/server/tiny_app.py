@@ -79,6 +79,10 @@ def make_flask(life: Life) -> flask.Flask:
     def big() -> flask.typing.ResponseReturnValue:
         return b"x" * 1_000_000
 
+    @app.get("/huge")
+    def huge() -> flask.typing.ResponseReturnValue:
+        return b"x" * 20_000_000
+
     @app.get("/swap")
     def swap() -> flask.typing.ResponseReturnValue:
         certificate, key = life.orders["other_pair"]

@@ -447,6 +447,21 @@ def test_prepare_refuses_what_is_no_review(world: World) -> None:
         prepare(world.pipeline)(b"{")
 
 
+def test_review_of_a_pod_in_another_namespace_than_its_request_may_block() -> None:
+    """As nobody but a forger makes one: which of them plugins go by decides what they look up."""
+    world = World()
+    for namespace, blocks in (("default", False), ("other", True), ("", True)):
+        forged = make_pod({"delay": "15"}, namespace="default")
+        assert prepare(world.pipeline)(body(forged, namespace=namespace))[1] is blocks
+
+
+@pytest.mark.parametrize(("length", "status"), [(253, 200), (254, 400)])
+def test_uid_is_no_longer_than_any_can_be(length: int, status: int) -> None:
+    data = body(uid="u" * length)
+    answer = World().client.post("/mutate", data=data, content_type="application/json")
+    assert answer.status_code == status
+
+
 # --- health and metrics ------------------------------------------------------------------------
 
 

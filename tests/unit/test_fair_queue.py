@@ -138,8 +138,8 @@ def test_slow_but_quick_again_is_not_kept_behind_what_hangs() -> None:
         found.put(key, 1.0)
     found.took(hanging[0], 10.0, 10.0)
     served: Counter[str] = Counter()
-    while (key := found.take(10.0)) is not None:
-        served[key[0]] += 1
-        if key[0] == "two":
-            found.took(key, 0.02, 10.0)
+    while (one := found.take(10.0)) is not None:
+        served[one[0]] += 1
+        if one[0] == "two":
+            found.took(one, 0.02, 10.0)
     assert served == {"two": 50, "one": 1}

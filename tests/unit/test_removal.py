@@ -105,7 +105,7 @@ def test_cluster_without_kubevirt_has_no_records() -> None:
 def test_vms_that_cannot_be_listed_are_not_forgotten(also: list[str]) -> None:
     api = installed()
     api.before = losing(MACHINES, *also)
-    api.put(vms.API_PATH, {"resources": [{"name": "virtualmachineinstances"}]})
+    api.put(vms.API_PATH, {"resources": [{"name": "virtualmachines"}]})
     api.put(discovery.GROUPS, {"groups": [{"name": "apps"}, {"name": "kubevirt.io"}]})
     with pytest.raises(ApiStatusError):
         Removal(api, NAMESPACE, 1.0).forget_vms()

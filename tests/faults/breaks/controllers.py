@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.faults.breaks.replacing import put
@@ -141,8 +141,8 @@ def slow_hand() -> None:
 def one_lane() -> None:
     """What is due is dealt out in the order in which it comes, to whoever has a thread."""
 
-    def _next(_self: fair_queue.FairQueue, queue: Any) -> str | None:
-        return next(iter(queue))
+    def _next(_self: fair_queue.FairQueue, queue: Mapping[str, Any]) -> str | None:
+        return next(iter(queue), None)
 
     put(fair_queue.FairQueue, _next)
 

@@ -179,6 +179,7 @@ FAULTS = [
         fills=True,
         broken="slow-hand",
         caught_by="not released",
-        means="Thirty-two releases of a namespace are under way at once; none waits longer than a minute.",
+        means="Thirty-two releases of a namespace are under way at once; none waits longer than a "
+        "minute.",
     ),
 ]
