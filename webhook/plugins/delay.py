@@ -28,7 +28,9 @@ class DelayArgs(Args, frozen=True):
     max_delay: shapes.Delay = "168h"
     """The longest that delay and jitter together, or a not-before, may hold a pod."""
     on_invalid: Literal["reject", "ignore"] = "reject"
-    """What becomes of a pod whose value cannot be followed: refused, or admitted unheld."""
+    """What becomes of a pod whose value cannot be followed: refused, or admitted unheld. With
+    `ignore` nothing is refused for a delay's sake, nor a pod whose gate another webhook took
+    off."""
     scheduler_name: str = ""
     """A hint for the scheduler: the profile that held pods are given to; empty changes nothing."""
 
