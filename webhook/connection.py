@@ -77,6 +77,7 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
     def __init__(self, worker: Host) -> None:
         super().__init__(worker)
         self.opening: asyncio.Task[None] | None = None
+        self._owes_since: float | None = None
         self.enter(Phase.HANDSHAKE)
         self._said_close = False
 
@@ -104,15 +105,21 @@ class Connection(protocol.ASGIProtocol):  # type: ignore[misc]
         elif self.opening is not None:
             self.opening.cancel()
 
-    def has_unsent(self) -> bool:
-        """Tell whether something of an answer waits here until the client takes it.
+    def has_owed_for(self, now: float) -> float:
+        """Tell for how many seconds something of an answer has waited here for the client.
 
-        What TLS has made of an answer, which is all of it at once, is with the socket's transport,
-        and counts for nothing in what asyncio says of its own: private, as there is no other way.
+        As far as this was asked all the time. What TLS has made of an answer, which is all of it at
+        once, is with the socket's transport, and counts for nothing in what asyncio says of its
+        own: private, as there is no other way.
         """
         outer = getattr(self.transport, "_ssl_protocol", None)
         inner = getattr(outer, "_transport", None)
-        return inner is not None and inner.get_write_buffer_size() > 0
+        if inner is None or not inner.get_write_buffer_size():
+            self._owes_since = None
+            return 0.0
+        if self._owes_since is None:
+            self._owes_since = now
+        return now - self._owes_since
 
     def connection_made(self, transport: Any) -> None:
         """TLS is set up."""

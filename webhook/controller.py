@@ -34,6 +34,8 @@ WORKERS = 40
 WORKERS_OF_ONE = 32
 """How many of them may be of one namespace, or of all those in which releases take long: what hangs
 or is refused there, however many pods they are, leaves the others a way."""
+DEALT_AT_ONCE = 1_000
+"""How many of those that are due are dealt out by namespaces before the next is handed out."""
 LONGEST_WAIT = 1.0
 """Seconds the loop sleeps at most: a laptop that slept, or a better clock, is noticed by then."""
 LAST_RELEASES_SECONDS = 3.0
@@ -122,8 +124,9 @@ class Controller:
 
     @property
     def busy(self) -> bool:
-        """True while as many releases are under way as one namespace may have."""
-        return len(self._under_way) >= WORKERS_OF_ONE
+        """True while as many are under way as one namespace may have, without those that hang."""
+        with self._changed:
+            return len(self._under_way) - self._due.count_slow() >= WORKERS_OF_ONE
 
     def wake(self) -> None:
         """Look at once at what is due: the clock is better known, or this one leads now."""
@@ -248,7 +251,9 @@ class Controller:
 
     def _next_key(self, now_ms: int, local: float) -> Names | None:
         """Take what comes next of all that is due by now, or is to be tried again."""
-        while (key := self._retries.pop_due(local) or self._queue.pop_due(now_ms)) is not None:
+        for _ in range(DEALT_AT_ONCE):
+            if (key := self._retries.pop_due(local) or self._queue.pop_due(now_ms)) is None:
+                break
             self._due.put(key, local)
         return self._due.take(local)
 

@@ -8,7 +8,11 @@ takes long have no more all together. Pure: no I/O, no clock, no locks.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from webhook.objects import Names
+
+Waiting = dict[str, OrderedDict[Names, None]]
 
 SLOW_SECONDS = 2.0
 """What takes a worker this long tells that its namespace is slow: others take some milliseconds."""
@@ -26,9 +30,9 @@ class FairQueue:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._usual: dict[str, dict[Names, None]] = {}
+        self._usual: Waiting = {}
         """What is due, each namespace's in its order; whose turn it is comes first."""
-        self._slow: dict[str, dict[Names, None]] = {}
+        self._slow: Waiting = {}
         """Likewise, of slow namespaces."""
         self._until: dict[str, float] = {}
         """Until when each slow namespace counts as such; what ends first comes first."""
@@ -48,7 +52,7 @@ class FairQueue:
         """Add what is due; what is there already keeps its place."""
         self._forget(now)
         queue = self._slow if key[0] in self._until else self._usual
-        keys = queue.setdefault(key[0], {})
+        keys = queue.setdefault(key[0], OrderedDict())
         self._length += key not in keys
         keys[key] = None
 
@@ -81,12 +85,14 @@ class FairQueue:
         if left:
             self._workers[key[0]] = left
 
-    def _next(self, queue: dict[str, dict[Names, None]]) -> str | None:
+    def count_slow(self) -> int:
+        """Count the workers that slow namespaces have."""
+        return sum(count for one, count in self._workers.items() if one in self._until)
+
+    def _next(self, queue: Waiting) -> str | None:
         """Find the first namespace of those that have the fewest workers; None where none may."""
-        if queue is self._slow:
-            taken = sum(count for one, count in self._workers.items() if one in self._until)
-            if taken >= self._most:
-                return None
+        if queue is self._slow and self.count_slow() >= self._most:
+            return None
         found, fewest = None, self._most
         for namespace in queue:  # no more of them have workers than there are workers
             count = self._workers.get(namespace, 0)
@@ -96,10 +102,9 @@ class FairQueue:
                 break
         return found
 
-    def _first(self, queue: dict[str, dict[Names, None]], namespace: str) -> Names:
+    def _first(self, queue: Waiting, namespace: str) -> Names:
         keys = queue.pop(namespace)
-        key = next(iter(keys))
-        del keys[key]
+        key, _ = keys.popitem(last=False)
         self._length -= 1
         if keys:
             queue[namespace] = keys  # behind all others

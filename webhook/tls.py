@@ -41,6 +41,7 @@ class LiveCertificate:
     ) -> None:
         self._certfile, self._keyfile = certfile, keyfile
         self._client_ca = client_ca
+        self._trusted = ""
         self._on_loaded = on_loaded
         self._on_failure = on_failure
         self._seen: tuple[bytes, bytes] | None = None
@@ -53,7 +54,8 @@ class LiveCertificate:
         Where it may be awaited, a certificate that nobody trusts is served until there is one: the
         server can tell then, over TLS, that it is alive and not ready.
         """
-        self.context = new_context(self._client_ca)
+        self._trusted = read_client_ca(self._client_ca)
+        self.context = self._new_context()
         self._seen = self._read()
         try:
             load_pair(self.context, self._certfile, self._keyfile)
@@ -75,7 +77,7 @@ class LiveCertificate:
             return
         self._seen = found
         try:
-            context = new_context(self._client_ca)
+            context = self._new_context()
             load_pair(context, self._certfile, self._keyfile)
         except StartError as error:
             self._looks_left = LOOKS_UNTIL_NEXT_TRY
@@ -85,6 +87,10 @@ class LiveCertificate:
             return
         self.context = context
         self._loaded()
+
+    def _new_context(self) -> ssl.SSLContext:
+        """Make one that trusts the clients' CA as it was at the start, whatever its file is now."""
+        return new_context(self._client_ca, self._trusted)
 
     def _is_to_be_tried_again(self) -> bool:
         if self._looks_left:
@@ -125,25 +131,40 @@ class Validity:
         return self._now() < self._until
 
 
-def new_context(client_ca: Path | None = None) -> ssl.SSLContext:
+def read_client_ca(client_ca: Path | None) -> str:
+    """Read the clients' CA, PEM; empty where there is none. Raises StartError."""
+    if client_ca is None:
+        return ""
+    try:
+        return client_ca.read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        raise _unusable_ca(client_ca, error) from error
+
+
+def new_context(client_ca: Path | None = None, trusted: str | None = None) -> ssl.SSLContext:
     """Make a server's context without a certificate: TLS 1.2 or newer, HTTP/1.1 only.
 
-    With a `client_ca`, PEM, only clients that have a certificate of it are served. Raises
-    StartError when that file cannot be used.
+    With a `client_ca`, PEM, only clients that have a certificate of it are served; `trusted` is
+    what was read of it, if it was. Raises StartError when it cannot be used.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     if client_ca is not None:
+        trusted = read_client_ca(client_ca) if trusted is None else trusted
         try:
-            context.load_verify_locations(client_ca)
+            context.load_verify_locations(cadata=trusted)
         except (OSError, ValueError) as error:
-            raise StartError(
-                f"cannot use the clients' CA {client_ca}: {_reason(error)}; give PEM certificates "
-                "with --client-ca"
-            ) from error
+            raise _unusable_ca(client_ca, error) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _unusable_ca(client_ca: Path, error: Exception) -> StartError:
+    return StartError(
+        f"cannot use the clients' CA {client_ca}: {_reason(error)}; give PEM certificates "
+        "with --client-ca"
+    )
 
 
 def server_context(certfile: Path, keyfile: Path) -> ssl.SSLContext:

@@ -39,6 +39,8 @@ QUIET = 0.5
 """Seconds that a connection which opened at the very end of the drain has to send its request."""
 ACCEPTS_AT_ONCE = 100
 """Connections accepted in one go, so that a storm of them leaves time for those at hand."""
+NEWCOMERS = 0.25
+"""The share of all connections that those may have which have had no answer yet, at the cap."""
 NO_DESCRIPTORS_PAUSE = 0.5
 """Seconds without accepting after the system refused a descriptor."""
 READ_BUFFER = 32 * 1024
@@ -155,9 +157,8 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
         for connection in list(self.connections):
             limit = self._limits.get(connection.phase)
             if limit is None or now - connection.since <= limit:
-                if connection.phase is not Phase.IDLE or not self._owes(connection, now):
-                    continue
-                connection.drop()
+                if connection.has_owed_for(now) > self.settings.answer_deadline:
+                    connection.drop()
             elif connection.phase is Phase.IDLE:
                 connection.finish()
             else:
@@ -175,10 +176,6 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
                 self._turned_away,
             )
             self._turned_away, self._cap_logged = 0, now
-
-    def _owes(self, connection: Connection, now: float) -> bool:
-        """Tell whether a client has not taken its last answer for longer than it may."""
-        return now - connection.since > self.settings.answer_deadline and connection.has_unsent()
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_AT_ONCE):
@@ -218,15 +215,21 @@ class HoldfastWorker(ASGIWorker):  # type: ignore[misc]
     def _make_room(self) -> bool:
         """Drop a connection for a new one, and tell whether there was one to drop.
 
-        Where all have had an answer, whoever has asked nothing for the longest time goes: clients
-        that asked once cannot keep all places.
+        Where newcomers have more than their share, one of them goes; else whoever has had an
+        answer, and has been at nothing, or at the same request, for the longest time: neither those
+        that stall nor those that asked once can keep all places.
         """
-        if self._drop_newcomer():
+        if len(self.newcomers) > self.settings.max_connections * NEWCOMERS:
+            return self._drop_newcomer()
+        served = [
+            one
+            for one in self.connections
+            if one not in self.newcomers and one.phase is not Phase.ANSWERING
+        ]
+        if served:
+            min(served, key=lambda one: one.since).drop()
             return True
-        idle = [one for one in self.connections if one.phase is Phase.IDLE]
-        if idle:
-            min(idle, key=lambda one: one.since).drop()
-        return bool(idle)
+        return self._drop_newcomer()
 
     def _drop_newcomer(self) -> bool:
         """Drop the oldest connection that has never had an answer, and tell whether there was one.

@@ -225,3 +225,41 @@ def test_client_that_takes_no_single_answer_is_closed(serve: Serve) -> None:
         client.sendall(b"GET /huge HTTP/1.1\r\nHost: x\r\n\r\n")
         time.sleep(0.2)
         wait_until("it is closed", lambda: server.open_connections() == 0)
+
+
+def test_client_that_goes_on_asking_and_takes_nothing_is_closed(serve: Serve) -> None:
+    server = serve(answer_deadline=1.0)
+    raw = server.raw()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    closed = pytest.raises(OSError, match=r"(?i)broken|reset|eof|closed")
+    with raw as client, closed:
+        client.sendall(b"GET /huge HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(100):
+            time.sleep(0.1)
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+
+
+def test_several_that_come_at_once_find_room_at_the_cap(serve: Serve) -> None:
+    """As an API server does that has much to ask: none of them takes another one's place."""
+    server = serve(max_connections=20)
+    old = [server.client() for _ in range(20)]
+    with ExitStack() as stack:
+        for served in old:
+            stack.callback(served.close)
+            assert ask(served, "GET", "/healthz").status == 200
+        new = [stack.enter_context(server.tcp()) for _ in range(5)]
+        met = [stack.enter_context(server.tls.wrap_socket(each)) for each in new]
+        for client in met:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert [everything_from(client)[:12] for client in met] == [b"HTTP/1.1 200"] * 5
+
+
+def test_clients_that_never_end_a_second_request_make_room(serve: Serve) -> None:
+    server = serve(max_connections=3)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.raw()) for _ in range(3)]
+        for one in clients:
+            one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert one.recv(12) == b"HTTP/1.1 200"
+            one.sendall(b"GET /he")
+        assert server.get("/healthz").status == 200

@@ -165,6 +165,22 @@ def test_only_clients_of_the_ca_are_served(
         server.get("/healthz")
 
 
+def test_clients_ca_is_that_of_the_start_whatever_becomes_of_its_file(
+    serve: Serve, issued: list[KeyPair], pair: Pair, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    ca = authority.new_ca("clients", now=now)
+    files = Pair(tmp_path / "client.crt", tmp_path / "client.key")
+    put(files, authority.issue(ca, common_name="c", now=now, usage=authority.Usage.CLIENT))
+    (tmp_path / "ca.crt").write_text(f"# of the cluster\n{ca.certificate.decode()}")
+    server = serve(client_ca=str(tmp_path / "ca.crt"))
+    server.tls.load_cert_chain(files.certfile, files.keyfile)
+    (tmp_path / "ca.crt").unlink()
+    put(pair, issued[1])
+    wait_until("the new pair is served", partial(serves, server, issued[1]))
+    assert server.get("/healthz").status == http.client.OK
+
+
 def test_expiry_and_failures_are_told(pair: Pair, issued: list[KeyPair]) -> None:
     expiries: list[float] = []
     failures: list[bool] = []

@@ -572,6 +572,28 @@ def test_namespaces_that_hang_leave_others_a_way() -> None:
     assert world.metric("releases_total", outcome="released") == 604
 
 
+def test_what_hangs_does_not_keep_events_waiting() -> None:
+    world = crowded()
+    world.turn()
+    assert len(world.pool.jobs) == module.WORKERS_OF_ONE
+    assert not world.controller.busy
+
+    world = World(*pods(**{f"p{number:02}": "1" for number in range(99)}))
+    world.move(60)
+    world.turn()
+    assert world.controller.busy
+
+
+def test_more_than_are_dealt_out_at_once_are_released_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "DEALT_AT_ONCE", 3)
+    world = World(*pods(**{f"p{number:02}": "1" for number in range(99)}))
+    world.move(60)
+    world.settle()
+    assert sorted(world.released) == [f"p{number:02}" for number in range(99)]
+
+
 def test_a_pod_that_failed_once_is_not_tried_again_behind_those_that_hang() -> None:
     world = crowded(*pods(good="25"))
     world.turn()
@@ -588,16 +610,16 @@ def test_a_pod_that_failed_once_is_not_tried_again_behind_those_that_hang() -> N
 
 def test_pods_that_are_refused_at_once_leave_others_their_turn() -> None:
     """However many come up again: they hold no thread for long, and yet all of them."""
-    crowd = {f"bad-{number:04}": "10" for number in range(2_000)}
+    crowd = {f"bad-{number:04}": "10" for number in range(900)}
     world = World(*in_namespace("bad", *pods(**crowd)), *pods(good="60"))
-    world.api.before("PATCH", *[raising(status_error(500))] * 2_000)
+    world.api.before("PATCH", *[raising(status_error(500))] * 900)
     world.move(20)
     world.settle()
     world.move(60)
     world.turn()
     assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
     world.pool.jobs.pop(1)()  # the second to be handed out, since it has no thread yet
-    assert world.released[2_000] == "good"
+    assert world.released[900] == "good"
 
 
 def test_that_releases_of_a_namespace_take_long_is_told_once(
