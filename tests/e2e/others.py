@@ -65,9 +65,14 @@ def other_webhook(
             plane.kubectl("delete", f"{kind.lower()}webhookconfiguration", name)
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+    """Connections that may wait to be taken: an API server opens one for each call at once."""
+
+
 @contextmanager
 def _serving(plane: ControlPlane, name: str, decide: Decide) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(decide))
+    server = _Server(("127.0.0.1", 0), _handler(decide))
     pair = plane.certificate(name)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
