@@ -224,6 +224,6 @@ FAULTS = [
         broken="one-lane",
         caught_by="seconds late elsewhere",
         means="No namespace has more than 32 of the 40 threads, nor all those together in which "
-        "releases take long. Pods elsewhere are released on time.",
+        "releases take long. Pods elsewhere wait for no longer than one that hangs.",
     ),
 ]
