@@ -76,7 +76,10 @@ def _serving(plane: ControlPlane, name: str, decide: Decide) -> Iterator[str]:
     pair = plane.certificate(name)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    # a handshake that stalls is to hold up its own thread, not the one that accepts
+    server.socket = context.wrap_socket(
+        server.socket, server_side=True, do_handshake_on_connect=False
+    )
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
