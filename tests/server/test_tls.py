@@ -221,7 +221,8 @@ class Followed:
     def __init__(self, pair: Pair) -> None:
         self.expiries: list[float] = []
         self.failures = 0
-        self.pair = Pair(pair.certfile, Fleeting(pair.keyfile))
+        self.keyfile = Fleeting(pair.keyfile)
+        self.pair = Pair(pair.certfile, self.keyfile)
         self.live = LiveCertificate(
             self.pair.certfile,
             self.pair.keyfile,
@@ -235,7 +236,7 @@ class Followed:
     def lose(self, content: KeyPair) -> None:
         """Write a pair whose key is gone between the look and the load."""
         put(self.pair, content)
-        self.pair.keyfile.losses = 1  # type: ignore[attr-defined]
+        self.keyfile.losses = 1
 
     def look(self, times: int) -> None:
         for _ in range(times):
