@@ -34,6 +34,8 @@ WORKERS = 40
 WORKERS_OF_ONE = 32
 """How many of them may be of one namespace, or of all those in which releases take long: what hangs
 or is refused there, however many pods they are, leaves the others a way."""
+FIRST_OF_ONE = 8
+"""With how many of them a namespace begins, before its releases are seen to succeed."""
 DEALT_AT_ONCE = 1_000
 """How many of those that are due are dealt out by namespaces before the next is handed out."""
 LONGEST_WAIT = 1.0
@@ -71,7 +73,7 @@ class Controller:
         self._queue = ReleaseQueue()
         self._retries = Retries()
         self._under_way: set[Names] = set()
-        self._due = FairQueue(WORKERS_OF_ONE)
+        self._due = FairQueue(WORKERS_OF_ONE, first=FIRST_OF_ONE)
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._synced = threading.Event()
@@ -292,13 +294,18 @@ class Controller:
         self._metrics.releases.labels(attempt.outcome.value).inc()
         with self._changed:
             self._under_way.discard(key)
-            if self._due.took(key, ended - began, ended):
+            worked = attempt.outcome is not Outcome.RETRY
+            if self._due.took(key, ended - began, ended, worked=worked):
                 self._tell_slow(key[0], ended - began)
             self._settle(key, held, attempt)
             following = self._next_due(self._may_release_until(self._now()))
-            if following is None or attempt.outcome is not Outcome.RELEASED:
-                self._changed.notify_all()  # there is room, or something to try again
+            idle = following is None or attempt.outcome is not Outcome.RELEASED
+            if idle or self._has_room(key[0]):
+                self._changed.notify_all()  # something to hand out, or to try again
             return following
+
+    def _has_room(self, namespace: str) -> bool:
+        return len(self._under_way) < WORKERS and self._due.has_room(namespace)
 
     def _settle(self, key: Names, tried: Held, attempt: Attempt) -> None:
         """Note how an attempt ended; the watch may have told of another pod meanwhile."""

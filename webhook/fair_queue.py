@@ -3,7 +3,12 @@
 Somebody's webhook that hangs, or refuses at once, for the pods of one namespace has workers try
 them again and again. However many are due there, what is due elsewhere has its turn: it goes to the
 namespace that has the fewest workers, none has more than its part of them, and those in which work
-takes long have no more all together. Pure: no I/O, no clock, no locks.
+takes long have no more all together. Nor does a namespace have its part at once: it begins with a
+few workers, as a TCP connection begins with a few segments, and has one more for each that
+succeeds. What hangs from the first on has no more than those, and leaves the API server places too,
+of which it may have some 25 for all ServiceAccounts after a time of little to do (API Priority and
+Fairness lends them elsewhere, and takes them back every ten seconds). Pure: no I/O, no clock, no
+locks.
 """
 
 from __future__ import annotations
@@ -24,12 +29,14 @@ longer than two tries can be apart."""
 class FairQueue:
     """What is due, by namespace, and which namespaces have workers.
 
-    No namespace has more than `most` workers, nor all slow ones together. Times are seconds by
-    whatever clock the caller has, which does not go back.
+    No namespace has more than `most` workers, nor all slow ones together. Each begins with `first`,
+    and may have one more for each that succeeds while it uses half of what it may have; it begins
+    again after one that took long in vain, and when it has had none. Times are seconds by whatever
+    clock the caller has, which does not go back.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, *, first: int) -> None:
+        self._most, self._first = most, first
         self._usual: Waiting = {}
         """What is due, each namespace's in its order; whose turn it is comes first."""
         self._slow: Waiting = {}
@@ -38,6 +45,8 @@ class FairQueue:
         """Until when each slow namespace counts as such; what ends first comes first."""
         self._workers: dict[str, int] = {}
         """How many workers each namespace has that has any."""
+        self._allowed: dict[str, int] = {}
+        """How many workers those namespaces may have that may have more than the first ones."""
         self._length = 0
 
     def __len__(self) -> int:
@@ -62,14 +71,24 @@ class FairQueue:
         for queue in (self._slow, self._usual):  # the former can never have all workers
             if queue and (namespace := self._next(queue)) is not None:
                 self._workers[namespace] = self._workers.get(namespace, 0) + 1
-                return self._first(queue, namespace)
+                return self._head(queue, namespace)
         return None
 
-    def took(self, key: Names, seconds: float, now: float) -> bool:
-        """Note for how long something has kept a worker, which is free now.
+    def has_room(self, namespace: str) -> bool:
+        """Tell whether something of a namespace waits, and it may have one more worker."""
+        waits = namespace in self._slow or namespace in self._usual
+        return waits and self._workers.get(namespace, 0) < self._most_of(namespace)
+
+    def took(self, key: Names, seconds: float, now: float, *, worked: bool) -> bool:
+        """Note for how long something has kept a worker, which is free now, and whether in vain.
 
         Tells whether its namespace counts as slow by that, and did not before.
         """
+        allowed = self._most_of(key[0])
+        if not worked and seconds >= SLOW_SECONDS:
+            self._allowed.pop(key[0], None)
+        elif worked and allowed < self._most and 2 * self._workers[key[0]] >= allowed:
+            self._allowed[key[0]] = allowed + 1
         self.drop(key)
         if seconds < SLOW_SECONDS:
             return False
@@ -84,10 +103,15 @@ class FairQueue:
         left = self._workers.pop(key[0]) - 1
         if left:
             self._workers[key[0]] = left
+        else:
+            self._allowed.pop(key[0], None)
 
     def count_slow(self) -> int:
         """Count the workers that slow namespaces have."""
         return sum(count for one, count in self._workers.items() if one in self._until)
+
+    def _most_of(self, namespace: str) -> int:
+        return self._allowed.get(namespace, self._first)
 
     def _next(self, queue: Waiting) -> str | None:
         """Find the first namespace of those that have the fewest workers; None where none may."""
@@ -96,13 +120,13 @@ class FairQueue:
         found, fewest = None, self._most
         for namespace in queue:  # no more of them have workers than there are workers
             count = self._workers.get(namespace, 0)
-            if count < fewest:
+            if count < min(fewest, self._most_of(namespace)):
                 found, fewest = namespace, count
             if not count:
                 break
         return found
 
-    def _first(self, queue: Waiting, namespace: str) -> Names:
+    def _head(self, queue: Waiting, namespace: str) -> Names:
         keys = queue.pop(namespace)
         key, _ = keys.popitem(last=False)
         self._length -= 1

@@ -34,6 +34,8 @@ WORKERS = 8
 """VMIs settled at once."""
 WORKERS_OF_ONE = 6
 """How many of them may be of one namespace, or of all those in which that takes long."""
+FIRST_OF_ONE = 3
+"""With how many of them a namespace begins, before one of them is seen to succeed."""
 LAST_WRITES_SECONDS = 3.0
 """How long the end waits for VMIs that are being settled: what hangs may fail its tests later."""
 LONGEST_WAIT = 1.0
@@ -85,7 +87,7 @@ class LandingRecorder:
         )
         self._queue = WorkQueue()
         self._retries = Retries()
-        self._due = FairQueue(WORKERS_OF_ONE)
+        self._due = FairQueue(WORKERS_OF_ONE, first=FIRST_OF_ONE)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         metrics.vm_pods_kept.set_function(self._watch.count)
@@ -180,7 +182,7 @@ class LandingRecorder:
             settled = Settled(problem=f"{type(exc).__name__}: {exc}")
         now = self._now()
         with self._changed:
-            self._due.took(key, now - began, now)
+            self._due.took(key, now - began, now, worked=not settled.problem)
             if settled.problem:
                 self._put_off(key, settled)
             else:

@@ -43,7 +43,9 @@ class Write(NamedTuple):
     """One write of a pod, as the API server took it in."""
 
     at: float
-    """Seconds since 1970, by the API server's clock."""
+    """Seconds since 1970, by the API server's clock: when the request came."""
+    ended: float
+    """Likewise, when it was answered: it may have waited for its turn, or for a webhook."""
     status: int
 
     @property
@@ -130,7 +132,8 @@ class Audit:
         about = event["objectRef"]
         key = about["namespace"], about.get("name", "")
         status = event.get("responseStatus", {}).get("code", 500)
-        write = Write(seconds(event["requestReceivedTimestamp"]), status)
+        came, ended = (seconds(event[f"{one}Timestamp"]) for one in ("requestReceived", "stage"))
+        write = Write(came, ended, status)
         user = event.get("user", {}).get("username", "")
         if patch and user.startswith(CONTROLLER) and "subresource" not in about:
             self.releases[key].append(write)

@@ -43,7 +43,9 @@ def judge(fault: Fault, scene: Scene) -> None:
     scene.figures["seconds until all were released"] = round(time.time() - scene.recovered, 1)
     audit.read()
     at = {name: audit.releases[load.namespace, name] for name in load.due}
-    tries = {name: [one.at for one in writes if one.may_have_worked] for name, writes in at.items()}
+    tries = {
+        name: [one.ended for one in writes if one.may_have_worked] for name, writes in at.items()
+    }
     late = [
         waited(due, max(tries[name]), scene.halted) for name, due in load.due.items() if tries[name]
     ]

@@ -240,19 +240,22 @@ def test_overdue_pods_are_released_in_the_order_of_their_time() -> None:
 
 def test_no_more_releases_of_one_namespace_are_under_way_than_it_may_have() -> None:
     world = World(*pods(**{f"p{number:02}": str(number) for number in range(99)}))
-    world.move(120)
-    assert world.turn() == module.LONGEST_WAIT
-    assert len(world.pool.jobs) == module.WORKERS_OF_ONE
+    under_way: list[int] = []
 
+    def look() -> None:
+        assert world.turn() == module.LONGEST_WAIT
+        under_way.append(len(world.controller._under_way))
+
+    world.move(120)
+    world.api.before("PATCH", *[look] * 50)
     world.settle()
+    growing = range(module.FIRST_OF_ONE, module.WORKERS_OF_ONE)
+    assert under_way == [*growing, *[module.WORKERS_OF_ONE] * (50 - len(growing))]
     assert len(set(world.released)) == len(world.released) == 99
 
 
 def test_no_more_releases_are_under_way_than_there_are_threads() -> None:
-    found = pods(**{f"p{number:02}": "1" for number in range(30)})
-    world = World(*found, *in_namespace("other", *found))
-    world.move(60)
-    world.turn()
+    world = burst()
     assert len(world.pool.jobs) == module.WORKERS
 
 
@@ -262,8 +265,8 @@ def test_who_has_released_a_pod_takes_the_next_that_is_due() -> None:
     world.turn()
     world.work()
 
-    began = [f"p{number:02}" for number in range(module.WORKERS_OF_ONE)]
-    behind = [f"p{number:02}" for number in range(module.WORKERS_OF_ONE, 61)]
+    began = [f"p{number:02}" for number in range(module.FIRST_OF_ONE)]
+    behind = [f"p{number:02}" for number in range(module.FIRST_OF_ONE, 61)]
     assert world.released == [began[0], *behind, *began[1:]]  # in turn, where threads do it at once
 
 
@@ -519,6 +522,16 @@ def in_namespace(namespace: str, *found: dict[str, Any]) -> list[dict[str, Any]]
     return [{**one, "metadata": {**one["metadata"], "namespace": namespace}} for one in found]
 
 
+def burst() -> World:
+    """Give a world in which pods are due in more namespaces than there are threads for."""
+    found = pods(**{f"p{number:02}": "1" for number in range(30)})
+    spaces = [f"space-{number}" for number in range(1 + module.WORKERS // module.FIRST_OF_ONE)]
+    world = World(*[one for space in spaces for one in in_namespace(space, *found)])
+    world.move(60)
+    world.turn()
+    return world
+
+
 def hang(world: World) -> None:
     """Have the next release hang for a while, and fail."""
 
@@ -531,7 +544,7 @@ def hang(world: World) -> None:
 
 def crowded(*others: dict[str, Any], namespaces: tuple[str, ...] = ("bad",)) -> World:
     """Give a world at second 40: very many pods of some namespaces are due, one each has hung."""
-    crowd = pods(first="10", **{f"bad-{number:03}": "20" for number in range(200)})
+    crowd = pods(first="10", **{f"bad-{number:03}": "30" for number in range(200)})
     world = World(*[one for space in namespaces for one in in_namespace(space, *crowd)], *others)
     world.move(10)
     world.turn()
@@ -549,16 +562,16 @@ def test_pods_of_one_namespace_leave_others_a_way_at_once() -> None:
     world = World(*in_namespace("bad", *pods(**crowd)), *pods(good="25"))
     world.move(21)
     world.turn()
-    assert len(world.pool.jobs) == module.WORKERS_OF_ONE
+    assert len(world.pool.jobs) == module.FIRST_OF_ONE
     world.move(5)
     world.turn()
-    assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
+    assert len(world.pool.jobs) == module.FIRST_OF_ONE + 1
     world.pool.jobs.pop()()
     assert world.released == ["good"]
 
 
 def test_namespaces_that_hang_leave_others_a_way() -> None:
-    world = crowded(*pods(good="25"), namespaces=("bad", "worse", "worst"))
+    world = crowded(*pods(good="35"), namespaces=("bad", "worse", "worst", "vile", "vilest"))
     world.turn()
 
     assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
@@ -569,19 +582,15 @@ def test_namespaces_that_hang_leave_others_a_way() -> None:
     assert world.released[before] == "good"
     world.settle()
     assert world.metric("held_pods") == 0
-    assert world.metric("releases_total", outcome="released") == 604
+    assert world.metric("releases_total", outcome="released") == 1006
 
 
 def test_what_hangs_does_not_keep_events_waiting() -> None:
     world = crowded()
     world.turn()
-    assert len(world.pool.jobs) == module.WORKERS_OF_ONE
+    assert len(world.pool.jobs) == module.FIRST_OF_ONE
     assert not world.controller.busy
-
-    world = World(*pods(**{f"p{number:02}": "1" for number in range(99)}))
-    world.move(60)
-    world.turn()
-    assert world.controller.busy
+    assert burst().controller.busy
 
 
 def test_more_than_are_dealt_out_at_once_are_released_all_the_same(
@@ -603,7 +612,7 @@ def test_a_pod_that_failed_once_is_not_tried_again_behind_those_that_hang() -> N
 
     world.move(1)
     world.turn()
-    assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
+    assert len(world.pool.jobs) == module.FIRST_OF_ONE + 1
     world.pool.jobs.pop()()
     assert world.api.gates(("default", "good")) == []
 
@@ -617,7 +626,7 @@ def test_pods_that_are_refused_at_once_leave_others_their_turn() -> None:
     world.settle()
     world.move(60)
     world.turn()
-    assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
+    assert len(world.pool.jobs) == module.FIRST_OF_ONE + 1
     world.pool.jobs.pop(1)()  # the second to be handed out, since it has no thread yet
     assert world.released[900] == "good"
 

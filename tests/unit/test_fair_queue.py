@@ -13,12 +13,12 @@ A, B, C = (("one", name) for name in "abc")
 X, Y = (("two", name) for name in "xy")
 
 
-def queue(*keys: Names, most: int = 9, slow: tuple[str, ...] = ()) -> FairQueue:
+def queue(*keys: Names, most: int = 9, first: int = 9, slow: tuple[str, ...] = ()) -> FairQueue:
     """Give one with these keys; some namespaces are slow, since second 0."""
-    found = FairQueue(most)
+    found = FairQueue(most, first=first)
     for namespace in slow:
         begin(found, (namespace, "slow"))
-        found.took((namespace, "slow"), SLOW_SECONDS, 0.0)
+        found.took((namespace, "slow"), SLOW_SECONDS, 0.0, worked=True)
     for key in keys:
         found.put(key, 0.0)
     return found
@@ -61,7 +61,7 @@ def test_what_comes_goes_to_the_namespace_with_the_fewest_workers() -> None:
 def test_no_namespace_has_more_workers_than_its_part() -> None:
     found = queue(A, B, C, X, most=2)
     assert taken(found, 4) == [A, X, B, None]
-    found.took(X, 0.1, 1.0)
+    found.took(X, 0.1, 1.0, worked=True)
     assert found.take(1.0) is None
     found.drop(A)
     assert taken(found, 2) == [C, None]
@@ -71,7 +71,7 @@ def test_no_namespace_has_more_workers_than_its_part() -> None:
 def test_a_namespace_is_slow_in_which_something_took_long(seconds: float, slow: bool) -> None:
     found = queue()
     begin(found, A)
-    assert found.took(A, seconds, 0.0) is slow
+    assert found.took(A, seconds, 0.0, worked=True) is slow
     assert found.is_slow("one", 1.0) is slow
     assert not found.is_slow("two", 1.0)
 
@@ -80,7 +80,7 @@ def test_that_it_has_become_slow_is_told_once() -> None:
     found, told = queue(), []
     for at in (0.0, 50.0, 60 + REMEMBERED_SECONDS):
         begin(found, A)
-        told.append(found.took(A, SLOW_SECONDS, at))
+        told.append(found.took(A, SLOW_SECONDS, at, worked=True))
     assert told == [True, False, True]
 
 
@@ -88,7 +88,7 @@ def test_it_is_slow_until_nothing_has_taken_long_for_a_while() -> None:
     found = queue(slow=("one", "two"))
     for seconds, at in ((SLOW_SECONDS, 50.0), (0.1, 60.0)):
         begin(found, A)
-        found.took(A, seconds, at)
+        found.took(A, seconds, at, worked=True)
     assert found.is_slow("one", REMEMBERED_SECONDS + 49)
     assert not found.is_slow("two", REMEMBERED_SECONDS)
     assert not found.is_slow("one", REMEMBERED_SECONDS + 50)
@@ -97,15 +97,15 @@ def test_it_is_slow_until_nothing_has_taken_long_for_a_while() -> None:
 def test_slow_namespaces_have_no_more_workers_together_than_one_may() -> None:
     found = queue(A, B, X, Y, ("three", "z"), most=3, slow=("one", "two"))
     assert taken(found, 5) == [A, X, B, ("three", "z"), None]
-    found.took(A, SLOW_SECONDS, 1.0)
+    found.took(A, SLOW_SECONDS, 1.0, worked=True)
     assert taken(found, 2) == [Y, None]
 
 
 def test_what_waits_becomes_slow_with_its_namespace() -> None:
     found = queue(A, B, C, X, most=2)
     assert taken(found, 2) == [A, X]
-    found.took(A, SLOW_SECONDS, 1.0)
-    found.took(X, SLOW_SECONDS, 1.0)
+    found.took(A, SLOW_SECONDS, 1.0, worked=True)
+    found.took(X, SLOW_SECONDS, 1.0, worked=True)
     found.put(("three", "z"), 1.0)
     assert taken(found, 4) == [B, C, ("three", "z"), None]
 
@@ -115,7 +115,7 @@ def test_a_namespace_stays_slow_while_something_of_it_waits_for_its_turn() -> No
     assert taken(found, 3) == [A, B, None]
     late = 1 + REMEMBERED_SECONDS
     assert found.is_slow("one", late)
-    found.took(A, 0.1, late)
+    found.took(A, 0.1, late, worked=True)
     assert found.take(late) == C
     assert not found.is_slow("one", late + REMEMBERED_SECONDS)
 
@@ -128,6 +128,91 @@ def test_what_is_due_now_and_then_does_not_keep_its_namespace_slow() -> None:
     assert not found.is_slow("one", late)
 
 
+def many(namespace: str, count: int = 50) -> list[Names]:
+    return [(namespace, f"{number:02}") for number in range(count)]
+
+
+def under_way(found: FairQueue, now: float = 1.0) -> list[Names]:
+    """Take all there is to take."""
+    return list(iter(lambda: found.take(now), None))
+
+
+def test_a_namespace_has_one_more_worker_for_each_that_succeeds() -> None:
+    found = queue(*many("one"), most=5, first=2)
+    begun, counts = under_way(found), []
+    for _ in range(5):
+        counts.append(len(begun))
+        found.took(begun.pop(0), 0.1, 1.0, worked=True)
+        assert found.has_room("one")
+        begun += under_way(found)
+    assert counts == [2, 3, 4, 5, 5]
+    assert not found.has_room("one")
+
+
+def test_what_fails_at_once_wins_and_loses_no_worker() -> None:
+    found = queue(*many("one"), most=5, first=2)
+    begun = under_way(found)
+    found.took(begun.pop(), 0.1, 1.0, worked=True)
+    begun += under_way(found)
+    for _ in range(9):
+        found.took(begun.pop(0), 0.1, 1.0, worked=False)
+        begun += under_way(found)
+        assert len(begun) == 3
+
+
+def test_what_succeeds_wins_a_worker_even_where_it_takes_long() -> None:
+    found = queue(*many("one"), most=5, first=2)
+    begun = under_way(found)
+    found.took(begun.pop(), SLOW_SECONDS, 1.0, worked=True)
+    assert len(begun + under_way(found)) == 3
+
+
+def test_after_one_that_hung_a_namespace_begins_again() -> None:
+    found = queue(*many("one"), most=5, first=2)
+    begun = under_way(found)
+    while len(begun) < 5:
+        found.took(begun.pop(0), 0.1, 1.0, worked=True)
+        begun += under_way(found)
+    for left in (4, 3, 2):
+        found.took(begun.pop(0), SLOW_SECONDS, 1.0, worked=False)
+        assert len(begun) == left
+        assert not found.has_room("one") or left < 2
+        begun += under_way(found) if left < 2 else []
+    found.took(begun.pop(0), SLOW_SECONDS, 1.0, worked=False)
+    assert len(begun + under_way(found)) == 2
+
+
+def test_a_namespace_that_had_no_worker_begins_again() -> None:
+    found = queue(*many("one", 3), most=5, first=2)
+    begun = under_way(found)
+    for key in begun:
+        found.took(key, 0.1, 1.0, worked=True)
+    (last,) = under_way(found)
+    found.took(last, 0.1, 1.0, worked=True)
+    for key in many("one"):
+        found.put(key, 2.0)
+    assert len(under_way(found, 2.0)) == 2
+
+
+def test_who_uses_less_than_half_of_what_it_may_have_wins_no_worker() -> None:
+    found = queue(first=4)
+    for number in range(20):  # one after the other, beside one that takes all the while
+        begin(found, ("one", str(number)))
+        if number:
+            found.took(("one", str(number)), 0.1, 1.0, worked=True)
+    for key in many("one"):
+        found.put(key, 2.0)
+    assert 1 + len(under_way(found, 2.0)) == 4 + 1
+
+
+def test_there_is_no_room_where_nothing_waits() -> None:
+    found = queue(A)
+    assert found.has_room("one")
+    assert found.take(1.0) == A
+    assert not found.has_room("one")
+    assert not found.has_room("two")
+
+
 def test_slow_but_quick_again_is_not_kept_behind_what_hangs() -> None:
     """Of two slow namespaces one hangs: the other one has what it leaves, not every second turn."""
     hanging = [("one", str(number)) for number in range(50)]
@@ -136,10 +221,10 @@ def test_slow_but_quick_again_is_not_kept_behind_what_hangs() -> None:
     taken(found, 4)
     for key in quick:
         found.put(key, 1.0)
-    found.took(hanging[0], 10.0, 10.0)
+    found.took(hanging[0], 10.0, 10.0, worked=True)
     served: Counter[str] = Counter()
     while (one := found.take(10.0)) is not None:
         served[one[0]] += 1
         if one[0] == "two":
-            found.took(one, 0.02, 10.0)
+            found.took(one, 0.02, 10.0, worked=True)
     assert served == {"two": 50, "one": 1}

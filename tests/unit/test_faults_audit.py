@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.faults.audit import CONTROLLER, Audit
 
 NAMES = ("before", "written-last", "after")
@@ -17,6 +19,7 @@ def line(name: str) -> str:
         "objectRef": {"resource": "pods", "namespace": "rows", "name": name},
         "responseStatus": {"code": 200},
         "requestReceivedTimestamp": "2026-01-02T03:04:05.678901Z",
+        "stageTimestamp": "2026-01-02T03:04:06.678901Z",
         "user": {"username": f"{CONTROLLER}holdfast-controller"},
     }
     return json.dumps(event, separators=(",", ":")) + "\n"
@@ -47,4 +50,6 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
         with path.open("a") as file:
             file.write(line("whole")[40:])
         audit.read()
-        assert [one.worked for one in audit.releases["rows", "whole"]] == [True]
+        (found,) = audit.releases["rows", "whole"]
+        assert found.worked
+        assert found.ended - found.at == pytest.approx(1)

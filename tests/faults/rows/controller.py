@@ -12,6 +12,7 @@ from tests.e2e.accounts import NAMESPACE
 from tests.e2e.test_leader import metric
 from tests.e2e.world import created, pod
 from tests.faults.arena import BROKEN, leads
+from tests.faults.audit import Write
 from tests.faults.load import terms
 from tests.faults.scene import BOUND, Fault, Scene
 from webhook.controller import WORKERS
@@ -122,21 +123,20 @@ def away(scene: Scene) -> None:
     seconds = scene.eventually(lambda: any(map(leads, scene.arena.controllers)), BOUND)
     scene.check("seconds to a leader", seconds, START)
 
-    def released() -> dict[str, float]:
+    def released() -> dict[str, Write]:
         scene.arena.audit.read()
         releases = scene.arena.audit.releases
         writes = {name: releases[scene.world.namespace, name] for name in due}
-        return {name: each[-1].at for name, each in writes.items() if each and each[-1].worked}
+        return {name: each[-1] for name, each in writes.items() if each and each[-1].worked}
 
     scene.eventually(lambda: len(released()) == count, BOUND)
-    at = released()
-    scene.check("of the batch not released in time", count - len(at))
-    last = max(at.values(), default=began) - began
+    found = released()
+    scene.check("of the batch not released in time", count - len(found))
+    last = max((one.ended for one in found.values()), default=began) - began
     scene.check("seconds to the last of the batch", last, BOUND)
-    in_time = {name: place for place, name in enumerate(sorted(at, key=lambda one: due[one]))}
-    moved = [
-        abs(place - in_time[name]) for place, name in enumerate(sorted(at, key=at.__getitem__))
-    ]
+    in_time = {name: place for place, name in enumerate(sorted(found, key=lambda one: due[one]))}
+    came = sorted(found, key=lambda name: found[name].at)
+    moved = [abs(place - in_time[name]) for place, name in enumerate(came)]
     scene.check("places out of order", max(moved, default=0), 2 * WORKERS)
     seconds = scene.eventually(lambda: is_placed(scene, changed), BOUND)
     scene.check("seconds until the other configuration was in force", seconds, BOUND)

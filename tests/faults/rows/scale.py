@@ -16,6 +16,7 @@ from demo.command import Command
 from tests.e2e.accounts import MANIFESTS
 from tests.e2e.test_leader import metric
 from tests.e2e.world import World, pod
+from tests.faults.audit import Write
 from tests.faults.scene import BOUND, Fault, Scene
 from webhook.cluster import Cluster
 from webhook.errors import ClusterError
@@ -115,10 +116,10 @@ def at_once(scene: Scene) -> None:
     scene.check("seconds by which the last was made too late", time.time() - due)
     space, audit, stop = name_apart(scene, CROWD), scene.arena.audit, threading.Event()
 
-    def released() -> list[float]:
+    def released() -> list[Write]:
         audit.read()
         writes = [audit.releases[space, name] for name in names]
-        return [each[-1].at for each in writes if each and each[-1].worked]
+        return [each[-1] for each in writes if each and each[-1].worked]
 
     with ThreadPoolExecutor(LISTERS) as pool:
         time.sleep(max(0.0, due - time.time() - 1))
@@ -132,10 +133,10 @@ def at_once(scene: Scene) -> None:
         scene.figures["percent of the processors idle meanwhile"] = idle
     else:
         scene.check("percent of the processors idle meanwhile", idle, IDLE)
-    at = released()
-    scene.check("early", sum(one < due for one in at))
-    scene.check("not released", len(names) - len(at))
-    scene.check("seconds to the last", max(at, default=0) - due, BOUND)
+    found = released()
+    scene.check("early", sum(one.at < due for one in found))
+    scene.check("not released", len(names) - len(found))
+    scene.check("seconds to the last", max((one.ended for one in found), default=0) - due, BOUND)
 
 
 def list_pods(scene: Scene, stop: threading.Event) -> None:
@@ -179,7 +180,7 @@ FAULTS = [
         fills=True,
         broken="slow-hand",
         caught_by="not released",
-        means="Thirty-two releases of a namespace are under way at once; none waits longer than a "
+        means="Up to 32 releases of a namespace are under way at once; none waits longer than a "
         "minute.",
     ),
 ]
