@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from webhook import events, holds, logs
+from webhook.agenda import Agenda, Task
 from webhook.clock import ServerClock
 from webhook.cluster import Api, boot_time
-from webhook.fair_queue import REMEMBERED_SECONDS, FairQueue
+from webhook.fair_queue import REMEMBERED_SECONDS
 from webhook.metrics import ControllerMetrics
 from webhook.objects import Names, Pod
 from webhook.pool import Pool
 from webhook.reflector import Reflector
-from webhook.release_queue import Held, ReleaseQueue, steady
+from webhook.release_queue import Held, steady
 from webhook.releaser import Attempt, Decider, Outcome, Releaser, held_pod
 from webhook.reporter import Reporter
-from webhook.retries import Retries
 from webhook.timekeeper import Timekeeper
 
 PODS = "/api/v1/pods"
@@ -36,8 +36,6 @@ WORKERS_OF_ONE = 32
 or is refused there, however many pods they are, leaves the others a way."""
 FIRST_OF_ONE = 8
 """With how many of them a namespace begins, before its releases are seen to succeed."""
-DEALT_AT_ONCE = 1_000
-"""How many of those that are due are dealt out by namespaces before the next is handed out."""
 LONGEST_WAIT = 1.0
 """Seconds the loop sleeps at most: a laptop that slept, or a better clock, is noticed by then."""
 LAST_RELEASES_SECONDS = 3.0
@@ -70,10 +68,7 @@ class Controller:
         self._now = now
         self._decider = decider
         self._releaser = Releaser(api, decider)
-        self._queue = ReleaseQueue()
-        self._retries = Retries()
-        self._under_way: set[Names] = set()
-        self._due = FairQueue(WORKERS_OF_ONE, first=FIRST_OF_ONE)
+        self._agenda = Agenda(WORKERS_OF_ONE, first=FIRST_OF_ONE)
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._synced = threading.Event()
@@ -87,7 +82,7 @@ class Controller:
             on_restart=self._restarted,
         )
         self._timekeeper = Timekeeper(api, clock, on_narrowed=self.wake)
-        metrics.held.set_function(lambda: len(self._queue))
+        metrics.held.set_function(lambda: len(self._agenda))
         metrics.overdue.set_function(self._overdue)
         metrics.count_holds = self._holds
         metrics.clock_uncertainty.set_function(self._uncertainty)
@@ -128,7 +123,7 @@ class Controller:
     def busy(self) -> bool:
         """True while as many are under way as one namespace may have, without those that hang."""
         with self._changed:
-            return len(self._under_way) - self._due.count_slow() >= WORKERS_OF_ONE
+            return self._agenda.under_way_quickly >= WORKERS_OF_ONE
 
     def wake(self) -> None:
         """Look at once at what is due: the clock is better known, or this one leads now."""
@@ -140,21 +135,21 @@ class Controller:
     def __iter__(self) -> Iterator[Names]:
         """Go through the pods that are held now."""
         with self._changed:
-            return iter(list(self._queue))
+            return iter(list(self._agenda))
 
     def get(self, key: Names) -> holds.Due | None:
         """Tell when a pod is due, or None when it is not held."""
         with self._changed:
-            held = self._queue.get(key)
+            held = self._agenda.get(key)
         return None if held is None else holds.Due(held.due_ms, held.problem)
 
     def release(self, key: Names, plugin: str) -> None:
         """Say that this plugin holds the pod no longer; it is read and decided again at once."""
         with self._changed:
-            held = self._queue.get(key)
+            held = self._agenda.get(key)
             if held is not None:
                 self._decider.allow(held.uid, plugin)
-                self._queue.put(key, held._replace(due_ms=0, resource_version="", recheck=True))
+                self._agenda.put(key, held._replace(due_ms=0, resource_version="", recheck=True))
                 self._changed.notify_all()
 
     def tell(self, pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
@@ -177,7 +172,7 @@ class Controller:
                 with self._changed:
                     self._take(pod.key, note, watched=False)
         with self._changed:
-            for key in [key for key in self._queue if key not in held]:
+            for key in [key for key in self._agenda if key not in held]:
                 self._forget(key)
             if not self._synced.is_set():
                 _log.info("watching: %d held pods", len(held))
@@ -204,14 +199,14 @@ class Controller:
 
         Of very many in a list only some can be told: for the rest nothing is written in vain.
         """
-        known = self._queue.get(key)
+        known = self._agenda.get(key)
         held = steady(known, held)
         now_ms = self._now_ms()
         if known is not None and (known.uid, known.due_ms) == (held.uid, held.due_ms):
-            self._queue.put(key, held._replace(known_ms=known.known_ms))
+            self._agenda.put(key, held._replace(known_ms=known.known_ms))
             return
         changed = known is not None and known.uid == held.uid
-        self._queue.put(key, held._replace(known_ms=now_ms if watched or changed else 0))
+        self._agenda.put(key, held._replace(known_ms=now_ms if watched or changed else 0))
         if held.due_ms > now_ms and (watched or not self._reporter.full):
             self._reporter.held(key, held)
 
@@ -222,7 +217,7 @@ class Controller:
         with self._changed:
             local = self._now()
             passed = self._may_release_until(local)
-            while len(self._under_way) < WORKERS and (due := self._next_due(passed)) is not None:
+            while self._has_hands() and (due := self._next_due(passed)) is not None:
                 pool.submit(partial(self._guarded, self._carry_out, *due))
             self._changed.wait(self._next_wait(local, passed))
 
@@ -233,87 +228,60 @@ class Controller:
             return None
         return self._clock.surely_passed(local)
 
-    def _next_due(self, passed: float | None) -> tuple[Names, Held] | None:
-        """Take the next pod that is due at that time, as it was found to be due.
-
-        What changes from here on fails the patch's tests.
-        """
-        if passed is None:
-            return None
-        now_ms, local = int(passed * 1_000), self._now()
-        while (key := self._next_key(now_ms, local)) is not None:
-            held = self._queue.handed_out(key) if key not in self._under_way else None
-            if held is not None and held.due_ms <= now_ms:
-                self._under_way.add(key)
-                return key, held
-            self._due.drop(key)  # it comes up by its time, or is gone, or its attempt plans anew
-            if held is not None:
-                self._queue.retry(key)  # the API server's clock was set back
-        return None
-
-    def _next_key(self, now_ms: int, local: float) -> Names | None:
-        """Take what comes next of all that is due by now, or is to be tried again."""
-        for _ in range(DEALT_AT_ONCE):
-            if (key := self._retries.pop_due(local) or self._queue.pop_due(now_ms)) is None:
-                break
-            self._due.put(key, local)
-        return self._due.take(local)
+    def _next_due(self, passed: float | None) -> Task | None:
+        """Take the next pod that is due at that time."""
+        return None if passed is None else self._agenda.take(int(passed * 1_000), self._now())
 
     def _next_wait(self, local: float, passed: float | None) -> float:
-        wait = LONGEST_WAIT
-        if passed is not None and len(self._under_way) < WORKERS:
-            wait = min(wait, self._retries.next_at() - local)
-            due_ms = self._queue.next_due_ms()
-            if due_ms is not None:
-                wait = min(wait, due_ms / 1_000 - passed)
-        return max(wait, 0.0)
+        if passed is None or not self._has_hands():
+            return LONGEST_WAIT
+        return max(min(LONGEST_WAIT, self._agenda.wait(passed, local)), 0.0)
+
+    def _has_hands(self) -> bool:
+        return self._agenda.under_way < WORKERS
 
     # --- releases, in threads of the pool ------------------------------------------------------
 
     def _carry_out(self, key: Names, held: Held) -> None:
         """Release a pod, and then what else is due: to hand each over costs half a release."""
-        due: tuple[Names, Held] | None = (key, held)
+        due: Task | None = (key, held)
         while due is not None:
             due = self._release(*due)
 
-    def _release(self, key: Names, held: Held) -> tuple[Names, Held] | None:
+    def _release(self, key: Names, held: Held) -> Task | None:
         """Release a pod, and take the next one that is due."""
         if not self._leading():  # the process was stopped, or lost the lead, since it was due
             with self._changed:
-                self._under_way.discard(key)
-                self._due.drop(key)
-                self._queue.retry(key)
+                self._agenda.put_back(key)
                 self._changed.notify_all()
             return None
-        began = self._now()
-        attempt = self._releaser.release(key, held, patient=self._is_patient(key, began))
+        with self._changed:
+            began = self._now()
+            patient = self._agenda.is_patient(key, began)
+        attempt = self._releaser.release(key, held, patient=patient)
         ended = self._now()
         if attempt.outcome is Outcome.RELEASED:
             final = (attempt.held or held)._replace(due_ms=held.due_ms, known_ms=held.known_ms)
             self._reporter.released(key, final, attempt.notes, now_ms=self._now_ms())
         self._metrics.releases.labels(attempt.outcome.value).inc()
         with self._changed:
-            self._under_way.discard(key)
             worked = attempt.outcome is not Outcome.RETRY
-            if self._due.took(key, ended - began, ended, worked=worked):
+            if self._agenda.took(key, ended - began, ended, worked=worked):
                 self._tell_slow(key[0], ended - began)
             self._settle(key, held, attempt)
             following = self._next_due(self._may_release_until(self._now()))
             idle = following is None or attempt.outcome is not Outcome.RELEASED
-            if idle or self._has_room(key[0]):
+            if idle or (self._has_hands() and self._agenda.has_room(key[0])):
                 self._changed.notify_all()  # something to hand out, or to try again
             return following
 
-    def _has_room(self, namespace: str) -> bool:
-        return len(self._under_way) < WORKERS and self._due.has_room(namespace)
-
     def _settle(self, key: Names, tried: Held, attempt: Attempt) -> None:
         """Note how an attempt ended; the watch may have told of another pod meanwhile."""
-        known = self._queue.get(key)
+        known = self._agenda.get(key)
         if known is None:
             return  # it went meanwhile
         if known.uid != tried.uid:
-            self._queue.retry(key)  # a new pod of that name: the attempt says nothing about it
+            self._agenda.again(key)  # a new pod of that name: the attempt says nothing about it
             return
         if attempt.outcome in {Outcome.RELEASED, Outcome.GONE}:
             self._forget(key)
@@ -322,28 +290,19 @@ class Controller:
             # else what came meanwhile stands, and is tried
             same = attempt.held.due_ms == tried.due_ms
             known_ms = tried.known_ms if same else self._now_ms()
-            self._queue.put(key, attempt.held._replace(known_ms=known_ms))
+            self._agenda.put(key, attempt.held._replace(known_ms=known_ms))
         if attempt.outcome is Outcome.CHANGED:
-            self._queue.retry(key)
+            self._agenda.again(key)
         else:
             at_least = attempt.retry_after or 0.0
-            wait = self._retries.failed(key, now=self._now(), at_least=at_least)
+            wait = self._agenda.failed(key, self._now(), at_least=at_least)
             self._reporter.failed(key, tried, attempt.reason, wait=wait)
 
     def _forget(self, key: Names) -> None:
-        held = self._queue.get(key)
+        held = self._agenda.get(key)
         if held is not None:
             self._decider.forget(held.uid)
-            self._queue.discard(key)
-        self._retries.forget(key)
-
-    def _is_patient(self, key: Names, now: float) -> bool:
-        """Tell whether a try is to wait for as long as admission may take.
-
-        Only where one has hung before: what is not known to hang has no worker for so long.
-        """
-        with self._changed:
-            return self._retries.has_failed(key) and self._due.is_slow(key[0], now)
+        self._agenda.forget(key)
 
     def _tell_slow(self, namespace: str, seconds: float) -> None:
         _log.warning(
@@ -360,7 +319,7 @@ class Controller:
     # --- small helpers -------------------------------------------------------------------------
 
     def _has_ended(self) -> bool:
-        return self.failed or not self._under_way
+        return self.failed or not self._agenda.under_way
 
     def _guarded(self, call: Callable[..., None], *args: object) -> None:
         """Run a thread's body; what nobody expected is logged and ends the process."""
@@ -381,11 +340,11 @@ class Controller:
 
     def _holds(self) -> Mapping[tuple[str, str], int]:
         with self._changed:
-            return self._queue.holds(self._now_ms())
+            return self._agenda.holds(self._now_ms())
 
     def _overdue(self) -> int:
         with self._changed:
-            return self._queue.overdue(self._now_ms())
+            return self._agenda.overdue(self._now_ms())
 
     def _uncertainty(self) -> float:
         bounds = self._clock.bounds(self._now())

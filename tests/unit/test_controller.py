@@ -25,8 +25,8 @@ from tests.unit.builders import (
 )
 from tests.unit.by_hand import Impatient, Pool
 from tests.unit.scripted import Holding, HoldingToo, Tightening, never, pipeline_of
+from webhook import agenda, events, retries
 from webhook import controller as module
-from webhook import events, retries
 from webhook.clock import ServerClock
 from webhook.cluster import PATIENT_TIMEOUT, boot_time
 from webhook.controller import Controller
@@ -244,7 +244,7 @@ def test_no_more_releases_of_one_namespace_are_under_way_than_it_may_have() -> N
 
     def look() -> None:
         assert world.turn() == module.LONGEST_WAIT
-        under_way.append(len(world.controller._under_way))
+        under_way.append(world.controller._agenda.under_way)
 
     world.move(120)
     world.api.before("PATCH", *[look] * 50)
@@ -454,7 +454,7 @@ def test_failures_back_off_and_never_give_up() -> None:
     world.turn()
     for _ in range(12):
         world.work()
-        at = world.controller._retries.next_at()
+        at = world.controller._agenda._retries.next_at()
         waits.append(at - world.local)
         world.local = math.nextafter(at, 0)
         world.turn()
@@ -504,7 +504,7 @@ def test_back_off_starts_anew_for_a_new_pod_of_the_name() -> None:
     world.api.before("PATCH", raising(status_error(500)))
     world.settle()
 
-    assert world.controller._retries.next_at() - world.local <= retries.FIRST_SECONDS
+    assert world.controller._agenda._retries.next_at() - world.local <= retries.FIRST_SECONDS
 
 
 def test_one_bad_pod_does_not_delay_another() -> None:
@@ -596,7 +596,7 @@ def test_what_hangs_does_not_keep_events_waiting() -> None:
 def test_more_than_are_dealt_out_at_once_are_released_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "DEALT_AT_ONCE", 3)
+    monkeypatch.setattr(agenda, "DEALT_AT_ONCE", 3)
     world = World(*pods(**{f"p{number:02}": "1" for number in range(99)}))
     world.move(60)
     world.settle()
@@ -704,7 +704,7 @@ def test_attempt_at_a_pod_that_went_meanwhile_leaves_nothing() -> None:
     world.controller.remove(Pod.of(world.api.pods[KEY]))
     world.work()
 
-    assert world.controller._retries.next_at() == math.inf
+    assert world.controller._agenda._retries.next_at() == math.inf
 
 
 def test_lost_answer_of_a_release_that_was_done() -> None:
