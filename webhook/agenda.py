@@ -1,7 +1,7 @@
 """What there is to release: the pods that are held, what of them is due, and what is under way.
 
-Pure: no I/O, no clock, no locks. Local times are seconds by whatever clock the caller has. Due times
-are milliseconds since 1970 by the API server's.
+Pure: no I/O, no clock, no locks. Local times are seconds by whatever clock the caller has.
+Due times are milliseconds since 1970 by the API server's.
 """
 
 from __future__ import annotations
