@@ -91,6 +91,8 @@ def soak(scene: Scene) -> None:
     play(scene, STEADY, counted)
     after = floor(scene)
     scene.check("processes that ended meanwhile", len(before.keys() - after.keys()))
+    for one in sorted(before.keys() & after.keys()):
+        scene.figures[f"MB more in {one[0]}"] = round(after[one][0] - before[one][0], 1)
     most = dict.fromkeys(COUNTED, scene.lasts(FEW, SHORT_FEW))
     most["MB"] = scene.lasts(GROWTH, SHORT_GROWTH)
     for number, name in enumerate(COUNTED):
