@@ -1,13 +1,10 @@
-"""What there is to release: the pods that are held, what of them is due, and what is under way.
+"""What there is to release of the pods that are held: what is due, under way, and tried again.
 
 Pure: no I/O, no clock, no locks. Local times are seconds by whatever clock the caller has.
 Due times are milliseconds since 1970 by the API server's.
 """
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Iterator
 
 from webhook.fair_queue import FairQueue
 from webhook.objects import Names
@@ -22,45 +19,16 @@ DEALT_AT_ONCE = 1_000
 
 
 class Agenda:
-    """Held pods, in the order of their times, until they are forgotten.
+    """What is due of the pods that are held, and when it is tried again.
 
     `most` is how many of one namespace may be under way, `first` with how many it begins.
     """
 
-    def __init__(self, most: int, *, first: int) -> None:
-        self._held = ReleaseQueue()
+    def __init__(self, held: ReleaseQueue, most: int, *, first: int) -> None:
+        self._held = held
         self._retries = Retries()
         self._turns = FairQueue(most, first=first)
         self._under_way: set[Names] = set()
-
-    # --- what is held --------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __iter__(self) -> Iterator[Names]:
-        return iter(self._held)
-
-    def get(self, key: Names) -> Held | None:
-        """Return what is known of a pod, or None when it is not held."""
-        return self._held.get(key)
-
-    def put(self, key: Names, held: Held) -> None:
-        """Add a pod, or follow its change."""
-        self._held.put(key, held)
-
-    def forget(self, key: Names) -> None:
-        """Forget a pod, and that it ever failed."""
-        self._held.discard(key)
-        self._retries.forget(key)
-
-    def holds(self, now_ms: int) -> Counter[tuple[str, str]]:
-        """Count the holds; see `ReleaseQueue.holds`."""
-        return self._held.holds(now_ms)
-
-    def overdue(self, now_ms: int) -> int:
-        """Count the pods whose time has come."""
-        return self._held.overdue(now_ms)
 
     # --- what is due ---------------------------------------------------------------------------
 
@@ -118,20 +86,21 @@ class Agenda:
         self._held.retry(key)
 
     def took(self, key: Names, seconds: float, local: float, *, worked: bool) -> bool:
-        """Note that an attempt has ended; `again` or `failed` brings the pod up once more.
+        """Note that an attempt has ended; `failed` plans another one.
 
         Tells whether its namespace counts as slow by that, and did not before.
         """
         self._under_way.discard(key)
         return self._turns.took(key, seconds, local, worked=worked)
 
-    def again(self, key: Names) -> None:
-        """Bring up a pod by its time."""
-        self._held.retry(key)
-
     def failed(self, key: Names, local: float, *, at_least: float) -> float:
         """Plan another try, and tell in how many seconds; see `Retries.failed`."""
         return self._retries.failed(key, now=local, at_least=at_least)
+
+    def forget(self, key: Names) -> None:
+        """Forget a pod, and that it ever failed."""
+        self._held.discard(key)
+        self._retries.forget(key)
 
     def _next(self, now_ms: int, local: float) -> Names | None:
         """Take what comes next of all that is due by now, or is to be tried again."""

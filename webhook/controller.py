@@ -21,7 +21,7 @@ from webhook.metrics import ControllerMetrics
 from webhook.objects import Names, Pod
 from webhook.pool import Pool
 from webhook.reflector import Reflector
-from webhook.release_queue import Held, steady
+from webhook.release_queue import Held, ReleaseQueue, steady
 from webhook.releaser import Attempt, Decider, Outcome, Releaser, held_pod
 from webhook.reporter import Reporter
 from webhook.timekeeper import Timekeeper
@@ -68,7 +68,8 @@ class Controller:
         self._now = now
         self._decider = decider
         self._releaser = Releaser(api, decider)
-        self._agenda = Agenda(WORKERS_OF_ONE, first=FIRST_OF_ONE)
+        self._held = ReleaseQueue()
+        self._agenda = Agenda(self._held, WORKERS_OF_ONE, first=FIRST_OF_ONE)
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._synced = threading.Event()
@@ -82,7 +83,7 @@ class Controller:
             on_restart=self._restarted,
         )
         self._timekeeper = Timekeeper(api, clock, on_narrowed=self.wake)
-        metrics.held.set_function(lambda: len(self._agenda))
+        metrics.held.set_function(lambda: len(self._held))
         metrics.overdue.set_function(self._overdue)
         metrics.count_holds = self._holds
         metrics.clock_uncertainty.set_function(self._uncertainty)
@@ -135,21 +136,21 @@ class Controller:
     def __iter__(self) -> Iterator[Names]:
         """Go through the pods that are held now."""
         with self._changed:
-            return iter(list(self._agenda))
+            return iter(list(self._held))
 
     def get(self, key: Names) -> holds.Due | None:
         """Tell when a pod is due, or None when it is not held."""
         with self._changed:
-            held = self._agenda.get(key)
+            held = self._held.get(key)
         return None if held is None else holds.Due(held.due_ms, held.problem)
 
     def release(self, key: Names, plugin: str) -> None:
         """Say that this plugin holds the pod no longer; it is read and decided again at once."""
         with self._changed:
-            held = self._agenda.get(key)
+            held = self._held.get(key)
             if held is not None:
                 self._decider.allow(held.uid, plugin)
-                self._agenda.put(key, held._replace(due_ms=0, resource_version="", recheck=True))
+                self._held.put(key, held._replace(due_ms=0, resource_version="", recheck=True))
                 self._changed.notify_all()
 
     def tell(self, pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
@@ -172,7 +173,7 @@ class Controller:
                 with self._changed:
                     self._take(pod.key, note, watched=False)
         with self._changed:
-            for key in [key for key in self._agenda if key not in held]:
+            for key in [key for key in self._held if key not in held]:
                 self._forget(key)
             if not self._synced.is_set():
                 _log.info("watching: %d held pods", len(held))
@@ -199,14 +200,14 @@ class Controller:
 
         Of very many in a list only some can be told: for the rest nothing is written in vain.
         """
-        known = self._agenda.get(key)
+        known = self._held.get(key)
         held = steady(known, held)
         now_ms = self._now_ms()
         if known is not None and (known.uid, known.due_ms) == (held.uid, held.due_ms):
-            self._agenda.put(key, held._replace(known_ms=known.known_ms))
+            self._held.put(key, held._replace(known_ms=known.known_ms))
             return
         changed = known is not None and known.uid == held.uid
-        self._agenda.put(key, held._replace(known_ms=now_ms if watched or changed else 0))
+        self._held.put(key, held._replace(known_ms=now_ms if watched or changed else 0))
         if held.due_ms > now_ms and (watched or not self._reporter.full):
             self._reporter.held(key, held)
 
@@ -277,11 +278,11 @@ class Controller:
 
     def _settle(self, key: Names, tried: Held, attempt: Attempt) -> None:
         """Note how an attempt ended; the watch may have told of another pod meanwhile."""
-        known = self._agenda.get(key)
+        known = self._held.get(key)
         if known is None:
             return  # it went meanwhile
         if known.uid != tried.uid:
-            self._agenda.again(key)  # a new pod of that name: the attempt says nothing about it
+            self._held.retry(key)  # a new pod of that name: the attempt says nothing about it
             return
         if attempt.outcome in {Outcome.RELEASED, Outcome.GONE}:
             self._forget(key)
@@ -290,16 +291,16 @@ class Controller:
             # else what came meanwhile stands, and is tried
             same = attempt.held.due_ms == tried.due_ms
             known_ms = tried.known_ms if same else self._now_ms()
-            self._agenda.put(key, attempt.held._replace(known_ms=known_ms))
+            self._held.put(key, attempt.held._replace(known_ms=known_ms))
         if attempt.outcome is Outcome.CHANGED:
-            self._agenda.again(key)
+            self._held.retry(key)
         else:
             at_least = attempt.retry_after or 0.0
             wait = self._agenda.failed(key, self._now(), at_least=at_least)
             self._reporter.failed(key, tried, attempt.reason, wait=wait)
 
     def _forget(self, key: Names) -> None:
-        held = self._agenda.get(key)
+        held = self._held.get(key)
         if held is not None:
             self._decider.forget(held.uid)
         self._agenda.forget(key)
@@ -340,11 +341,11 @@ class Controller:
 
     def _holds(self) -> Mapping[tuple[str, str], int]:
         with self._changed:
-            return self._agenda.holds(self._now_ms())
+            return self._held.holds(self._now_ms())
 
     def _overdue(self) -> int:
         with self._changed:
-            return self._agenda.overdue(self._now_ms())
+            return self._held.overdue(self._now_ms())
 
     def _uncertainty(self) -> float:
         bounds = self._clock.bounds(self._now())

@@ -7,7 +7,7 @@ import pytest
 from webhook.agenda import Agenda, Task
 from webhook.fair_queue import SLOW_SECONDS
 from webhook.objects import Names
-from webhook.release_queue import Held
+from webhook.release_queue import Held, ReleaseQueue
 
 A, B, C = (("one", name) for name in "abc")
 INFINITE = float("inf")
@@ -17,12 +17,17 @@ def held(due_ms: int) -> Held:
     return Held(due_ms, "uid", "1", ("holdfast.dev/delay",))
 
 
-def agenda(**due_ms: int) -> Agenda:
-    """Give one in which these pods are held until these times."""
-    found = Agenda(9, first=9)
+def waiting(**due_ms: int) -> ReleaseQueue:
+    """Give pods that are held until these times."""
+    found = ReleaseQueue()
     for name, at in due_ms.items():
         found.put(("one", name), held(at))
     return found
+
+
+def agenda(**due_ms: int) -> Agenda:
+    """Give one of pods that are held until these times."""
+    return Agenda(waiting(**due_ms), 9, first=9)
 
 
 def taken(found: Agenda, now_ms: int, local: float = 0.0) -> list[Names]:
@@ -37,7 +42,7 @@ def test_what_is_due_is_handed_out_in_its_order_and_once() -> None:
     assert taken(found, 9) == []
     assert taken(found, 20) == [A, B]
     assert taken(found, 20) == []
-    assert (found.under_way, len(found)) == (2, 3)
+    assert found.under_way == 2
 
 
 def test_what_was_put_back_comes_up_again() -> None:
@@ -49,21 +54,21 @@ def test_what_was_put_back_comes_up_again() -> None:
 
 
 def test_what_changes_while_it_is_under_way_comes_up_when_that_has_ended() -> None:
-    found = agenda(a=10)
+    pods = waiting(a=10)
+    found = Agenda(pods, 9, first=9)
     assert taken(found, 10) == [A]
-    found.put(A, held(15))
+    pods.put(A, held(15))
     assert taken(found, 15) == []
     found.took(A, 0.1, 0.0, worked=True)
-    found.again(A)
+    pods.retry(A)
     assert taken(found, 15) == [A]
 
 
 def test_what_is_due_later_after_all_waits_for_its_time() -> None:
-    found = Agenda(1, first=1)
-    for key in (A, B):
-        found.put(key, held(10))
+    pods = waiting(a=10, b=10)
+    found = Agenda(pods, 1, first=1)
     assert taken(found, 10) == [A]  # B has had no turn, and is among those that are due
-    found.put(B, held(20))
+    pods.put(B, held(20))
     found.took(A, 0.1, 0.0, worked=True)
     found.forget(A)
     assert taken(found, 19) == []
@@ -71,11 +76,11 @@ def test_what_is_due_later_after_all_waits_for_its_time() -> None:
 
 
 def test_what_is_forgotten_does_not_come_up() -> None:
-    found = agenda(a=10, b=10)
+    pods = waiting(a=10, b=10)
+    found = Agenda(pods, 9, first=9)
     found.forget(A)
     assert taken(found, 10) == [B]
-    assert list(found) == [B]
-    assert found.get(A) is None
+    assert list(pods) == [B]
 
 
 def test_what_failed_is_tried_again_when_its_wait_is_over() -> None:
@@ -114,8 +119,9 @@ def test_who_failed_where_releases_take_long_is_waited_for(
 
 
 def test_what_is_under_way_in_slow_namespaces_does_not_count_as_quick() -> None:
-    found = agenda(a=10, b=10, c=10)
-    found.put(("two", "a"), held(10))
+    pods = waiting(a=10, b=10, c=10)
+    pods.put(("two", "a"), held(10))
+    found = Agenda(pods, 9, first=9)
     assert len(taken(found, 10)) == 4
     found.took(A, SLOW_SECONDS, 0.0, worked=True)
     assert (found.under_way, found.under_way_quickly) == (3, 1)
