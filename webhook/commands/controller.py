@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import click
 
-from webhook import listening, status, wiring
+from webhook import listening, memory, status, wiring
 from webhook import process as lifetime
 from webhook.commands import installation as installed
 from webhook.commands import options
@@ -86,8 +87,11 @@ def _run(
         lifetime.on_end_of_stdin(assembly.stop)
     if process.ready_file is not None:
         lifetime.write_whole(process.ready_file, f"{address}\n")
+    ended = threading.Event()
+    memory.give_back_regularly(ended)
     try:
         assembly.run()
     finally:
+        ended.set()
         for each in servers:
             each.stop()
