@@ -101,11 +101,12 @@ class Agenda:
         """Forget a pod, and that it ever failed."""
         self._held.discard(key)
         self._retries.forget(key)
+        self._turns.discard(key)
 
     def _next(self, now_ms: int, local: float) -> Names | None:
         """Take what comes next of all that is due by now, or is to be tried again."""
         for _ in range(DEALT_AT_ONCE):
             if (key := self._retries.pop_due(local) or self._held.pop_due(now_ms)) is None:
                 break
-            self._turns.put(key, local)
+            self._turns.put(key, local, again=self._retries.has_failed(key))
         return self._turns.take(local)

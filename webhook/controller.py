@@ -201,6 +201,10 @@ class Controller:
         Of very many in a list only some can be told: for the rest nothing is written in vain.
         """
         known = self._held.get(key)
+        if known is not None and known.uid != held.uid:
+            self._decider.forget(known.uid)
+        elif known is not None and not known.resource_version:
+            return  # a plugin has let it go since it was decided: its release reads it anew
         held = steady(known, held)
         now_ms = self._now_ms()
         if known is not None and (known.uid, known.due_ms) == (held.uid, held.due_ms):
@@ -289,6 +293,8 @@ class Controller:
             return
         if attempt.held is not None and known is tried:
             # else what came meanwhile stands, and is tried
+            if attempt.held.uid != tried.uid:
+                self._decider.forget(tried.uid)
             same = attempt.held.due_ms == tried.due_ms
             known_ms = tried.known_ms if same else self._now_ms()
             self._held.put(key, attempt.held._replace(known_ms=known_ms))

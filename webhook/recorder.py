@@ -147,7 +147,7 @@ class LandingRecorder:
     def _next(self, now: float) -> Names | None:
         """Take what comes next of all there is to look at by now."""
         while (key := self._queue.take(now)) is not None:
-            self._due.put(key, now)
+            self._due.put(key, now, again=self._retries.has_failed(key))
         return self._due.take(now)
 
     def _has_hands(self) -> bool:

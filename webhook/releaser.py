@@ -104,7 +104,7 @@ class Releaser:
             return _retry(exc)
 
     def _release(self, key: Names, held: Held, timeout: float) -> Attempt:
-        tighten, notes = held.recheck, list[str]()
+        tighten, refused, notes = held.recheck, False, list[str]()
         for _ in range(ATTEMPTS):
             operations: list[Operation] = []
             if tighten:
@@ -119,8 +119,8 @@ class Releaser:
                 # nothing changed, so it was not about our tests: others refuse what we wrote
                 if not operations:
                     return Attempt(Outcome.RETRY, fresh, str(refusal), refusal.retry_after)
-                tighten, notes = False, [f"released without what was to be added: {refusal}"]
-            held = fresh
+                refused, notes = True, [f"released without what was to be added: {refusal}"]
+            held, tighten = fresh, fresh.recheck and not refused
         return Attempt(Outcome.RETRY, held, f"{ATTEMPTS} patches in a row met a change of the pod")
 
     def _patch(

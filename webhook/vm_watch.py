@@ -287,9 +287,15 @@ class VmWatch:
         So a process that stands by for long keeps no list of all that ever was.
         """
         for key in instances:
-            with self._lock:
-                is_over = key not in self._instances and not self._launchers.of(key)
-            (self._over if is_over else self._look)(key)
+            if self._is_over(key):
+                self._over(key)
+                if self._is_over(key):
+                    continue  # else a pod has come between the two
+            self._look(key)
+
+    def _is_over(self, key: Names) -> bool:
+        with self._lock:
+            return key not in self._instances and not self._launchers.of(key)
 
     def _look_at(self, instances: Iterable[Names | None]) -> None:
         for key in instances:

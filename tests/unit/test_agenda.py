@@ -125,3 +125,24 @@ def test_what_is_under_way_in_slow_namespaces_does_not_count_as_quick() -> None:
     assert len(taken(found, 10)) == 4
     found.took(A, SLOW_SECONDS, 0.0, worked=True)
     assert (found.under_way, found.under_way_quickly) == (3, 1)
+
+
+def test_what_is_forgotten_leaves_nothing_where_others_hang() -> None:
+    """Else what comes and goes behind what hangs is kept until all before it has had its turn."""
+    pods = waiting(a=10, b=10)
+    found = Agenda(pods, 1, first=1)
+    assert taken(found, 10) == [A]
+    found.forget(B)
+    assert not found.has_room("one")
+    found.took(A, 0.1, 0.0, worked=True)
+    assert not found.has_room("one")
+
+
+def test_what_is_new_does_not_wait_behind_all_that_failed() -> None:
+    pods = waiting(a=10, b=10, c=20)
+    found = Agenda(pods, 2, first=2)
+    assert taken(found, 10) == [A, B]
+    for key in (A, B):
+        found.took(key, 0.1, 0.0, worked=False)
+        found.failed(key, 0.0, at_least=0.0)
+    assert taken(found, 20, 1.0) == [C, A]

@@ -1070,6 +1070,28 @@ def test_release_holds_although_the_watch_tells_of_the_pod_again() -> None:
     assert world.api.gates(KEY) == []
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_release_holds_although_the_watch_was_just_deciding_about_the_pod(listed: bool) -> None:
+    asked: list[str] = []
+
+    def late(_pod: Pod) -> Due:
+        """Let go just after having said to the watch that the pod stays."""
+        asked.append("once")
+        if len(asked) == 2:
+            world.controller.release(KEY, "holding")
+        return Due(NEVER_MS)
+
+    world = waiting_for(Holding(late))
+    if listed:
+        world.sync()
+    else:
+        world.tell()
+    world.settle()
+
+    assert len(asked) == 2
+    assert world.api.gates(KEY) == []
+
+
 def test_release_of_a_pod_that_is_not_held_is_nobodys_trouble() -> None:
     world = one()
     world.controller.release(("default", "none"), "holding")

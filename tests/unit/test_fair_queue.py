@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from webhook.fair_queue import REMEMBERED_SECONDS, SLOW_SECONDS, FairQueue
+from webhook.fair_queue import MORE_SECONDS, REMEMBERED_SECONDS, SLOW_SECONDS, FairQueue
 from webhook.objects import Names
 
 A, B, C = (("one", name) for name in "abc")
@@ -44,6 +44,24 @@ def test_what_is_put_twice_waits_once() -> None:
     found = queue(A, B, A)
     assert len(found) == 2
     assert taken(found, 3) == [A, B, None]
+
+
+def test_what_is_new_and_what_is_tried_again_have_turns() -> None:
+    found = queue(A, B)
+    for key in (C, ("one", "d"), ("one", "e"), A):
+        found.put(key, 0.0, again=True)
+    assert len(found) == 5
+    assert taken(found, 6) == [A, C, B, ("one", "d"), ("one", "e"), None]
+
+
+def test_what_is_discarded_has_no_turn() -> None:
+    found = queue(A, B, X)
+    found.put(C, 0.0, again=True)
+    for key in (A, C, X, Y):
+        found.discard(key)
+    assert len(found) == 1
+    assert not found.has_room("two")
+    assert taken(found, 2) == [B, None]
 
 
 def test_namespaces_have_their_turns() -> None:
@@ -180,6 +198,42 @@ def test_after_one_that_hung_a_namespace_begins_again() -> None:
         begun += under_way(found) if left < 2 else []
     found.took(begun.pop(0), SLOW_SECONDS, 1.0, worked=False)
     assert len(begun + under_way(found)) == 2
+
+
+def hang(found: FairQueue, begun: list[Names], now: float) -> list[Names]:
+    """End one after the other that is under way, in vain, and give what is begun instead."""
+    following: list[Names] = []
+    for key in begun:
+        found.took(key, SLOW_SECONDS, now, worked=False)
+        found.put(key, now, again=True)
+        following += under_way(found, now)
+    return following
+
+
+def test_a_namespace_in_which_work_hangs_has_some_workers_more_now_and_then() -> None:
+    found = queue(*many("one"), most=7, first=2)
+    begun, counts = under_way(found), []
+    for number in range(10):
+        begun = hang(found, begun, 1.0 + number * MORE_SECONDS / 2)
+        counts.append(len(begun))
+    assert counts == [2, 2, 4, 4, 6, 6, 7, 7, 7, 7]
+
+
+def test_that_ends_when_it_is_slow_no_more() -> None:
+    found = queue(*many("one", 4), most=7, first=2)
+    begun = under_way(found)
+    begun = hang(found, begun, 1.0)
+    begun = hang(found, begun, 1.0 + MORE_SECONDS)
+    assert len(begun) == 4
+    for key in begun:
+        found.took(key, 0.1, 20.0, worked=True)
+    late = 20.0 + REMEMBERED_SECONDS
+    assert not found.is_slow("one", late)
+    for key in many("one"):
+        found.put(key, late)
+    begun = under_way(found, late)
+    assert len(begun) == 2
+    assert len(hang(found, begun, late + MORE_SECONDS)) == 2
 
 
 def test_a_namespace_that_had_no_worker_begins_again() -> None:

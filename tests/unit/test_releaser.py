@@ -367,6 +367,22 @@ def test_edits_are_made_anew_for_a_pod_that_changed_in_between() -> None:
     assert annotated(api)["seen"] == "14"
 
 
+def test_pod_that_is_to_be_asked_about_since_it_changed_in_between() -> None:
+    class Choosy(Tightening):
+        def concerns(self, pod: Pod) -> bool:
+            return "space" in pod.annotations
+
+    api, decider = waiting(), pipeline_of(make_delay(), Choosy(as_delayed))
+    known = held_pod(Pod.of(api.pods[KEY]), decider)
+    assert known is not None
+    assert not known.recheck
+    api.before("PATCH", lambda: api.annotate(KEY, space="1"))
+
+    found = attempt(api, decider, known)
+    assert (found.outcome, found.notes) == (Outcome.RELEASED, ["mind"])
+    assert annotated(api)["seen"] == "15"
+
+
 def test_pod_that_changed_before_it_was_asked_about() -> None:
     api, decider = waiting(), tightening(as_delayed)
     known = rechecked(api, decider)
