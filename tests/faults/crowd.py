@@ -12,9 +12,10 @@ import json
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, cycle, repeat
 
 from tests.unit.builders import make_pod, make_review
 
@@ -79,15 +80,36 @@ async def half_a_body(streams: Streams) -> None:
     await streams[0].read()
 
 
-async def drip(streams: Streams) -> None:
-    """Send a byte a second."""
-    streams[1].write(HEAD + b"Content-Length: 1000\r\n\r\n")
-    while not streams[0].at_eof():
-        streams[1].write(b" ")
+async def knock(_streams: Streams) -> None:
+    """Go at once."""
+
+
+async def dripped(streams: Streams, content: Iterable[int]) -> None:
+    """Send a byte a second, until the server has ended the connection."""
+    for byte in content:
+        streams[1].write(bytes([byte]))
         await streams[1].drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):  # wait_for may swallow that it is told to end
                 await streams[0].read(1)
+        if streams[0].at_eof():
+            return
+
+
+async def drip_a_hello(streams: Streams) -> None:
+    """Send a handshake's first bytes, and then zeros, one a second."""
+    await dripped(streams, chain(HALF_A_HELLO, repeat(0)))
+
+
+async def drip_a_header(streams: Streams) -> None:
+    """Send a request's head, which does not end, one byte a second."""
+    await dripped(streams, chain(HEAD, cycle(b"X-More: a\r\n")))
+
+
+async def drip_a_body(streams: Streams) -> None:
+    """Send a request's body, one byte a second."""
+    streams[1].write(HEAD + b"Content-Length: 1000\r\n\r\n")
+    await dripped(streams, repeat(0x20))
 
 
 def review() -> bytes:
@@ -117,7 +139,10 @@ KINDS: dict[str, tuple[Act, bool]] = {
     "half-a-hello": (half_a_hello, False),
     "half-a-header": (half_a_header, True),
     "half-a-body": (half_a_body, True),
-    "drip": (drip, True),
+    "knock": (knock, False),
+    "drip-a-hello": (drip_a_hello, False),
+    "drip-a-header": (drip_a_header, True),
+    "drip-a-body": (drip_a_body, True),
     "ask": (ask, True),
 }
 """What each does, and whether it does so within TLS."""

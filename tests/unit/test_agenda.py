@@ -145,4 +145,6 @@ def test_what_is_new_does_not_wait_behind_all_that_failed() -> None:
     for key in (A, B):
         found.took(key, 0.1, 0.0, worked=False)
         found.failed(key, 0.0, at_least=0.0)
-    assert taken(found, 20, 1.0) == [C, A]
+    first, second = taken(found, 20, 1.0)
+    assert first == C
+    assert second in {A, B}

@@ -119,7 +119,11 @@ def stalled(scene: Scene) -> None:
 
 
 def connects(scene: Scene) -> None:
-    """Have a thousand connections that say nothing, to a replica and to the leading controller."""
+    """Have a thousand connections that say nothing, to a replica and to the leading controller.
+
+    Before it a hundred clients come to the replica and go at once, as fast as they can.
+    """
+    measured(scene, 15, 6, "knock=100")
     account = measured(scene, 30, 12, "bare=1000")
     scene.check("clients that nobody ended", account["never ended"])
     leader = scene.arena.leader()
@@ -135,8 +139,9 @@ def connects(scene: Scene) -> None:
 
 
 def dripping(scene: Scene) -> None:
-    """Have a hundred clients that send one byte a second."""
-    account = measured(scene, 30, 12, "drip=100")
+    """Have a hundred clients each that send a handshake, a head, and a body, one byte a second."""
+    kinds = ("drip-a-hello=100", "drip-a-header=100", "drip-a-body=100")
+    account = measured(scene, 30, 12, *kinds)
     scene.check("clients that nobody ended", account["never ended"])
 
 
@@ -185,7 +190,7 @@ FAULTS = [
         dripping,
         broken="waits-for-ever",
         caught_by="clients that nobody ended",
-        means="A request that is not whole after 5 s is ended.",
+        means="A handshake is ended after 3 s, and a request that is not whole after 5 s.",
     ),
     Fault(
         "clients-flood",

@@ -137,7 +137,7 @@ def away(scene: Scene) -> None:
     in_time = {name: place for place, name in enumerate(sorted(found, key=lambda one: due[one]))}
     came = sorted(found, key=lambda name: found[name].at)
     moved = [abs(place - in_time[name]) for place, name in enumerate(came)]
-    scene.check("places out of order", max(moved, default=0), 2 * WORKERS)
+    scene.check("places out of order", max(moved, default=0), WORKERS)
     seconds = scene.eventually(lambda: is_placed(scene, changed), BOUND)
     scene.check("seconds until the other configuration was in force", seconds, BOUND)
     scene.go_on(max(0.0, afterwards - time.time()))

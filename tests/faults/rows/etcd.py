@@ -77,9 +77,6 @@ FAULTS = [
         slow,
         broken="early",
         caught_by="early",
-        outage=True,
-        refuses=True,
-        halts=True,
         means="Releases are as late as the API server's answers, never early.",
     ),
 ]
