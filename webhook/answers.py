@@ -12,10 +12,14 @@ from typing import Protocol
 import httptools
 import msgspec
 
+from webhook import values
 from webhook.errors import ApiStatusError
 
 CHUNK = 1 << 16
 """Bytes read at once."""
+MESSAGE_CHARACTERS = 1_000
+"""How much of a refusal is repeated: somebody's webhook may say as much as it likes, and it is
+logged at each try. That an invalid pod is told all that is wrong takes some hundreds."""
 _FINAL = 200
 """The first HTTP status that is no interim one."""
 
@@ -152,9 +156,9 @@ def status_error(answer: Answer) -> ApiStatusError:
         status = msgspec.json.decode(answer.data, type=_Status)
     except (msgspec.DecodeError, UnicodeDecodeError):
         status = _Status(answer.data[:200].decode(errors="replace"))
-    message = f"HTTP {answer.status}: {' '.join(status.message.split()) or answer.reason}"
+    said = " ".join(status.message.split()) or answer.reason
     return ApiStatusError(
-        message,
+        f"HTTP {answer.status}: {values.shortened(said, MESSAGE_CHARACTERS)}",
         status=answer.status,
         reason=status.reason,
         retry_after=_retry_after(answer.headers.get("Retry-After")),

@@ -378,6 +378,13 @@ def test_date(headers: str, date: float | None) -> None:
         ),
         pytest.param("Retry-After: x", b"<p>busy", "HTTP 503: <p>busy", None, id="of a proxy"),
         pytest.param("", b"", "HTTP 503: Service Unavailable", None, id="empty"),
+        pytest.param(
+            "",
+            b'{"message": "no' + b"-" * 1_000_000 + b'yes"}',
+            f"HTTP 503: no{'-' * 498}…{'-' * 497}yes",
+            None,
+            id="of a webhook that says much",
+        ),
     ],
 )
 def test_error(headers: str, data: bytes, text: str, after: float | None) -> None:
