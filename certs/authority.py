@@ -83,7 +83,7 @@ def issue(
     `organizations` are what Kubernetes reads as a client's groups, `common_name` as its name.
     Raises ValueError when `ca` is not a readable pair or an address is none.
     """
-    ca_certificate = x509.load_pem_x509_certificate(ca.certificate)
+    ca_certificate = _load(ca.certificate)
     ca_key = serialization.load_pem_private_key(ca.key, password=None)
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise ValueError("the CA's key is not an elliptic-curve key; issue a new CA")  # noqa: TRY004
@@ -123,15 +123,15 @@ def new_signing_key() -> SigningKey:
 
 def not_after(certificate: bytes) -> datetime:
     """Tell when the first certificate in a PEM text expires. Raises ValueError on anything else."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    return _load(certificate).not_valid_after_utc
 
 
 def issued_by(certificate: bytes, bundle: bytes) -> bool:
     """Tell whether a CA of a PEM bundle issued a certificate; False for what cannot be read."""
     try:
-        leaf = x509.load_pem_x509_certificate(certificate)
+        leaf = _load(certificate)
         authorities = x509.load_pem_x509_certificates(bundle)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         return False
     return any(_issued(leaf, one) for one in authorities)
 
@@ -167,12 +167,15 @@ class Certificate:
 
 def read(pem: bytes) -> Certificate:
     """Read the first certificate in a PEM text. Raises ValueError on anything else."""
-    return _read(x509.load_pem_x509_certificate(pem))
+    return _read(_load(pem))
 
 
 def read_der(der: bytes) -> Certificate:
     """Read a certificate as TLS shows it. Raises ValueError on anything else."""
-    return _read(x509.load_der_x509_certificate(der))
+    try:
+        return _read(x509.load_der_x509_certificate(der))
+    except x509.InvalidVersion as exc:
+        raise ValueError(str(exc)) from exc
 
 
 def read_all(pem: bytes) -> list[Certificate]:
@@ -190,6 +193,14 @@ def read_all(pem: bytes) -> list[Certificate]:
 def signed_by(certificate: Certificate, ca: Certificate) -> bool:
     """Tell whether this CA has signed that certificate."""
     return ca.is_ca and issued_by(certificate.pem, ca.pem)
+
+
+def _load(pem: bytes) -> x509.Certificate:
+    """Load the first certificate in a PEM text. Raises ValueError on anything else."""
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except x509.InvalidVersion as exc:  # it is no ValueError
+        raise ValueError(str(exc)) from exc
 
 
 def _read(found: x509.Certificate) -> Certificate:
@@ -224,7 +235,7 @@ def _is_ca(found: x509.Certificate) -> bool:
 def pair_matches(pair: KeyPair) -> bool:
     """Tell whether the key is the certificate's own; False also for what cannot be read."""
     try:
-        certificate = x509.load_pem_x509_certificate(pair.certificate)
+        certificate = _load(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, password=None)
         return certificate.public_key() == key.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -10,6 +10,9 @@ A new CA is introduced, and no pod creation fails for it:
 
 All of it is kept in two Secrets, so that whoever leads next carries on from there. What is lost or
 spoilt is made anew, and the CAs that the API servers trust by then stay trusted.
+
+Nothing is made anew for its age alone by a time that has been set a moment ago: of several API
+servers one may answer with another year, until its machine has asked for the time.
 """
 
 from __future__ import annotations
@@ -38,8 +41,16 @@ RENEW_AT = 1 / 3
 PROPAGATION = timedelta(seconds=60)
 """Bundles reach an API server by a watch, in moments; this is for one that is hard pressed."""
 
+SETTLING = timedelta(minutes=10)
+"""How long a clock that was set has to have gone on before certificates are made by it alone."""
+SETTLING_SHARE = 1 / 100
+"""The share of a leaf's lifetime that this is at most."""
+
 NAME_LIMIT = 64
 """Characters of a common name; nobody decides by it, and the DNS names have more room."""
+
+GROWS_OLD = "it grows old"
+"""The defect of a leaf that is one by the time alone."""
 
 Data = Mapping[str, bytes]
 """What a Secret holds."""
@@ -55,6 +66,11 @@ class Plan:
     leaf_lifetime: timedelta = authority.LEAF_LIFETIME
     propagation: timedelta = PROPAGATION
     """How long API servers may take to see a bundle that has been stored."""
+
+    @property
+    def settling(self) -> timedelta:
+        """How long the time has to have been known before it alone is a reason."""
+        return min(SETTLING, self.leaf_lifetime * SETTLING_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,12 @@ class Seen:
     """What the replicas serve."""
     unknown: bool = False
     """Whether a replica that is called did not tell what it serves."""
+    known_for: timedelta = timedelta.max
+    """For how long `now` has been known without having been set."""
+
+    def knows_time(self, plan: Plan) -> bool:
+        """Tell whether the time alone is a reason to do something."""
+        return self.known_for >= plan.settling
 
 
 class Action(enum.Enum):
@@ -102,15 +124,15 @@ class Authority:
     retired_until: datetime | None
 
     @classmethod
-    def read(cls, data: Data | None, now: datetime) -> Authority | None:
-        """Read what is usable of it; None where nothing can sign."""
+    def read(cls, data: Data | None) -> Authority | None:
+        """Read what is usable of it, at whatever time; None where nothing can sign."""
         if data is None:
             return None
-        signer = _ca(data.get(CERTIFICATE, b""), data.get(KEY, b""), now)
+        signer = _ca(data.get(CERTIFICATE, b""), data.get(KEY, b""))
         if signer is None:
             return None
-        upcoming = _ca(data.get(NEXT_CERTIFICATE, b""), data.get(NEXT_KEY, b""), now)
-        retired = _cas([data.get(RETIRED, b"")], now)
+        upcoming = _ca(data.get(NEXT_CERTIFICATE, b""), data.get(NEXT_KEY, b""))
+        retired = _cas([data.get(RETIRED, b"")])
         return cls(signer, upcoming, retired, _time(data.get(RETIRED_UNTIL, b"")))
 
     @property
@@ -137,28 +159,44 @@ class Authority:
         return found
 
 
-def next_step(seen: Seen, plan: Plan) -> Step | None:
-    """Tell what is to be done next; None when nothing is, or the API servers need time."""
-    known = Authority.read(seen.authority, seen.now)
+def next_step(seen: Seen, plan: Plan) -> Step | None:  # noqa: PLR0911 - one for each
+    """Tell what is to be done next; None when nothing is, or it has to wait.
+
+    The API servers need time to see a CA; and a clock that has just been set, to be believed.
+    """
+    known = Authority.read(seen.authority)
     if known is None:
-        what = "there is none" if seen.authority is None else "it is spoilt or expired"
+        what = "there is none" if seen.authority is None else "it is spoilt"
         return Step(Action.NEW_AUTHORITY, what)
+    knows_time = seen.knows_time(plan)
+    if not authority.read(known.signer.certificate).valid_at(seen.now):
+        step = Step(Action.NEW_AUTHORITY, "it has expired, or has not begun")
+        return step if knows_time else None
     defect = leaf_defect(seen.leaf, known, seen.now, plan)
-    if defect is not None:
+    if defect is not None and (defect != GROWS_OLD or knows_time):
         return Step(Action.ISSUE, defect) if _may_sign(known, seen, plan) else None
-    if known.next is not None:
-        if _has_spread(authority.read(known.next.certificate), seen, plan):
+    upcoming = authority.read(known.next.certificate) if known.next is not None else None
+    if upcoming is not None and (upcoming.valid_at(seen.now) or not knows_time):
+        if upcoming.valid_at(seen.now) and _has_spread(upcoming, seen, plan):
             return Step(Action.PROMOTE, "every API server knows it")
-    elif authority.read(known.signer.certificate).remaining_share(seen.now) <= RENEW_AT:
+    elif knows_time and _grows_old(known.signer, seen.now):
         return Step(Action.INTRODUCE, "the CA that signs grows old")
-    if known.retired and known.retired_until is not None and known.retired_until <= seen.now:
+    if knows_time and known.retired and _has_come(known.retired_until, seen.now):
         return Step(Action.FORGET, "whatever it signed has expired")
     return None
 
 
+def _grows_old(signer: KeyPair, now: datetime) -> bool:
+    return authority.read(signer.certificate).remaining_share(now) <= RENEW_AT
+
+
+def _has_come(time: datetime | None, now: datetime) -> bool:
+    return time is not None and time <= now
+
+
 def carry_out(step: Step, seen: Seen, plan: Plan) -> Data:
     """Make the content of the Secret that a step writes: the leaf's for ISSUE, else the CA's."""
-    known = Authority.read(seen.authority, seen.now)
+    known = Authority.read(seen.authority)
     if step.action is Action.NEW_AUTHORITY or known is None:
         return _new_authority(seen, plan).data()
     if step.action is Action.ISSUE:
@@ -185,7 +223,7 @@ def leaf_defect(data: Data | None, known: Authority, now: datetime, plan: Plan) 
     defects = {
         "another CA signed it": not (beside and authority.signed_by(found, signer)),
         "it lacks a name of the Service": not found.dns_names.issuperset(plan.names),
-        "it grows old": not found.valid_at(now) or found.remaining_share(now) <= RENEW_AT,
+        GROWS_OLD: not found.valid_at(now) or found.remaining_share(now) <= RENEW_AT,
     }
     return next((defect for defect, there in defects.items() if there), None)
 
@@ -219,10 +257,17 @@ def _may_sign(known: Authority, seen: Seen, plan: Plan) -> bool:
         return True
     if not seen.bundles and seen.leaf is None:
         return True
-    serving = [one for one in seen.served if serves(one, known.bundle, seen.now, ())]
+    serving = [one for one in seen.served if _may_be_taken(one, known, seen, plan)]
     if any(authority.signed_by(one, signer) for one in serving):
         return True
     return not serving and not seen.unknown
+
+
+def _may_be_taken(certificate: Certificate, known: Authority, seen: Seen, plan: Plan) -> bool:
+    """Tell whether API servers take a certificate, or would by a time that may be the right one."""
+    if seen.knows_time(plan):
+        return serves(certificate, known.bundle, seen.now, ())
+    return any(authority.signed_by(certificate, one) for one in known.cas)
 
 
 def _has_spread(ca: Certificate, seen: Seen, plan: Plan) -> bool:
@@ -234,7 +279,7 @@ def _new_authority(seen: Seen, plan: Plan) -> Authority:
     """Make a CA, and retire all that may have signed what is served."""
     lost, leaf = seen.authority or {}, seen.leaf or {}
     texts = [lost.get(name, b"") for name in (CERTIFICATE, NEXT_CERTIFICATE, RETIRED)]
-    retired = _cas([*texts, leaf.get(CA_CERTIFICATE, b""), *seen.bundles], seen.now)
+    retired = _cas([*texts, leaf.get(CA_CERTIFICATE, b""), *seen.bundles])
     until = _last_expiry(seen, plan, _time(lost.get(RETIRED_UNTIL, b"")))
     return Authority(_new_ca(seen.now, plan), None, retired, until)
 
@@ -265,20 +310,19 @@ def _last_expiry(seen: Seen, plan: Plan, known: datetime | None) -> datetime:
     return max(times)
 
 
-def _ca(certificate: bytes, key: bytes, now: datetime) -> KeyPair | None:
+def _ca(certificate: bytes, key: bytes) -> KeyPair | None:
     pair = KeyPair(certificate, key)
     try:
-        usable = authority.can_sign(pair) and authority.read(certificate).valid_at(now)
+        usable = authority.can_sign(pair)
     except ValueError:
         return None
     return pair if usable else None
 
 
-def _cas(texts: Iterable[bytes], now: datetime) -> tuple[Certificate, ...]:
-    """Read the CAs in PEM texts, each once, as far as they are valid."""
+def _cas(texts: Iterable[bytes]) -> tuple[Certificate, ...]:
+    """Read the CAs in PEM texts, each once."""
     found = [one for text in texts for one in authority.read_all(text)]
-    usable = {one.fingerprint: one for one in found if one.is_ca and one.valid_at(now)}
-    return tuple(usable.values())
+    return tuple({one.fingerprint: one for one in found if one.is_ca}.values())
 
 
 def _time(text: bytes) -> datetime | None:

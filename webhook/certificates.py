@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -23,7 +23,7 @@ from certs import authority, rotation
 from certs.rotation import Action, Data, Plan, Seen
 from webhook import replicas
 from webhook.cluster import APPLY_PATCH, Api
-from webhook.errors import ApiStatusError
+from webhook.errors import ApiStatusError, ClusterError
 from webhook.metrics import ControllerMetrics
 from webhook.replicas import Replica
 
@@ -31,6 +31,9 @@ CA_SECRET, LEAF_SECRET = "holdfast-ca", "holdfast-tls"
 _TYPES = {CA_SECRET: "Opaque", LEAF_SECRET: "kubernetes.io/tls"}
 MOST_STEPS = 6
 """Writes in one go: more than a whole bootstrap needs."""
+
+_CONFLICT = 409
+"""The HTTP status of a write of what somebody else has written meanwhile."""
 
 _log = logging.getLogger("holdfast.certificates")
 
@@ -53,6 +56,13 @@ class Published:
     def trusted(self, now: float) -> dict[str, timedelta]:
         """Tell for how long each CA has been in every bundle."""
         return {one: timedelta(seconds=now - since) for one, since in self.since.items()}
+
+
+class Kept(NamedTuple):
+    """The bundle that API servers are to have, and what could not be written, if anything."""
+
+    bundle: bytes
+    problem: ClusterError | None = None
 
 
 class Certificates:
@@ -79,14 +89,17 @@ class Certificates:
         self,
         now: datetime,
         *,
+        known_for: timedelta,
         bundles: Sequence[bytes],
         trusted: Mapping[str, timedelta],
         asked: Sequence[Replica],
-    ) -> bytes:
+    ) -> Kept:
         """Do what is to be done, and return the bundle that API servers are to have.
 
-        `now` is the API server's time. Raises ClusterError, also where somebody else wrote first:
-        it is then all to be looked at again.
+        `now` is the API server's time, which has been known for so long without having been set.
+        A Secret that cannot be written keeps nobody from having the bundle of those that there are.
+        Raises ClusterError where nothing can be read, and where somebody else wrote first: it is
+        then all to be looked at again.
         """
         for _ in range(MOST_STEPS):
             secrets = {name: self._read(name) for name in _TYPES}
@@ -98,20 +111,26 @@ class Certificates:
                 trusted=trusted,
                 served=replicas.certificates(asked),
                 unknown=any(one.called and one.certificate is None for one in asked),
+                known_for=known_for,
             )
             step = rotation.next_step(seen, self._plan)
             if step is None or not self._may_write():
-                return self._bundle(seen)
+                return Kept(self._bundle(seen))
             name = LEAF_SECRET if step.action is Action.ISSUE else CA_SECRET
-            self._write(name, secrets[name], rotation.carry_out(step, seen, self._plan))
+            try:
+                self._write(name, secrets[name], rotation.carry_out(step, seen, self._plan))
+            except ApiStatusError as exc:
+                if exc.status == _CONFLICT or rotation.Authority.read(seen.authority) is None:
+                    raise
+                return Kept(self._bundle(seen), exc)
             self._metrics.certificate_writes.labels(step.action.name.lower()).inc()
             _log.info("Secret %s: %s (%s)", name, step.action.value, step.reason)
-        return self._bundle(seen)
+        return Kept(self._bundle(seen))
 
     def _bundle(self, seen: Seen) -> bytes:
-        known = rotation.Authority.read(seen.authority, seen.now)
+        known = rotation.Authority.read(seen.authority)
         if known is None:
-            return b""
+            raise ClusterError(f"the Secret {CA_SECRET} holds no CA that can sign")
         expiry = authority.not_after(known.signer.certificate)
         self._metrics.ca_expiry.set(expiry.timestamp())
         return known.bundle

@@ -39,6 +39,11 @@ NARROW_ENOUGH = 0.008
 that a clock at rest costs less than one small request a second."""
 
 
+TOLERANCE = 60.0
+"""Seconds by which a clock may come to differ from what it was between two looks, and not count as
+set: several API servers differ by less, and what lasts for days is decided by it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What the server's clock is ahead of the local one by, at least and at most, in seconds."""
@@ -119,3 +124,22 @@ class ServerClock:
             return None
         drift = max(0.0, local - self._as_of) * DRIFT
         return Bounds(self._bounds.low - drift, self._bounds.high + drift)
+
+
+class Steadiness:
+    """For how long a clock has gone on without having been set, as far as somebody looked."""
+
+    def __init__(self) -> None:
+        self._ahead: float | None = None
+        self._since = 0.0
+
+    def observe(self, time: float, local: float) -> None:
+        """Take in what the clock says (epoch seconds), and a local time."""
+        ahead = time - local
+        if self._ahead is None or abs(ahead - self._ahead) > TOLERANCE:
+            self._since = local
+        self._ahead = ahead
+
+    def seconds(self, local: float) -> float:
+        """Give the seconds until this local time; 0 before the first look."""
+        return 0.0 if self._ahead is None else local - self._since

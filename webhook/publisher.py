@@ -9,24 +9,23 @@ on it puts back what others reset, as far as it is ours.
 from __future__ import annotations
 
 import base64
-import binascii
 import enum
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from certs import rotation
-from webhook import registration, replicas
+from webhook import registered, registration, replicas
 from webhook.certificates import Certificates, Published
+from webhook.clock import Steadiness
 from webhook.cluster import APPLY_PATCH, JSON_PATCH, Api, boot_time
 from webhook.errors import ApiStatusError, ClusterError
 from webhook.metrics import ControllerMetrics
 from webhook.pipeline import Pipeline
-from webhook.registration import NOT_YET, Configuration, Registration
+from webhook.registration import Configuration, Registration
 from webhook.replicas import Replica, Service
 
 NAME = "holdfast"
@@ -35,7 +34,6 @@ FIELD_MANAGER = "holdfast-controller"
 TURN_SECONDS = 10.0
 """How often everything is looked at. So nothing has to be watched, which would need more rights,
 and what is spoilt or reset is right again well within half a minute."""
-_OWN_SUFFIX = ".holdfast.dev"
 
 _log = logging.getLogger("holdfast.publisher")
 
@@ -79,6 +77,7 @@ class Publisher:
         self._ask = ask
         self._now = now
         self._published = Published()
+        self._steadiness = Steadiness()
         self._stands = False
         self._digest = registration.digest(pipeline)
         self._paths = [registration.path(kind, NAME) for kind in ("mutating", "validating")]
@@ -93,6 +92,8 @@ class Publisher:
     def turn(self) -> bool:
         """Look at everything once, and do what is to be done; False where it could not be."""
         seconds = self._server_time()
+        if seconds is not None:
+            self._steadiness.observe(seconds, self._now())
         if not self._leading() or seconds is None:
             self._published = Published()  # whoever led meanwhile may have changed it
             self._stands = False
@@ -110,44 +111,74 @@ class Publisher:
     # --- one look ------------------------------------------------------------------------------
 
     def _keep(self, now: datetime) -> None:
-        live = [self._read(path) for path in self._paths]
-        bundles = [_bundle(one) for each in live for one in _webhooks(each)]
+        """Look, and do what is to be done; what cannot be done keeps nothing else undone.
+
+        Raises ClusterError for the first thing that could not, when all else is done.
+        """
+        problems: list[ClusterError] = []
+        live = {path: self._read(path, problems) for path in self._paths}
+        webhooks = [one for each in live.values() if each for one in registered.ours(each)]
+        bundles = [registered.bundle_of(one) for one in webhooks]
         self._published.observe(bundles, self._now())
         asked = self._ask(self._api, self._service)
-        bundle = None
+        trust = bundles or [b""]
         if self._certificates is not None:
-            trusted = self._published.trusted(self._now())
-            bundle = self._certificates.keep(now, bundles=bundles, trusted=trusted, asked=asked)
-        else:
-            bundles = bundles or [b""]
-        self._publish(now, live, bundle, bundles, asked)
+            bundle, problem = self._certificates.keep(
+                now,
+                known_for=timedelta(seconds=self._steadiness.seconds(self._now())),
+                bundles=bundles,
+                trusted=self._published.trusted(self._now()),
+                asked=asked,
+            )
+            trust = [bundle]
+            problems += [problem] if problem is not None else []
+        self._waits_for = self._obstacle(now, trust, asked)
+        own = trust[0] if self._certificates is not None else None
+        problems += self._publish(live, own, may=not self._waits_for)
+        if problems:
+            raise problems[0]
 
     def _publish(
         self,
-        now: datetime,
-        live: Sequence[Configuration],
+        live: Mapping[str, Configuration | None],
         bundle: bytes | None,
-        bundles: Sequence[bytes],
-        asked: Sequence[Replica],
-    ) -> None:
-        trust = [bundle] if bundle is not None else bundles
-        self._waits_for = self._obstacle(now, trust, asked)
-        may = not self._waits_for
-        wanted = self._wanted(bundle)
-        right = []
-        for path, found in zip(self._paths, live, strict=True):
-            desired = wanted[path]
-            if may:
-                right.append(self._apply(path, desired, found))
-                continue
-            right.append(_holds(found, desired))
-            if bundle is None and not _webhooks(found):
-                self._apply(path, _idle(desired), found)
-            elif bundle:
-                self._replace_bundle(path, found, bundle)
-        self._stands = may or all(right)
+        *,
+        may: bool,
+    ) -> Sequence[ClusterError]:
+        """Make configurations what they should be; tell what could not be written."""
+        wanted, right, problems = self._wanted(bundle), [], list[ClusterError]()
+        for path, found in live.items():
+            try:
+                is_right = found is not None and self._put_right(
+                    path, found, wanted[path], bundle, may=may
+                )
+            except ApiStatusError as exc:
+                is_right = False
+                problems.append(exc)
+            right.append(is_right)
+        if not problems and None not in live.values():
+            self._stands = may or all(right)
         self._metrics.registered.set(all(right))
         self._tell("" if all(right) else self._waits_for)
+        return problems
+
+    def _put_right(
+        self,
+        path: str,
+        found: Configuration,
+        desired: Configuration,
+        bundle: bytes | None,
+        *,
+        may: bool,
+    ) -> bool:
+        """Make a configuration what it should be, as far as that may be; True where it was."""
+        if may:
+            return self._apply(path, desired, found)
+        if bundle is None and not registered.ours(found):
+            self._apply(path, registered.idle(desired), found)
+        elif bundle:
+            self._replace_bundle(path, found, bundle)
+        return registered.holds(found, desired)
 
     def _obstacle(  # noqa: PLR0911 - one for each
         self, now: datetime, trust: Sequence[bytes], asked: Sequence[Replica]
@@ -193,18 +224,20 @@ class Publisher:
 
     # --- reading and writing -------------------------------------------------------------------
 
-    def _read(self, path: str) -> Configuration:
+    def _read(self, path: str, problems: list[ClusterError]) -> Configuration | None:
+        """Read a configuration; None, and a problem, where there is none."""
         try:
             found = msgspec.json.decode(self._api.request("GET", path))
         except ApiStatusError as exc:
             if exc.is_not_found:
-                raise ClusterError(f"{path} is not there; apply the manifests") from exc
+                problems.append(ClusterError(f"{path} is not there; apply the manifests"))
+                return None
             raise
         return dict(found)
 
     def _apply(self, path: str, desired: Configuration, found: Configuration) -> bool:
         """Make it so, where it is not; True where it was."""
-        if _holds(found, desired):
+        if registered.holds(found, desired):
             return True
         if not self._leading():
             return False
@@ -220,7 +253,8 @@ class Publisher:
         self._metrics.registrations.inc()
         _log.info("%s: written", path)
         left = msgspec.json.decode(applied)
-        if self._patch(path, left, [{"op": "remove", "path": at} for at in _stale(left, desired)]):
+        unwanted = [{"op": "remove", "path": at} for at in registered.stale(left, desired)]
+        if self._patch(path, left, unwanted):
             _log.info("%s: taken out what is not wanted any more", path)
         return False
 
@@ -230,7 +264,7 @@ class Publisher:
         changes = [
             {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": encoded}
             for index, one in enumerate(found.get("webhooks") or ())
-            if one["name"].endswith(_OWN_SUFFIX) and _bundle(one) != bundle
+            if one["name"].endswith(registered.OWN_SUFFIX) and registered.bundle_of(one) != bundle
         ]
         if self._patch(path, found, changes):
             _log.info("%s: caBundle written", path)
@@ -250,66 +284,3 @@ class Publisher:
         )
         self._metrics.registrations.inc()
         return True
-
-
-def _webhooks(found: Configuration) -> list[dict[str, Any]]:
-    """Give those that are ours."""
-    return [one for one in found.get("webhooks") or () if one["name"].endswith(_OWN_SUFFIX)]
-
-
-def _bundle(webhook: Mapping[str, Any]) -> bytes:
-    try:
-        return base64.b64decode(webhook["clientConfig"].get("caBundle") or "", validate=True)
-    except (binascii.Error, KeyError):
-        return b""
-
-
-def _idle(desired: Configuration) -> Configuration:
-    """Make webhooks that nobody calls yet."""
-    webhooks = [
-        {**one, "matchConditions": [NOT_YET, *one["matchConditions"]]}
-        for one in desired["webhooks"]
-    ]
-    return {**desired, "webhooks": webhooks}
-
-
-def _stale(found: Configuration, desired: Configuration) -> list[str]:
-    """Find webhooks of ours, and the condition of idle ones, that are not wanted; the last first.
-
-    An apply leaves them where somebody else has written them.
-    """
-    wanted = {one["name"]: one["matchConditions"] for one in desired["webhooks"]}
-    stale: list[str] = []
-    for place, one in enumerate(found.get("webhooks") or ()):
-        if one["name"] not in wanted:
-            stale += [f"/webhooks/{place}"] if one["name"].endswith(_OWN_SUFFIX) else []
-        elif NOT_YET not in wanted[one["name"]]:
-            stale += [
-                f"/webhooks/{place}/matchConditions/{at}"
-                for at, condition in enumerate(one.get("matchConditions") or ())
-                if condition["name"] == NOT_YET["name"]
-            ]
-    return stale[::-1]
-
-
-def _holds(found: Any, wanted: Any) -> bool:
-    """Tell whether all that is wanted is there; what others have added is theirs.
-
-    Lists of named things are compared by name, as the API server merges them; webhooks and
-    conditions that were ours, and are wanted no longer, make a difference.
-    """
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(
-            key in found and _holds(found[key], value) for key, value in wanted.items()
-        )
-    if not isinstance(wanted, list):
-        return bool(found == wanted)
-    if not isinstance(found, list):
-        return False
-    if wanted and all(isinstance(one, dict) and "name" in one for one in wanted):
-        there = {one["name"]: one for one in found}
-        names = {one["name"] for one in wanted}
-        stale = {name for name in there if name.endswith(_OWN_SUFFIX)} - names
-        idle = NOT_YET["name"] in there and NOT_YET["name"] not in names
-        return not stale and not idle and all(_holds(there.get(one["name"]), one) for one in wanted)
-    return len(found) == len(wanted) and all(map(_holds, found, wanted))

@@ -37,40 +37,43 @@ def webhooks_policy(name: str, names: Sequence[str], where: Installation) -> Obj
                 f"{' or '.join(where.configurations)}",
             ),
             Check(
-                _each_webhook(
+                _each_of_ours(
+                    names,
                     "has(webhook.clientConfig.service) && !has(webhook.clientConfig.url)\n"
                     f"  && webhook.clientConfig.service.namespace == {string(where.namespace)}\n"
-                    f"  && webhook.clientConfig.service.name == {string(where.service)}"
+                    f"  && webhook.clientConfig.service.name == {string(where.service)}",
                 ),
                 f"{may_only} register webhooks of the Service {where.namespace}/{where.service}",
             ),
-            *_bounds(may_only, where),
+            *_bounds(may_only, names, where),
             *_additions(may_only, names),
         ],
     )
 
 
-def _bounds(may_only: str, where: Installation) -> list[Check]:
+def _bounds(may_only: str, names: Sequence[str], where: Installation) -> list[Check]:
     """Check what webhooks are asked about, and where."""
     groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
     resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
     left_out = list(dict.fromkeys((*registration.EXCLUDED_NAMESPACES, where.namespace)))
     return [
         Check(
-            _each_webhook(
+            _each_of_ours(
+                names,
                 "webhook.?rules.orValue([]).all(rule,\n"
                 "    rule.?operations.orValue([]).all(one, one in ['CREATE', 'UPDATE'])\n"
                 f"    && rule.?apiGroups.orValue([]).all(one, one in {strings(groups)})\n"
                 f"    && rule.?resources.orValue([]).all(one, one in\n"
-                f"      {strings(resources)}))"
+                f"      {strings(resources)}))",
             ),
             f"{may_only} register webhooks for CREATE and UPDATE of pods and workloads",
         ),
         Check(
-            _each_webhook(
+            _each_of_ours(
+                names,
                 "webhook.?namespaceSelector.matchExpressions.orValue([]).exists(one,\n"
                 "    one.key == 'kubernetes.io/metadata.name' && one.operator == 'NotIn'\n"
-                f"    && {strings(left_out)}.all(name, name in one.?values.orValue([])))"
+                f"    && {strings(left_out)}.all(name, name in one.?values.orValue([])))",
             ),
             f"{may_only} register webhooks that leave the namespaces {' and '.join(left_out)} out",
         ),
@@ -119,6 +122,13 @@ def _additions(may_only: str, names: Sequence[str]) -> list[Check]:
 def _before(test: str) -> str:
     """Test the webhook of this name as it was, `old`; false where there was none."""
     return f"variables.before.exists(old, old.name == webhook.name\n      && {test})"
+
+
+def _each_of_ours(names: Sequence[str], test: str) -> str:
+    """Test each webhook but those of others that are as they were: an admin has written them."""
+    return _each_webhook(
+        f"(!(webhook.name in {strings(names)}) && webhook in variables.before)\n  || ({test})"
+    )
 
 
 def _each_webhook(test: str) -> str:

@@ -823,6 +823,39 @@ def test_the_controller_keeps_what_an_admin_has_added_or_leaves_it_out(
         shared.plane.kubectl("delete", kind, "holdfast")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_controller_works_beside_an_admins_webhook_of_another_service(
+    guarded: Guarded, shared: World, kind: str
+) -> None:
+    """It stays as it is, and keeps nobody from renewing the caBundle of ours."""
+    controller, ours = guarded.controller(shared), configuration(kind)
+    (webhook,) = ours["webhooks"]
+    theirs = {
+        **webhook,
+        "name": "theirs.example.com",
+        "clientConfig": {"url": "https://theirs.example.com/check"},
+        "rules": [{**webhook["rules"][0], "operations": ["*"], "resources": ["nodes"]}],
+        "namespaceSelector": {},
+        "failurePolicy": "Ignore",
+        "matchConditions": [NOT_YET],
+    }
+    made = {**ours, "webhooks": [webhook, theirs]}
+    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(made))
+
+    def replaced(*webhooks: Object) -> str:
+        text = yaml.safe_dump({**ours, "webhooks": list(webhooks)})
+        return refusal(controller.kubectl, "replace", "--dry-run=server", "-f", "-", stdin=text)
+
+    renewed = {**webhook, "clientConfig": {**SERVICE, "caBundle": "LS0tLS0="}}
+    elsewhere = {**theirs, "clientConfig": {"url": "https://evil.example.com/check"}}
+    try:
+        assert replaced(renewed, theirs) == replaced(renewed) == ""
+        assert _OTHER_SERVICE in replaced(renewed, elsewhere)
+        assert _OTHER_SERVICE in replaced(renewed, {**theirs, "name": "more.example.com"})
+    finally:
+        shared.plane.kubectl("delete", kind, "holdfast")
+
+
 def test_others_register_what_they_like(shared: World) -> None:
     for kind in KINDS:
         for change, _ in WEBHOOKS_REFUSED.values():

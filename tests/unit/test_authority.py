@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -235,3 +236,22 @@ def test_address_that_is_none_is_refused(address: str) -> None:
 def test_expiry_of_what_is_no_certificate() -> None:
     with pytest.raises(ValueError, match="PEM"):
         authority.not_after(b"x")
+
+
+def test_certificate_of_a_version_that_there_is_not_is_no_certificate() -> None:
+    """A damaged byte is enough; the library's own error for it is no ValueError."""
+    der = read(CA).public_bytes(serialization.Encoding.DER)
+    damaged = der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x01", 1)
+    pem = ssl.DER_cert_to_PEM_cert(damaged).encode()
+
+    for call, text in (
+        (authority.read, pem),
+        (authority.read_der, damaged),
+        (authority.not_after, pem),
+    ):
+        with pytest.raises(ValueError, match="not a valid X509 version"):
+            call(text)
+    assert [one.pem for one in authority.read_all(pem + CA.certificate)] == [CA.certificate]
+    assert not authority.pair_matches(KeyPair(pem, CA.key))
+    assert not authority.issued_by(CA.certificate, pem)
+    assert not authority.issued_by(pem, CA.certificate)

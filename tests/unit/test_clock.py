@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.clock import CONFIRMED, DRIFT, NARROW_ENOUGH, Bounds, ServerClock
+from webhook.clock import (
+    CONFIRMED,
+    DRIFT,
+    NARROW_ENOUGH,
+    TOLERANCE,
+    Bounds,
+    ServerClock,
+    Steadiness,
+)
 
 DAY = 86_400.0
 EPOCH = 1_772_366_400.0
@@ -221,3 +229,22 @@ def test_step_forward_is_followed_and_narrowed_again(offset: float, step: float)
     assert bounds is not None
     assert bounds.width < 0.01
     assert bounds.low - ULP <= offset + step <= bounds.high + ULP
+
+
+def test_a_clock_is_steady_since_it_was_set() -> None:
+    steadiness = Steadiness()
+    assert steadiness.seconds(5.0) == 0.0
+    steadiness.observe(1_000.0, 10.0)
+    assert steadiness.seconds(10.0) == 0.0
+    steadiness.observe(1_100.0, 110.0)
+    assert steadiness.seconds(120.0) == 110.0
+    for time, since in ((1_200.0 - TOLERANCE - 1, 210.0), (1_310.0, 320.0)):
+        steadiness.observe(time, since)
+        assert steadiness.seconds(since + 1) == 1.0
+
+
+def test_a_clock_that_drifts_is_steady() -> None:
+    steadiness = Steadiness()
+    for second in range(0, 10_000, 10):
+        steadiness.observe(1_000.0 + 1.05 * second, float(second))
+    assert steadiness.seconds(10_000.0) == 10_000.0

@@ -94,6 +94,12 @@ class World:
             self.publisher.turn()
             self.local += TURN_SECONDS
 
+    def live(self, days: float) -> None:
+        """Let a long time pass, in which nobody looks."""
+        assert self.server_time is not None
+        self.server_time += days * 86_400
+        self.local += days * 86_400
+
     def data(self, secret: str) -> dict[str, bytes]:
         found = self.api.objects[f"{SECRETS}/{secret}"]["data"]
         return {key: base64.b64decode(value) for key, value in found.items()}
@@ -302,6 +308,103 @@ def test_a_configuration_that_is_gone_is_said_and_not_made(
     assert "is not there; apply the manifests" in caplog.text
     assert world.metric("publisher_failures_total") == 1
     assert world.metric("webhooks_registered") == 0
+
+
+SPOILT = {"data": {"tls.crt": "", "tls.key": ""}}
+
+
+def blank_all(found: dict[str, Any]) -> None:
+    for one in found["webhooks"]:
+        one["clientConfig"]["caBundle"] = ""
+
+
+@pytest.mark.parametrize("gone", [MUTATING, VALIDATING])
+def test_a_configuration_that_is_gone_keeps_nothing_else_undone(gone: str) -> None:
+    world = installed()
+    (kept,) = {MUTATING, VALIDATING} - {gone}
+    right = world.webhooks(kept)
+    del world.api.objects[gone]
+    world.edit(blank_all, kept)
+    world.mounts = False
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", SPOILT)
+    world.turns(1)
+    assert world.webhooks(kept) == right
+    assert len(authority.read_all(world.data(LEAF_SECRET)["tls.crt"])) == 1
+    assert world.metric("publisher_failures_total") == 1
+
+
+@pytest.mark.parametrize("refused", [MUTATING, VALIDATING])
+def test_a_write_that_is_refused_keeps_nothing_else_undone(refused: str) -> None:
+    world = installed()
+    (other,) = {MUTATING, VALIDATING} - {refused}
+    right = world.webhooks(other)
+    for path in (MUTATING, VALIDATING):
+        world.edit(blank_all, path)
+
+    def refuse(method: str, path: str) -> None:
+        if method != "GET" and path == refused:
+            raise status_error(403)
+
+    world.api.before = refuse
+    world.turns(1)
+    assert world.webhooks(other) == right
+    assert world.webhooks(refused) != world.webhooks(other)
+    assert world.metric("publisher_failures_total") == 1
+    assert world.metric("webhooks_registered") == 0
+
+
+def test_a_secret_that_cannot_be_written_keeps_nobody_from_the_bundle() -> None:
+    world = installed()
+    right = world.webhooks()
+    world.mounts = False
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", SPOILT)
+    world.edit(blank_all)
+
+    def refuse(method: str, path: str) -> None:
+        if method == "PUT" and path.startswith(SECRETS):
+            raise status_error(422)
+
+    world.api.before = refuse
+    world.turns(1)
+    assert world.webhooks() == right
+    assert world.metric("publisher_failures_total") == 1
+
+
+def test_who_may_not_make_a_ca_any_more_publishes_none() -> None:
+    world = installed()
+    right = world.webhooks()
+    world.api.put(f"{SECRETS}/{CA_SECRET}", SPOILT)
+
+    def lapse(_method: str, path: str) -> None:
+        world.leads = path.startswith(SECRETS) is False
+
+    world.api.before = lapse
+    world.turns(1)
+    assert world.webhooks() == right
+    assert world.metric("publisher_failures_total") == 1
+
+
+@pytest.mark.parametrize("days", [-400.0, 400.0])
+def test_one_answer_of_another_year_makes_nothing_anew(days: float) -> None:
+    world = installed()
+    assert world.server_time is not None
+    for step in (days, -days):
+        world.server_time += step * 86_400
+        world.turns(2)
+    assert world.writes() == []
+    assert world.metric("webhooks_registered") == 1
+
+
+def test_another_year_that_lasts_is_believed() -> None:
+    world = installed()
+    assert world.server_time is not None
+    world.server_time += 400 * 86_400
+    for _ in range(61):
+        world.turns(1)
+        world.server_time += TURN_SECONDS
+    assert authority.read(world.data(CA_SECRET)["tls.crt"]).valid_at(
+        datetime.fromtimestamp(world.server_time, UTC)
+    )
 
 
 # --- a changed configuration is a rollout ------------------------------------------------------
@@ -524,8 +627,7 @@ def test_a_secret_that_changed_meanwhile_is_not_overwritten() -> None:
 def test_a_new_ca_is_introduced_with_overlap() -> None:
     world = installed()
     old = world.data(CA_SECRET)["tls.crt"]
-    assert world.server_time is not None
-    world.server_time += 244 * 86_400
+    world.live(244)
     world.turns(2)
     assert world.writes()[:2] == [f"PUT {LEAF_SECRET}", f"PUT {CA_SECRET}"]
     new = world.data(CA_SECRET)["next.crt"]
@@ -540,15 +642,14 @@ def test_a_new_ca_is_introduced_with_overlap() -> None:
     world.turns(2)
     assert world.bundles() == {new + old}
 
-    world.server_time += 30 * 86_400
+    world.live(30)
     world.turns(2)
     assert world.bundles() == {new}
 
 
 def test_a_new_leader_waits_anew() -> None:
     world = installed()
-    assert world.server_time is not None
-    world.server_time += 244 * 86_400
+    world.live(244)
     world.turns(5)
     world.leads = False
     world.turns(1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -213,7 +214,7 @@ def test_a_rotation_step_by_step() -> None:
     leaf = made(seen(ca, leaf, served=served))
     assert action(seen(ca, leaf)) is Action.INTRODUCE
     introduced = made(seen(ca, leaf))
-    both = Authority.read(introduced, now)
+    both = Authority.read(introduced)
     assert both is not None
     assert both.bundle == introduced["tls.crt"] + introduced["next.crt"]
     assert introduced["tls.crt"] == ca["tls.crt"]
@@ -253,7 +254,7 @@ def test_a_lost_ca_stays_trusted(lost: Data | None) -> None:
     ca, leaf = first()
     seen = steady(authority=lost, trusted={})
     assert action(seen) is Action.NEW_AUTHORITY
-    after = Authority.read(made(seen), NOW)
+    after = Authority.read(made(seen))
     assert after is not None
     assert [one.pem for one in after.retired] == [ca["tls.crt"]]
     assert after.retired_until == NOW + authority.LEAF_LIFETIME
@@ -263,7 +264,7 @@ def test_a_lost_ca_stays_trusted(lost: Data | None) -> None:
 
 def test_a_lost_ca_is_found_beside_the_leaf_when_the_bundle_is_blank() -> None:
     ca, _ = first()
-    after = Authority.read(made(steady(authority=None, bundles=[b""])), NOW)
+    after = Authority.read(made(steady(authority=None, bundles=[b""])))
     assert after is not None
     assert [one.pem for one in after.retired] == [ca["tls.crt"]]
 
@@ -271,13 +272,13 @@ def test_a_lost_ca_is_found_beside_the_leaf_when_the_bundle_is_blank() -> None:
 def test_a_ca_without_its_key_is_retired() -> None:
     ca, _ = first()
     seen = steady(authority={**ca, "tls.key": another()[0]["tls.key"]})
-    after = Authority.read(made(seen), NOW)
+    after = Authority.read(made(seen))
     assert after is not None
     assert [one.pem for one in after.retired] == [ca["tls.crt"]]
 
 
 def test_a_ca_of_another_kind_of_key_is_retired_and_no_longer_signs() -> None:
-    found = Authority.read(made(steady(authority=RSA)), NOW)
+    found = Authority.read(made(steady(authority=RSA)))
     assert found is not None
     assert fingerprint(RSA["tls.crt"]) in {one.fingerprint for one in found.retired}
 
@@ -309,14 +310,15 @@ def test_whatever_secrets_and_bundles_hold_is_got_over(
         else:
             ca = carry_out(step, seen, PLAN)
     assert next_step(Seen(NOW, ca, leaf, bundles), PLAN) is None
-    assert Authority.read(ca, NOW) is not None
+    assert Authority.read(ca) is not None
 
 
 def test_an_expired_ca_is_made_anew() -> None:
     assert action(steady(NOW + 366 * DAY)) is Action.NEW_AUTHORITY
-    after = Authority.read(made(steady(NOW + 366 * DAY)), NOW + 366 * DAY)
-    assert after is not None
-    assert after.retired == ()
+    assert next_step(steady(NOW + 366 * DAY), PLAN) == (
+        Action.NEW_AUTHORITY,
+        "it has expired, or has not begun",
+    )
 
 
 def test_a_spoilt_next_ca_is_made_anew() -> None:
@@ -329,7 +331,7 @@ def test_a_spoilt_next_ca_is_made_anew() -> None:
 
 def test_a_leaf_is_no_ca() -> None:
     _, leaf = first()
-    assert Authority.read({"tls.crt": leaf["tls.crt"], "tls.key": leaf["tls.key"]}, NOW) is None
+    assert Authority.read({"tls.crt": leaf["tls.crt"], "tls.key": leaf["tls.key"]}) is None
 
 
 def test_a_retired_ca_without_a_readable_time_stays() -> None:
@@ -337,6 +339,87 @@ def test_a_retired_ca_without_a_readable_time_stays() -> None:
     for text in (b"soon", b"\xff", b"2026-03-01T12:00:00"):
         data = {**ca, "retired.crt": another()[0]["tls.crt"], "retired-until": text}
         assert action(steady(authority=data)) is None
+
+
+# --- a time that may be wrong ------------------------------------------------------------------
+
+SET = timedelta(minutes=10) - timedelta(seconds=1)
+"""For how long a clock goes on that was set, and is not believed yet."""
+
+
+def aged_next() -> Seen:
+    """What there is when the next CA has expired before it could sign, and the other grows old."""
+    ca, _ = first()
+    old = made(Seen(NOW - 360 * DAY, None, None))
+    now = NOW + 244 * DAY
+    data = {**ca, "next.crt": old["tls.crt"], "next.key": old["tls.key"]}
+    return steady(now, authority=data, leaf=made(steady(now, leaf=None)))
+
+
+def retired_for_long() -> Seen:
+    data = {**first()[0], "retired.crt": another()[0]["tls.crt"]}
+    return steady(authority={**data, "retired-until": NOW.isoformat().encode()})
+
+
+AGED: list[Any] = [
+    pytest.param(lambda: steady(NOW + 366 * DAY), Action.NEW_AUTHORITY, id="ca-expired"),
+    pytest.param(lambda: steady(NOW - DAY), Action.NEW_AUTHORITY, id="ca-not-begun"),
+    pytest.param(lambda: steady(NOW + 20 * DAY), Action.ISSUE, id="leaf-old"),
+    pytest.param(
+        lambda: steady(NOW + 244 * DAY, leaf=made(steady(NOW + 244 * DAY, leaf=None))),
+        Action.INTRODUCE,
+        id="ca-old",
+    ),
+    pytest.param(aged_next, Action.INTRODUCE, id="next-expired"),
+    pytest.param(retired_for_long, Action.FORGET, id="retired-for-long"),
+]
+
+
+@pytest.mark.parametrize(("seen", "expected"), AGED)
+def test_nothing_is_done_for_its_age_alone_by_a_clock_that_was_just_set(
+    seen: Any, expected: Action
+) -> None:
+    assert action(replace(seen(), known_for=SET)) is None
+    assert action(replace(seen(), known_for=SET + timedelta(seconds=1))) is expected
+
+
+@pytest.mark.parametrize(("leaf", "reason"), LEAVES)
+def test_a_leaf_that_will_not_do_waits_for_no_time(leaf: Any, reason: str) -> None:
+    step = next_step(steady(leaf=leaf(), known_for=timedelta()), PLAN)
+    assert step is not None
+    assert reason in step.reason
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_lost_ca_waits_for_no_time(lost: Data | None) -> None:
+    assert action(steady(authority=lost, known_for=timedelta())) is Action.NEW_AUTHORITY
+
+
+def test_no_leaf_is_issued_by_a_ca_that_has_not_begun() -> None:
+    assert action(steady(NOW - DAY, leaf=None, known_for=timedelta())) is None
+
+
+def test_a_ca_that_has_not_begun_stays_trusted() -> None:
+    ca, leaf = first()
+    after = Authority.read(made(steady(NOW - 400 * DAY)))
+    assert after is not None
+    assert [one.pem for one in after.retired] == [ca["tls.crt"]]
+    assert rotation.serves(authority.read(leaf["tls.crt"]), after.bundle, NOW, PLAN.names)
+
+
+def test_what_is_served_counts_where_it_may_be_valid() -> None:
+    """By a wrong time nothing seems to be served that an unknown CA's leaf could break."""
+    other_ca, other_leaf = another()
+    data = {**first()[0], "retired.crt": other_ca["tls.crt"]}
+    served = [authority.read(other_leaf["tls.crt"])]
+    later = NOW + 40 * DAY
+    seen = steady(later, authority=data, leaf=None, served=served, trusted={})
+    assert action(seen) is Action.ISSUE
+    assert action(replace(seen, known_for=SET)) is None
+
+
+def test_certificates_that_live_for_a_short_time_wait_for_a_part_of_it() -> None:
+    assert Plan(PLAN.names, leaf_lifetime=timedelta(minutes=1)).settling == timedelta(seconds=0.6)
 
 
 # --- whom API servers trust --------------------------------------------------------------------
@@ -440,13 +523,13 @@ class World:
 
     @property
     def authority(self) -> Authority:
-        found = Authority.read(self.ca, self.now)
+        found = Authority.read(self.ca)
         assert found is not None
         return found
 
     def publish(self) -> None:
         """Write the bundle, once the replicas have something to show for it."""
-        found = Authority.read(self.ca, self.now)
+        found = Authority.read(self.ca)
         if found is None:
             return
         if found.bundle == self.published:

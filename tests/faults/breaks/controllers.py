@@ -10,7 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.faults.breaks.replacing import put
-from webhook import clock, controller, fair_queue, leader, publisher, reflector, releaser
+from webhook import (
+    clock,
+    controller,
+    fair_queue,
+    leader,
+    publisher,
+    reflector,
+    registered,
+    releaser,
+)
 from webhook.release_queue import Held
 
 
@@ -167,7 +176,7 @@ def never_repairs() -> None:
     proper, published = publisher.Publisher._keep, threading.Event()
 
     def _keep(self: Any, now: Any) -> None:
-        if all(publisher._webhooks(self._read(path)) for path in self._paths):
+        if all(registered.ours(self._read(path, []) or {}) for path in self._paths):
             published.set()
         if not published.is_set():
             proper(self, now)
