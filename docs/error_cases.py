@@ -144,6 +144,7 @@ def _launched(
     vm_uid: str = VM_UID,
     point: str = "mutate",
     creator: str = vms.CONTROLLER_ACCOUNT,
+    pod: Mapping[str, Any] | None = None,
 ) -> str:
     objects = {
         vms.vmi_path("default", "vm"): make_vmi(),
@@ -151,7 +152,7 @@ def _launched(
     }
     handle = Handle()
     handle.connect(lookup=FakeLookup(objects))
-    review = read_review(make_launcher(), userInfo={"username": creator})
+    review = read_review(pod or make_launcher(), userInfo={"username": creator})
     verdict: Verdict = getattr(make_pipeline(handle=handle), point)(review, now_ms=NOW_MS)
     return verdict.message
 
@@ -204,8 +205,9 @@ REFUSALS: Sequence[Case] = (
     ),
     Case(
         lambda: _mutated({"delay": "160h", holds.JITTER: "12h"}),
-        "Delay and jitter together are longer than `maxDelay`. A pod that comes with the gate is "
-        "refused for this with `onInvalid: ignore` too: it would be held all the same.",
+        "Delay and jitter together are longer than `maxDelay`. A pod that comes with the gate, and "
+        "an update by which a pod that has it asks for more than before, are refused for this with "
+        "`onInvalid: ignore` too: it would be held all the same.",
         "shorten them, or have `maxDelay` raised in the [configuration](configuration.md).",
     ),
     Case(
@@ -286,6 +288,21 @@ PLACEMENT: Sequence[Case] = (
     ),
 )
 
+
+def _pinned_twice() -> str:
+    """Validate a pod that was pinned, and once more when the VM's record had changed."""
+    pins = [
+        {"key": "metadata.name", "operator": "In", "values": [node]}
+        for node in ("node-1", "node-2")
+    ]
+    required = {"nodeSelectorTerms": [{"matchFields": pins}]}
+    pod = make_launcher(finalizers=[vms.STICKY])
+    pod["spec"]["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    }
+    return _launched({vms.STICKY_NODE: "node-2"}, point="validate", pod=pod)
+
+
 STICKY: Sequence[Case] = (
     Case(
         lambda: _vm({vms.STICKY: "yes"}),
@@ -325,6 +342,14 @@ STICKY: Sequence[Case] = (
         "changed at that very moment.",
         "where it does not go away by itself, let that webhook leave finalizers and node affinity "
         "alone.",
+    ),
+    Case(
+        _pinned_twice,
+        "The VM's record changed while its pod was created, and the pod was given both nodes; or "
+        "the VM requires a node by its own affinity, and its record names another. Such a pod "
+        "would stay Pending.",
+        "where it does not go away by itself, take the node out of the VM's own affinity, or "
+        "correct the record.",
     ),
 )
 

@@ -80,9 +80,15 @@ def _new_preferences(pod: Pod, wanted: Iterable[PreferNodes]) -> list[dict[str, 
     ]
     return [
         {"weight": one.weight, "preference": _written(one.requirements)}
-        for one in dict.fromkeys(wanted)
+        for one in dict.fromkeys(map(_as_read, wanted))
         if one not in present
     ]
+
+
+def _as_read(wanted: PreferNodes) -> PreferNodes:
+    """Order its requirements as they are read back: labels before fields."""
+    ordered = sorted(wanted.requirements, key=lambda one: one.is_field)
+    return PreferNodes(wanted.weight, tuple(ordered))
 
 
 def _created(pod: Pod, fresh: Mapping[str, Any]) -> list[Operation]:
@@ -140,6 +146,15 @@ def impossible(requirements: Iterable[Requirement]) -> Sequence[Requirement]:
     for one in requirements:
         by_key.setdefault((one.key, one.is_field), []).append(one)
     return next((found for found in by_key.values() if not _possible(found)), ())
+
+
+def nowhere(pod: Pod) -> Sequence[Requirement]:
+    """Find why the nodes' names alone leave the pod no node; empty where one may be left.
+
+    So it is where no term that has requirements can be met: an empty one never can.
+    """
+    found = [impossible(one for one in term if one.is_field) for term in terms(pod) or () if term]
+    return found[0] if found and all(found) else ()
 
 
 def _possible(requirements: Sequence[Requirement]) -> bool:

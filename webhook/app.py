@@ -75,7 +75,7 @@ def prepare(pipeline: Pipeline) -> Callable[[bytes], tuple[PodReview, bool]]:
         review = reviews.parse(body)
         # plugins go by either; the API server names no other one, whoever forges a review may
         strays = review.pod.metadata.namespace not in {"", review.request.namespace}
-        return review, strays or pipeline.may_block(review.pod)
+        return review, strays or pipeline.may_block(review)
 
     return parse
 

@@ -93,7 +93,12 @@ class Plugin(Protocol):
 
     name: ClassVar[str]
     may_block: ClassVar[bool]
-    """True where a call may wait for something: it then runs in a thread, under a deadline."""
+    """True where a call may wait for something: it then runs in a thread, under a deadline.
+
+    Such a plugin is asked about what concerns it alone, and at UPDATE where one of `keys` changes;
+    `validate_workload` about a workload that has one of `workload_keys`, or had one. `concerns` and
+    `may_carry` are asked of every plugin where a review arrives, and must not wait.
+    """
 
     @property
     def keys(self) -> Sequence[str]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 Names = tuple[str, str]
 """A namespace and a name."""
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time with its offset: one without is no instant, and Kubernetes writes none."""
 
 
 class _Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -44,8 +46,8 @@ class Metadata(_Object, frozen=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     finalizers: list[str] | None = None

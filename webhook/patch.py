@@ -31,6 +31,9 @@ from webhook.review import (
     Tolerate,
 )
 
+_EQUAL = "Equal"
+"""What a toleration without an operator has (Kubernetes' TolerationOpEqual)."""
+
 T = TypeVar("T")
 
 
@@ -153,14 +156,15 @@ def _selector(pod: Pod, selected: Mapping[str, str]) -> list[Operation]:
 
 def _tolerations(pod: Pod, edits: Sequence[Tolerate]) -> list[Operation]:
     present = pod.spec.tolerations
-    added = _new(edits, [_read(toleration) for toleration in present or ()])
+    wanted = [replace(edit, operator=edit.operator or _EQUAL) for edit in edits]
+    added = _new(wanted, [_read(toleration) for toleration in present or ()])
     return _appended("/spec/tolerations", present, [_written(edit) for edit in added])
 
 
 def _read(toleration: Toleration) -> Tolerate:
     return Tolerate(
         toleration.key,
-        toleration.operator or "Equal",
+        toleration.operator or _EQUAL,
         toleration.value,
         toleration.effect,
         toleration.toleration_seconds,

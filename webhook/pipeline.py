@@ -12,13 +12,22 @@ from functools import partial
 
 from webhook import bounds, holds, values
 from webhook.errors import PluginFailedError
-from webhook.framework import HELD_STATE, Code, Context, Finalizing, Marking, Plugin, Result
+from webhook.framework import (
+    HELD_STATE,
+    Code,
+    Context,
+    Finalizing,
+    Marking,
+    Plugin,
+    Result,
+    skip,
+)
 from webhook.holding import Holding
 from webhook.objects import Pod
 from webhook.patch import edited
 from webhook.profiles import Profile, Verdict
 from webhook.review import AddGate, Edit, PodReview, RemoveAnnotation, SetAnnotation
-from webhook.runner import described, may_block
+from webhook.runner import Observe, described, may_block
 from webhook.workloads import Workload
 
 _MOST_NAMED = 3
@@ -28,18 +37,34 @@ _MOST_FURTHER = 256 << 10
 times its length then, and what is wrong with a larger one is told one by one."""
 _log = logging.getLogger("holdfast.plugins")
 
+_Call = Callable[[Pod, Context], Result]
+
 
 class Pipeline(Holding):
     """All profiles, and the runner of their plugins. Safe to call from several threads."""
 
-    def may_block(self, pod: Pod) -> bool:
-        """Tell whether reviewing this pod may wait for something."""
-        profile = self.profile_for(pod)
-        return (
-            profile is not None
-            and any(may_block(plugin) and plugin.concerns(pod) for plugin in profile.plugins)
-            and not bounds.excess(pod)
-        )
+    def __init__(
+        self, profiles: Iterable[Profile], *, timer: Callable[[], float], observe: Observe
+    ) -> None:
+        super().__init__(profiles, timer=timer, observe=observe)
+        self._blocking = {
+            profile.name: [one for one in profile.plugins if may_block(one)]
+            for profile in self.profiles.values()
+        }
+        self._marking = {
+            name: [one for one in plugins if isinstance(one, Marking)]
+            for name, plugins in self._blocking.items()
+        }
+
+    def may_block(self, review: PodReview) -> bool:
+        """Tell whether a review may wait for something: a plugin that may block is asked."""
+        profile = self.profile_for(review.pod)
+        if profile is None:
+            return False
+        asked = any(_is_concerned(plugin, review) for plugin in self._blocking[profile.name])
+        if not asked and review.workload is not None:
+            asked = any(_is_marked(plugin, review) for plugin in self._marking[profile.name])
+        return asked and not _excess(review)
 
     def at_work(self, review: PodReview) -> str | None:
         """Name the plugin that a review waits for now, of those that may block."""
@@ -86,7 +111,7 @@ class Pipeline(Holding):
     def _mutated(self, plugin: Plugin, context: Context, *, refused: bool) -> Result:
         """Ask a plugin; one that fails does not matter any more once the pod is refused."""
         try:
-            result = self._runner.run(plugin, "mutate", plugin.mutate, context)
+            result = self._runner.run(plugin, "mutate", asking(plugin, plugin.mutate), context)
         except PluginFailedError as exc:
             if not refused:
                 raise
@@ -127,12 +152,10 @@ class Pipeline(Holding):
 
         An update of a pod that is there already is let be: what it has cannot be mended any more.
         """
-        workload = review.workload
-        if workload is not None or review.request.operation == "CREATE":
-            excess = bounds.excess(review.pod)
-            if excess:
-                where = f"{workload.path}: " if workload else ""
-                return Verdict(Code.REFUSE, (), [where + excess])
+        excess = _excess(review)
+        if excess:
+            where = f"{review.workload.path}: " if review.workload else ""
+            return Verdict(Code.REFUSE, (), [where + excess])
         profile = self.profile_for(review.pod) or Profile("", ())
         context = Context(review, profile.name, now_ms)
         return self._runner.timed("validate", profile.name, self._validate, profile, context)
@@ -152,18 +175,57 @@ class Pipeline(Holding):
         return Verdict(Code.REFUSE if reasons else Code.SUCCESS, (), reasons, warnings)
 
 
+def _excess(review: PodReview) -> str:
+    """Say of what there is too much for it to be stored; empty for an update of a pod."""
+    if review.workload is None and review.request.operation != "CREATE":
+        return ""
+    return bounds.excess(review.pod)
+
+
+def asking(plugin: Plugin, call: _Call) -> _Call:
+    """Give what asks a plugin: one that may block is spared what does not concern it.
+
+    Such a review is answered where it arrives, and all others would wait with it.
+    """
+    return partial(_where_concerned, plugin, call) if may_block(plugin) else call
+
+
+def _where_concerned(plugin: Plugin, call: _Call, pod: Pod, context: Context) -> Result:
+    return call(pod, context) if _is_concerned(plugin, context.review) else skip()
+
+
+def _is_concerned(plugin: Plugin, review: PodReview) -> bool:
+    """Tell whether a pod concerns a plugin, or an update changes what decides for it."""
+    if plugin.concerns(review.pod):
+        return True
+    if review.old is None:
+        return False
+    new, old = review.pod.annotations, review.old.annotations
+    return any(new.get(key) != old.get(key) for key in plugin.keys)
+
+
+def _is_marked(plugin: Marking, review: PodReview) -> bool:
+    """Tell whether a workload has an annotation of a plugin's on itself, or had one."""
+    found = [one for one in (review.workload, review.old_workload) if one is not None]
+    return any(
+        key in one.annotations for one in found for key in plugin.workload_keys.get(one.kind, ())
+    )
+
+
 def _checks(
     profile: Profile, workload: Workload | None, where: str
-) -> Iterator[tuple[str, Plugin, Callable[[Pod, Context], Result]]]:
+) -> Iterator[tuple[str, Plugin, _Call]]:
     """List the calls that check a pod, or a workload with its template, and where each looks."""
     for plugin in profile.plugins:
         if workload is not None and isinstance(plugin, Marking):
             yield "metadata: ", plugin, partial(_validate_workload, plugin)
-        yield where, plugin, plugin.validate
+        yield where, plugin, asking(plugin, plugin.validate)
 
 
 def _validate_workload(plugin: Marking, _template: Pod, context: Context) -> Result:
     review = context.review
+    if may_block(plugin) and not _is_marked(plugin, review):
+        return skip()
     assert review.workload is not None  # noqa: S101 - as `_checks` has seen
     return plugin.validate_workload(review.workload, review.old_workload)
 

@@ -127,7 +127,7 @@ class Runner:
         )
 
 
-def may_block(plugin: Plugin) -> bool:
+def may_block(plugin: object) -> bool:
     """Tell whether a plugin may wait for something; one that does not say so is taken to."""
     return getattr(plugin, "may_block", True)
 

@@ -14,7 +14,7 @@ from webhook import holds
 from webhook.errors import PluginFailedError
 from webhook.framework import Code, Context, Plugin, Result
 from webhook.objects import Pod
-from webhook.pipeline import Pipeline
+from webhook.pipeline import Pipeline, asking
 from webhook.profiles import Verdict
 from webhook.review import (
     AddFinalizer,
@@ -123,11 +123,15 @@ def _writing(pipeline: Pipeline, steps: list[Step]) -> Pipeline:
 
 
 def _written(plugin: Plugin, write: Callable[[Step], None]) -> Plugin:
-    """Make a plugin of the same class and state, whose answers at creation are written down."""
+    """Make a plugin of the same class and state, whose answers at creation are written down.
+
+    Also of one that is spared the pod it is written down that it is none of its business.
+    """
+    asked = asking(plugin, plugin.mutate)
 
     def mutate(pod: Pod, context: Context) -> Result:
         try:
-            result = plugin.mutate(pod, context)
+            result = asked(pod, context)
         except Exception as exc:
             write(Step(plugin.name, Code.ERROR, reason=str(exc) or type(exc).__name__))
             raise
@@ -136,6 +140,7 @@ def _written(plugin: Plugin, write: Callable[[Step], None]) -> Plugin:
 
     same = copy.copy(plugin)
     same.mutate = mutate  # type: ignore[method-assign]
+    same.may_block = False  # type: ignore[misc]  # `asked` spares it already
     return same
 
 

@@ -178,6 +178,14 @@ def test_preferred_is_appended_once(present: Any, path: str, single: bool) -> No
     assert expected == patch(Pod.of(with_affinity(present)), edits)
 
 
+def test_preferred_is_appended_once_in_whatever_order_it_is_written() -> None:
+    edits = [PreferNodes(5, (NODE_1, EDGE, DISK)), PreferNodes(5, (EDGE, NODE_1, DISK))]
+    once = apply_patch(make_pod(), patch(Pod.of(make_pod()), edits[:1]))
+
+    assert len(patch(Pod.of(make_pod()), edits)[0]["value"]["nodeAffinity"][PREFERRED]) == 1
+    assert patch(Pod.of(once), edits) == []
+
+
 def test_preferred_of_another_weight_is_another() -> None:
     pod = Pod.of(with_affinity({"nodeAffinity": {PREFERRED: [PREFERRED_EDGE]}}))
 
@@ -278,7 +286,7 @@ edit_lists = st.lists(
         st.builds(
             PreferNodes,
             st.integers(1, 100),
-            st.lists(requirements(), min_size=1, max_size=2).map(tuple),
+            st.lists(requirements() | fields, min_size=1, max_size=3).map(tuple),
         ),
     ),
     max_size=4,
@@ -433,6 +441,30 @@ def test_impossible(requirements: list[Requirement]) -> None:
 )
 def test_possible(requirements: list[Requirement]) -> None:
     assert affinity.impossible(requirements) == ()
+
+
+NODE_2 = require("In", "node-2", key="metadata.name", is_field=True)
+NODE_2_JSON = {**NODE_1_JSON, "values": ["node-2"]}
+BOTH_NODES = {"matchFields": [NODE_1_JSON, NODE_2_JSON], "matchExpressions": [EDGE_JSON]}
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(make_pod(), [], id="requires nothing"),
+        pytest.param(requiring(), [], id="no term"),
+        pytest.param(requiring({}), [], id="an empty term"),
+        pytest.param(requiring({"matchFields": [NODE_1_JSON]}), [], id="one name"),
+        pytest.param(
+            requiring({"matchExpressions": [NODE_1_JSON, NODE_2_JSON]}), [], id="a label alone"
+        ),
+        pytest.param(requiring(BOTH_NODES), [NODE_1, NODE_2], id="two names"),
+        pytest.param(requiring(BOTH_NODES, {}), [NODE_1, NODE_2], id="and an empty term"),
+        pytest.param(requiring(BOTH_NODES, {"matchFields": [NODE_1_JSON]}), [], id="another term"),
+    ],
+)
+def test_nowhere(pod: Any, expected: list[Requirement]) -> None:
+    assert list(affinity.nowhere(Pod.of(pod))) == expected
 
 
 LABELS = [None, "", "a", "b", "4", "04", "5", "05", "06", "12", "13", "0", "other"]

@@ -380,7 +380,7 @@ def deadlines(metrics: ServerMetrics, plugin: str) -> float | None:
 
 
 def test_late_plugin_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    metrics, found = ServerMetrics(), read_review()
+    metrics, found = ServerMetrics(), read_review(make_pod({"scripted": ""}))
 
     def give_up(_pod: Pod, _context: Context) -> Result:
         deadline_reporter(pipeline, metrics)(found)  # as the bridge does while this still runs

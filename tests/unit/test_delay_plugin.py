@@ -304,6 +304,42 @@ def test_what_has_the_gate_already_is_not_held_for_longer_than_may_be(
     assert stored.code is not Code.REFUSE
 
 
+LONG, LONGER = {"delay": "169h"}, {"delay": "9999999999"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "refused"),
+    [
+        pytest.param({"delay": "15"}, LONGER, True, id="from what may be"),
+        pytest.param(LONG, LONGER, True, id="from what is too long already"),
+        pytest.param({"delay": "soon"}, LONG, True, id="from what cannot be read"),
+        pytest.param({}, LONG, True, id="from nothing"),
+        pytest.param({"delay": "15"}, {"delay": "15", JITTER: "168h"}, True, id="by the jitter"),
+        pytest.param(LONG, {**LONG, JITTER: "0"}, False, id="as long as before"),
+        pytest.param(LONGER, LONG, False, id="less, though too long"),
+        pytest.param(LONG, {"delay": "15"}, False, id="what may be"),
+        pytest.param({"delay": "15"}, {"delay": "soon"}, False, id="what cannot be read"),
+    ],
+)
+def test_held_pod_is_not_made_to_wait_longer_than_may_be(
+    old: dict[str, str], new: dict[str, str], refused: bool
+) -> None:
+    """Nor by an update, which would have it held all that time, whatever is ignored."""
+    ignoring = make_delay(on_invalid="ignore")
+    found = validate(held(new), ignoring, operation="UPDATE", old=held(old))
+    assert (found.code is Code.REFUSE) == refused
+
+    unheld = validate(make_pod(new), ignoring, operation="UPDATE", old=make_pod(old))
+    assert unheld.code is not Code.REFUSE
+
+
+def test_too_long_a_template_is_ignored_though_it_has_the_gate() -> None:
+    """Its pods are not: they are refused."""
+    found = {"metadata": {"name": "w"}, "spec": {"template": held(LONG)}}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    assert validate(found, make_delay(on_invalid="ignore"), kind=kind).code is Code.SKIP
+
+
 def test_what_cannot_be_read_is_ignored_with_the_gate_too() -> None:
     """The controller releases it at once."""
     plugin, pod = make_delay(on_invalid="ignore"), make_pod({"delay": "soon"}, gates=[GATE])

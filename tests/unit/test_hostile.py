@@ -250,6 +250,9 @@ REFUSED = [
     pytest.param(within(kind={"group": "x", "version": "v1", "kind": EVIL}), id="an odd kind"),
     pytest.param(within(object=[]), id="a list for an object"),
     pytest.param(within(object={"metadata": {"annotations": {"a": 5}}}), id="a number for a text"),
+    pytest.param(
+        text().replace("2026-03-01T12:00:00Z", "0001-01-01T00:00:00").encode(), id="no instant"
+    ),
     pytest.param(text().encode() + b"{}", id="two documents"),
 ]
 

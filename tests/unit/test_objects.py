@@ -4,8 +4,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.unit.builders import CREATED, CREATED_MS, make_pod, read_pod
+from tests.unit.builders import CREATED, CREATED_MS, HOUR, body, make_pod, read_pod
+from webhook.errors import ReviewError
 from webhook.objects import Pod, owned_by_prefix
+from webhook.review import parse
+
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_000
 
 
 def test_pod_of_nothing() -> None:
@@ -42,6 +46,34 @@ def test_time_of_creation(created: datetime, expected: int) -> None:
     source["metadata"]["creationTimestamp"] = created.isoformat()
 
     assert expected == Pod.of(source).created_ms
+
+
+FIRST, LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59"
+
+
+@pytest.mark.parametrize("field", ["creationTimestamp", "deletionTimestamp"])
+@pytest.mark.parametrize("written", [FIRST, LAST, "2026-03-01T12:00:00", "2026-03-01"])
+def test_time_without_its_offset_is_refused(written: str, field: str) -> None:
+    source = make_pod()
+    source["metadata"][field] = written
+
+    with pytest.raises(ReviewError, match=r"no AdmissionReview .*`\$.metadata"):
+        parse(body(source))
+
+
+@pytest.mark.parametrize("time", [FIRST, LAST])
+@pytest.mark.parametrize("offset", ["Z", "+23:59", "-23:59"])
+def test_time_at_the_ends_of_the_calendar_is_read_or_refused(offset: str, time: str) -> None:
+    source = make_pod()
+    source["metadata"]["creationTimestamp"] = time + offset
+    outside = (time, offset[0]) in {(FIRST, "+"), (LAST, "-")}
+
+    try:
+        created_ms = parse(body(source)).pod.created_ms
+    except ReviewError:
+        assert outside
+    else:
+        assert abs(created_ms - (FIRST_MS if time == FIRST else LAST_MS)) <= 24 * HOUR
 
 
 def test_owned_by_prefix() -> None:

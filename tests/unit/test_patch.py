@@ -246,6 +246,18 @@ def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
             id="a further toleration; without an operator it is Equal",
         ),
         pytest.param(
+            with_spec(tolerations=[{"key": "edge"}]),
+            [Tolerate("edge", ""), Tolerate("other", ""), Tolerate("other")],
+            [
+                {
+                    "op": "add",
+                    "path": "/spec/tolerations/-",
+                    "value": {"key": "other", "operator": "Equal"},
+                }
+            ],
+            id="an edit without an operator is Equal too",
+        ),
+        pytest.param(
             make_pod(),
             [SelectNodes("a/b", "1"), SelectNodes("c", "2")],
             [{"op": "add", "path": "/spec/nodeSelector", "value": {"a/b": "1", "c": "2"}}],

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -52,7 +52,14 @@ from webhook.framework import (
 from webhook.objects import Pod
 from webhook.plugins.placement import Placement, PlacementArgs
 from webhook.profiles import Verdict
-from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation
+from webhook.review import AddGate, Edit, PodReview, RemoveAnnotation, SetAnnotation
+from webhook.workloads import Workload
+
+
+def concerning(annotations: Mapping[str, str] | None = None, **fields: Any) -> PodReview:
+    """Make a review that concerns scripted plugins, also those that may block."""
+    return read_review(make_pod({"scripted": "", **(annotations or {})}), **fields)
+
 
 # --- the profile -------------------------------------------------------------------------------
 
@@ -99,7 +106,7 @@ def test_pods_of_no_profile_are_left_alone() -> None:
 
     assert Verdict(Code.SKIP) == pipeline.mutate(review, now_ms=CREATED_MS)
     assert Verdict(Code.SUCCESS, (), [], []) == pipeline.validate(review, now_ms=CREATED_MS)
-    assert not pipeline.may_block(review.pod)
+    assert not pipeline.may_block(review)
 
 
 def test_profile_is_recorded_with_what_is_written() -> None:
@@ -163,7 +170,7 @@ def test_plugins_behind_a_gate_know_that_the_pod_is_held() -> None:
         seen.append(context.state.get(HELD_STATE))
         return success(SetAnnotation("a", "1"), AddGate(GATE)) if len(seen) == 2 else success()
 
-    pipeline_of(Scripted(look), Other(look), Blocking(look)).mutate(read_review(), now_ms=0)
+    pipeline_of(Scripted(look), Other(look), Blocking(look)).mutate(concerning(), now_ms=0)
 
     assert seen == [None, None, True]
 
@@ -176,7 +183,7 @@ def test_mutate_gathers_the_refusals_of_the_plugins_behind_the_first() -> None:
         Holding(),
     )
 
-    verdict = pipeline.mutate(read_review(), now_ms=0)
+    verdict = pipeline.mutate(concerning(), now_ms=0)
     assert Verdict(Code.REFUSE, (), ["first", "second"]) == verdict
     assert verdict.message == "first; second"
 
@@ -192,7 +199,7 @@ def test_refused_pod_is_told_what_validate_would_refuse_as_well() -> None:
         observe=observe,
     )
 
-    assert pipeline.mutate(read_review(), now_ms=0).reasons == ["first", "second", "third"]
+    assert pipeline.mutate(concerning(), now_ms=0).reasons == ["first", "second", "third"]
     assert [(plugin, point) for plugin, point, *_ in observe.seen] == [
         ("scripted", "mutate"),
         ("other", "mutate"),
@@ -216,7 +223,7 @@ def test_plugin_that_skipped_a_pod_is_spared_its_validate() -> None:
         observe=observe,
     )
 
-    assert pipeline.mutate(read_review(), now_ms=0).reasons == ["no"]
+    assert pipeline.mutate(concerning(), now_ms=0).reasons == ["no"]
     assert [plugin for plugin, point, *_ in observe.seen if point == "validate"] == []
 
 
@@ -295,7 +302,7 @@ def test_validate_gathers_all_refusals_and_warnings() -> None:
     )
 
     assert Verdict(Code.REFUSE, (), ["first", "second"], ["mind"]) == pipeline.validate(
-        read_review(), now_ms=0
+        concerning(), now_ms=0
     )
 
 
@@ -310,7 +317,7 @@ def test_first_refusal_alone_where_not_all_are_to_be_told(point: str) -> None:
         observe=observe,
     )
 
-    verdict = getattr(pipeline, point)(read_review(), now_ms=0)
+    verdict = getattr(pipeline, point)(concerning(), now_ms=0)
     assert verdict.reasons == ["first"]
     assert [plugin for plugin, *_ in observe.seen] == ["scripted", "other", ""]
 
@@ -428,7 +435,7 @@ def test_each_call_is_measured_with_its_status_and_then_the_whole() -> None:
         observe=observe,
         timer=lambda: next(ticks),
     )
-    pipeline.mutate(read_review(), now_ms=0)
+    pipeline.mutate(concerning(), now_ms=0)
 
     assert observe.seen == [
         ("scripted", "mutate", "Success", "*"),
@@ -471,7 +478,132 @@ def test_validate_is_measured_as_a_whole(
     ],
 )
 def test_may_block(plugin: Plugin, annotations: dict[str, str], expected: bool) -> None:
-    assert expected == pipeline_of(plugin).may_block(read_pod(annotations))
+    assert expected == pipeline_of(plugin).may_block(read_review(make_pod(annotations)))
+
+
+VM = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
+DEPLOYMENT = {"group": "apps", "version": "v1", "kind": "Deployment"}
+
+
+class Marked(Blocking):
+    """May block, and has an annotation on VMs themselves."""
+
+    name = "marked"
+    workload_keys: ClassVar[Mapping[str, Sequence[str]]] = {"VirtualMachine": ("mark",)}
+
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__(self._noting(seen, "mutate"), self._noting(seen, "validate"))
+        self._seen = seen
+
+    @staticmethod
+    def _noting(seen: list[str], point: str) -> Answer:
+        def note(_pod: Pod, _context: Context) -> Result:
+            seen.append(point)
+            return success()
+
+        return note
+
+    def validate_workload(self, _workload: Workload, _old: Workload | None) -> Result:
+        self._seen.append("validate_workload")
+        return success()
+
+
+def of_workload(
+    own: Mapping[str, str] | None = None, template: Mapping[str, str] | None = None
+) -> Any:
+    """Make a workload with annotations of its own, and with those of its template."""
+    metadata = {"name": "w", "annotations": own or {}}
+    return {
+        "metadata": metadata,
+        "spec": {"template": {"metadata": {"annotations": template or {}}}},
+    }
+
+
+CROWDED = make_pod({"scripted": ""})
+CROWDED["spec"]["tolerations"] = [{}] * 1_001
+OF_OTHERS, OURS_TO_CHECK = make_pod({"delay": "15"}), make_pod({"scripted": "", "delay": "15"})
+ASKED = [
+    pytest.param(read_review(OF_OTHERS), [], id="a pod of others"),
+    pytest.param(read_review(OURS_TO_CHECK), ["validate"], id="a pod"),
+    pytest.param(read_review(CROWDED), [], id="too much of something"),
+    pytest.param(
+        read_review(CROWDED, operation="UPDATE", old=CROWDED),
+        ["validate"],
+        id="too much of something, there before",
+    ),
+    pytest.param(
+        read_review(OF_OTHERS, operation="UPDATE", old=OURS_TO_CHECK),
+        ["validate"],
+        id="its key is taken off",
+    ),
+    pytest.param(
+        read_review(OF_OTHERS, operation="UPDATE", old=make_pod({"delay": "16"})),
+        [],
+        id="another's key is changed",
+    ),
+    pytest.param(read_review(of_workload(), kind=VM), [], id="a VM of others"),
+    pytest.param(
+        read_review(of_workload({"mark": ""}), kind=VM), ["validate_workload"], id="its VM"
+    ),
+    pytest.param(
+        read_review(of_workload(), kind=VM, operation="UPDATE", old=of_workload({"mark": ""})),
+        ["validate_workload"],
+        id="its mark is taken off",
+    ),
+    pytest.param(
+        read_review(of_workload({"mark": ""}), kind=DEPLOYMENT), [], id="its mark elsewhere"
+    ),
+    pytest.param(
+        read_review(of_workload(template={"scripted": ""}), kind=DEPLOYMENT),
+        ["validate"],
+        id="its template",
+    ),
+    pytest.param(
+        read_review(of_workload({"mark": ""}, {"scripted": ""}), kind=VM),
+        ["validate_workload", "validate"],
+        id="its VM and its template",
+    ),
+]
+
+
+@pytest.mark.parametrize(("review", "asked"), ASKED)
+def test_plugin_that_may_block_is_asked_of_reviews_alone_that_may_block(
+    review: PodReview, asked: list[str]
+) -> None:
+    """All others are answered in the event loop, where everybody would wait for it."""
+    seen: list[str] = []
+    pipeline = pipeline_of(Scripted(), Marked(seen))
+
+    pipeline.validate(review, now_ms=0)
+    assert seen == asked
+    assert pipeline.may_block(review) == bool(asked)
+
+
+@pytest.mark.parametrize("annotations", [{"scripted": ""}, {"delay": "15"}], ids=["its", "others'"])
+def test_plugin_that_may_block_is_asked_about_new_pods_that_concern_it(
+    annotations: dict[str, str],
+) -> None:
+    seen: list[str] = []
+    observe = Measured()
+    pipeline = pipeline_of(Marked(seen), observe=observe)
+
+    pipeline.mutate(read_review(make_pod(annotations)), now_ms=0)
+    assert seen == ["mutate"] * ("scripted" in annotations)
+    code = "Success" if seen else "Skip"
+    assert observe.seen[0] == ("marked", "mutate", code, "*")
+
+
+class Puzzled(Blocking):
+    """May block, and fails when it is asked whom it concerns."""
+
+    def concerns(self, _pod: Pod) -> bool:
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_plugin_that_cannot_tell_whom_it_concerns_is_named(point: str) -> None:
+    with pytest.raises(PluginFailedError, match=f"'blocking' failed in {point}: KeyError: 'x'"):
+        getattr(pipeline_of(Puzzled()), point)(read_review(), now_ms=0)
 
 
 @pytest.mark.parametrize("ending", [success(), None], ids=["answers", "fails"])
@@ -487,7 +619,7 @@ def test_may_block(plugin: Plugin, annotations: dict[str, str], expected: bool) 
 def test_plugin_at_work(
     kind: Callable[..., Plugin], expected: str | None, point: str, ending: Result | None
 ) -> None:
-    review, another = read_review(), read_review()
+    review, another = concerning(), concerning()
     seen: list[str | None] = []
 
     def look(_pod: Pod, _context: Context) -> Result:

@@ -465,6 +465,82 @@ def test_vm_that_was_given_another_node_meanwhile_is_not_let_through_to_the_old_
     assert result.reason == LOST % 'required node affinity "metadata.name In [node-2]"'
 
 
+def named(*nodes: str) -> Document:
+    """Make a term of one requirement of a name for each node."""
+    return {
+        "matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": [node]} for node in nodes
+        ]
+    }
+
+
+def requiring(*terms: Document) -> Document:
+    """Make a launcher pod that was seen to, with these terms in the place of KubeVirt's."""
+    pod = make_launcher(finalizers=[vms.STICKY])
+    required = {"nodeSelectorTerms": list(terms)}
+    pod["spec"]["affinity"]["nodeAffinity"] = {
+        "requiredDuringSchedulingIgnoredDuringExecution": required
+    }
+    return pod
+
+
+CONTRADICTION = (
+    'no node can meet the required node affinity "metadata.name In [node-1]" and "metadata.name '
+    "In [node-2]\"; the VM was changed just now, and then KubeVirt's next try works, or its own "
+    "affinity names another node than its record: correct one of them"
+)
+
+
+def test_pod_that_was_given_two_nodes_is_refused() -> None:
+    """Reinvoked after somebody has changed the record, `mutate` adds the other one."""
+    once = patched(serving(cluster(make_vm(RECORD))), make_launcher())
+    pipeline = serving(cluster(make_vm({**RECORD, vms.STICKY_NODE: "node-2"})))
+    twice = patched(pipeline, once)
+
+    verdict = pipeline.validate(read_review(twice, userInfo=KUBEVIRT), now_ms=0)
+    assert verdict.reasons == [CONTRADICTION]
+    assert pipeline.mutate(read_review(make_launcher(), userInfo=KUBEVIRT), now_ms=0).code is (
+        Code.SUCCESS
+    )
+
+
+@pytest.mark.parametrize(
+    ("terms", "code"),
+    [
+        pytest.param([named("node-1")], Code.SUCCESS, id="one"),
+        pytest.param([named("node-1", "node-1")], Code.SUCCESS, id="the same twice"),
+        pytest.param([named("node-2", "node-1")], Code.REFUSE, id="another's"),
+        pytest.param(
+            [named("node-2", "node-1"), named("node-1")], Code.SUCCESS, id="a term that can be met"
+        ),
+        pytest.param(
+            [named("node-2", "node-1"), named("node-3", "node-1"), {}],
+            Code.REFUSE,
+            id="no term that can be met",
+        ),
+        pytest.param([{}], Code.SUCCESS, id="empty terms alone are KubeVirt's own matter"),
+    ],
+)
+def test_pod_is_refused_where_no_node_has_all_its_names(terms: list[Any], code: Code) -> None:
+    assert validate(sticky(cluster(make_vm(RECORD))), requiring(*terms)).code is code
+
+
+def test_names_are_no_matter_where_the_node_is_preferred_or_left_to_a_migration() -> None:
+    pod = requiring(named("node-2", "node-3"))
+    preferring = sticky(cluster(make_vm(RECORD)), affinity="preferred")
+    assert validate(preferring, pod).code is Code.SUCCESS
+
+    pod["metadata"]["labels"] |= MIGRATION
+    running = sticky(cluster(make_vm(RECORD), make_vmi(phase="Running", node="node-1")))
+    assert validate(running, pod).code is Code.SUCCESS
+
+
+def test_of_many_names_some_are_told() -> None:
+    names = [*(f"node-{number}" for number in range(9)), "node-1"]
+    reason = validate(sticky(cluster(make_vm(RECORD))), requiring(named(*names))).reason
+    assert '"metadata.name In [node-2]" and 6 more; the VM' in reason
+
+
 def test_preference_may_be_lost_but_not_the_finalizer() -> None:
     plugin = sticky(cluster(make_vm(RECORD)), affinity="preferred")
     assert validate(plugin, make_launcher(finalizers=[vms.STICKY])).code is Code.SUCCESS
@@ -498,7 +574,7 @@ def test_failure_has_the_plugins_name() -> None:
     ],
 )
 def test_pods_of_vmis_alone_may_block(pod: Document, expected: bool) -> None:
-    assert make_pipeline().may_block(Pod.of(pod)) is expected
+    assert make_pipeline().may_block(read_review(pod)) is expected
 
 
 def test_match_is_about_pods_and_not_about_templates() -> None:

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tests.unit.builders import CREATED_MS, GATE, make_pipeline, make_pod, read_review
+from tests.unit.scripted import Blocking, Scripted, answering, pipeline_of
 from webhook import review, trace
-from webhook.framework import Code
+from webhook.framework import Code, refuse
 from webhook.review import Requirement
 
 
@@ -56,6 +57,15 @@ def test_every_plugin_is_asked_in_order() -> None:
     ]
     assert seen.verdict is not None
     assert seen.verdict.code is Code.SUCCESS
+
+
+def test_a_plugin_that_is_spared_the_pod_is_told_of() -> None:
+    answer = answering(refuse("asked"))
+    seen = trace.mutate(pipeline_of(Blocking(answer), Scripted()), read_review(), now_ms=0)
+    assert [(step.plugin, step.told) for step in seen.steps] == [
+        ("blocking", "does not concern it"),
+        ("scripted", "changes nothing"),
+    ]
 
 
 def test_a_refusal_is_told_and_is_the_verdict() -> None:

@@ -30,7 +30,7 @@ class DelayArgs(Args, frozen=True):
     on_invalid: Literal["reject", "ignore"] = "reject"
     """What becomes of a pod whose value cannot be followed: refused, or admitted unheld. With
     `ignore` nothing is refused for a delay's sake, nor a pod whose gate another webhook took
-    off."""
+    off; only what would hold a pod that has the gate for longer than `maxDelay` is."""
     scheduler_name: str = ""
     """A hint for the scheduler: the profile that held pods are given to; empty changes nothing."""
 
@@ -113,7 +113,8 @@ class Delay:
         try:
             ask = self._checked_ask(pod, created=created, now_ms=now_ms)
         except ValueRefusedError as exc:
-            ignored = self._may_ignore(pod, exc) if created else self._ignores
+            old = context.review.old
+            ignored = self._ignores if workload else self._may_ignore(pod, exc, old)
             return skip() if ignored else refuse(str(exc))
         why = self._why_let_through(pod, ask, context.now_ms, now_ms) if created else ""
         if why:
@@ -131,12 +132,24 @@ class Delay:
             delay_keys=self._args.annotations,
         )
 
-    def _may_ignore(self, pod: Pod, problem: ValueRefusedError) -> bool:
-        """Tell whether a new pod may be let in as if it asked for nothing.
+    def _may_ignore(self, pod: Pod, problem: ValueRefusedError, old: Pod | None = None) -> bool:
+        """Tell whether a pod may be let in as if it asked for nothing.
 
-        One that has the gate already would be held for all the time that is too long.
+        One that has the gate already would be held for all the time that is too long. It may be
+        updated, as it could not be mended otherwise, where it asks for no more than before.
         """
-        return self._ignores and not (isinstance(problem, _TooLongError) and self.gate in pod.gates)
+        if not self._ignores:
+            return False
+        if not isinstance(problem, _TooLongError) or self.gate not in pod.gates:
+            return True
+        return old is not None and self._longest_ms(pod) <= self._longest_ms(old)
+
+    def _longest_ms(self, pod: Pod) -> int:
+        """Give the longest that delay and jitter hold a pod; 0 where they cannot be read."""
+        try:
+            return holds.read_ask(pod.annotations, self._args.annotations).longest_ms
+        except ValueRefusedError:
+            return 0
 
     def _hold(self, ask: holds.Ask) -> list[Edit]:
         edits: list[Edit] = [AddGate(self.gate), SetAnnotation(holds.HELD, holds.hint(ask))]

@@ -18,7 +18,7 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
-from webhook import conditions, values, vms
+from webhook import affinity, conditions, values, vms
 from webhook.errors import ApiStatusError, ConfigurationError, ValueRefusedError
 from webhook.framework import Args, Context, Handle, Result, refuse, skip, success
 from webhook.objects import OwnerReference, Pod
@@ -29,6 +29,8 @@ from webhook.workloads import Workload
 
 WEIGHT = 100
 """Of the preference, where the node is preferred: the greatest that there is."""
+_MOST_NAMED = 3
+"""Of requirements that contradict each other."""
 
 _AS_KUBEVIRT = re.compile(r"system:serviceaccount:[-a-z0-9]{1,63}:kubevirt-controller")
 """The account of virt-controller, wherever KubeVirt is installed; its operator names it so."""
@@ -93,7 +95,10 @@ class Sticky:
         return success(*edits) if edits else skip()
 
     def validate(self, pod: Pod, context: Context) -> Result:
-        """Refuse a new pod that lost what `mutate` wrote, or that other facts hold for by now."""
+        """Refuse a new pod that lost what `mutate` wrote, or that other facts hold for by now.
+
+        Both pins are in it where `mutate` was asked again and the VM's record had changed between.
+        """
         try:
             edits = self._wanted(pod, context.review)
         except ValueRefusedError as exc:
@@ -103,12 +108,17 @@ class Sticky:
             for edit in edits
             if not isinstance(edit, PreferNodes) and patch(pod, [edit])
         ]
-        if not missing:
-            return success() if edits else skip()
-        return refuse(
-            f"{' and '.join(missing)} is not in the pod of a VM that needs it; another mutating "
-            "webhook removed it, or the VM was changed just now, and then KubeVirt's next try works"
-        )
+        if missing:
+            return refuse(
+                f"{' and '.join(missing)} is not in the pod of a VM that needs it; another "
+                "mutating webhook removed it, or the VM was changed just now, and then KubeVirt's "
+                "next try works"
+            )
+        if any(isinstance(edit, RequireNodes) for edit in edits):
+            contradicting = affinity.nowhere(pod)
+            if contradicting:
+                return refuse(_contradiction(contradicting))
+        return success() if edits else skip()
 
     def validate_workload(self, workload: Workload, old: Workload | None) -> Result:
         """Refuse what cannot be followed on a VM itself, where it is written."""
@@ -249,6 +259,16 @@ def _shown(edit: Edit) -> str:
         return f"finalizer {edit.name}"
     assert isinstance(edit, RequireNodes)  # noqa: S101 - the one other edit that is checked
     return f"required node affinity {values.shown(str(edit.requirements[0]))}"
+
+
+def _contradiction(found: Sequence[Requirement]) -> str:
+    shown = [values.shown(str(one)) for one in dict.fromkeys(found)]
+    more = f" and {len(shown) - _MOST_NAMED:,} more" if len(shown) > _MOST_NAMED else ""
+    return (
+        f"no node can meet the required node affinity {' and '.join(shown[:_MOST_NAMED])}{more}; "
+        "the VM was changed just now, and then KubeVirt's next try works, or its own affinity "
+        "names another node than its record: correct one of them"
+    )
 
 
 def _check(args: StickyArgs) -> None:
