@@ -345,8 +345,13 @@ def test_policy_on_requirements_has_to_match_updates_too(secured: Secured) -> No
 
 NOT_AN_ADMINS: dict[str, tuple[str, ...]] = {
     "Holdfast's keys": ("get", "secret", "holdfast-ca", "-n", NAMESPACE),
+    "the serving key": ("get", "secret", "holdfast-tls", "-n", NAMESPACE),
     "Holdfast's Lease": ("get", "leases", "-n", NAMESPACE),
     "the webhooks": ("get", "mutatingwebhookconfiguration", "holdfast"),
+    "a change of the webhooks": (
+        *("patch", "mutatingwebhookconfiguration", "holdfast", "--type=merge"),
+        *("-p", '{"webhooks":[]}', "--dry-run=server"),
+    ),
     "the guard": ("delete", "validatingadmissionpolicybinding", "holdfast-hold"),
     "the confinement": ("annotate", "namespace", "ruled", f"{CONFINED_TO}=", "--overwrite"),
     "a node": ("label", "node", HERE, f"{ROLE}=edge", "--dry-run=server"),

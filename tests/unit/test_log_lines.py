@@ -31,13 +31,16 @@ from tests.unit.scripted import (
     raising,
 )
 from tests.unit.test_asgi import LIFE, request, scope, talk
-from webhook import app, asgi, holding, logs, pipeline
+from webhook import app, asgi, events, holding, logs, pipeline, reporter
+from webhook.answers import Answer, status_error
 from webhook.app import create_app, deadline_reporter, full_reporter, prepare
 from webhook.asgi import Bridge
 from webhook.framework import refuse, success
-from webhook.metrics import ServerMetrics
+from webhook.metrics import ControllerMetrics, ServerMetrics
 from webhook.objects import Pod
 from webhook.pipeline import Pipeline
+from webhook.release_queue import Held
+from webhook.reporter import Reporter
 from webhook.review import SetAnnotation
 
 FORGED = "2026-01-01 00:00:00,000 ERROR holdfast.review: forged"
@@ -56,7 +59,9 @@ PARTS = [f"forged{SPECIAL[start : start + 18]}" for start in range(0, len(SPECIA
 TEXT = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR) holdfast\.[a-z]+: .+"
 )
-MODULES = {Path(str(one.__file__)): one.__name__ for one in (app, asgi, holding, pipeline)}
+MODULES = {
+    Path(str(one.__file__)): one.__name__ for one in (app, asgi, holding, pipeline, reporter)
+}
 """Where requests, and the pods that they left behind, are decided about."""
 LONGEST = 10_000
 """Characters of a line that has a traceback in it; others are shorter."""
@@ -147,9 +152,19 @@ def pods_that_are_held() -> None:
     found.at_release(pod)
 
 
+def releases() -> None:
+    """What others say who refuse a release, however long it is, and what plugins say of it."""
+    said = json.dumps({"message": HOSTILE * 1_000}).encode()
+    reason = str(status_error(Answer(403, "Forbidden", {}, said, 0.0)))
+    pod = Held(CREATED_MS, PARTS[2], "1", (Holding.gate,), problem=HOSTILE)
+    telling = Reporter(events.Silence(), ControllerMetrics(), leading=lambda: True)
+    telling.failed((PARTS[1], PARTS[0]), pod, reason, wait=1.0)
+    telling.released((PARTS[1], PARTS[0]), pod, [HOSTILE], now_ms=CREATED_MS)
+
+
 CASES: list[Callable[[], None]] = [
     *(no_review, admitted, refused, failed, given_up, turned_away),
-    *(failed_beside_a_refusal, edits_that_do_not_fit, broken_server, pods_that_are_held),
+    *(failed_beside_a_refusal, edits_that_do_not_fit, broken_server, pods_that_are_held, releases),
 ]
 
 
