@@ -10,15 +10,18 @@ from __future__ import annotations
 import enum
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+T = TypeVar("T")
 
 CA_LIFETIME = timedelta(days=365)
 LEAF_LIFETIME = timedelta(days=30)
@@ -83,7 +86,7 @@ def issue(
     `organizations` are what Kubernetes reads as a client's groups, `common_name` as its name.
     Raises ValueError when `ca` is not a readable pair or an address is none.
     """
-    ca_certificate = _load(ca.certificate)
+    ca_certificate = _loaded(x509.load_pem_x509_certificate, ca.certificate)
     ca_key = serialization.load_pem_private_key(ca.key, password=None)
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise ValueError("the CA's key is not an elliptic-curve key; issue a new CA")  # noqa: TRY004
@@ -123,15 +126,15 @@ def new_signing_key() -> SigningKey:
 
 def not_after(certificate: bytes) -> datetime:
     """Tell when the first certificate in a PEM text expires. Raises ValueError on anything else."""
-    return _load(certificate).not_valid_after_utc
+    return _loaded(x509.load_pem_x509_certificate, certificate).not_valid_after_utc
 
 
 def issued_by(certificate: bytes, bundle: bytes) -> bool:
     """Tell whether a CA of a PEM bundle issued a certificate; False for what cannot be read."""
     try:
-        leaf = _load(certificate)
-        authorities = x509.load_pem_x509_certificates(bundle)
-    except (ValueError, x509.InvalidVersion):
+        leaf = _loaded(x509.load_pem_x509_certificate, certificate)
+        authorities = _loaded(x509.load_pem_x509_certificates, bundle)
+    except ValueError:
         return False
     return any(_issued(leaf, one) for one in authorities)
 
@@ -167,15 +170,12 @@ class Certificate:
 
 def read(pem: bytes) -> Certificate:
     """Read the first certificate in a PEM text. Raises ValueError on anything else."""
-    return _read(_load(pem))
+    return _read(_loaded(x509.load_pem_x509_certificate, pem))
 
 
 def read_der(der: bytes) -> Certificate:
     """Read a certificate as TLS shows it. Raises ValueError on anything else."""
-    try:
-        return _read(x509.load_der_x509_certificate(der))
-    except x509.InvalidVersion as exc:
-        raise ValueError(str(exc)) from exc
+    return _read(_loaded(x509.load_der_x509_certificate, der))
 
 
 def read_all(pem: bytes) -> list[Certificate]:
@@ -195,10 +195,10 @@ def signed_by(certificate: Certificate, ca: Certificate) -> bool:
     return ca.is_ca and issued_by(certificate.pem, ca.pem)
 
 
-def _load(pem: bytes) -> x509.Certificate:
-    """Load the first certificate in a PEM text. Raises ValueError on anything else."""
+def _loaded(load: Callable[[bytes], T], content: bytes) -> T:
+    """Load what there is. Raises ValueError where that cannot be read."""
     try:
-        return x509.load_pem_x509_certificate(pem)
+        return load(content)
     except x509.InvalidVersion as exc:  # it is no ValueError
         raise ValueError(str(exc)) from exc
 
@@ -235,7 +235,7 @@ def _is_ca(found: x509.Certificate) -> bool:
 def pair_matches(pair: KeyPair) -> bool:
     """Tell whether the key is the certificate's own; False also for what cannot be read."""
     try:
-        certificate = _load(pair.certificate)
+        certificate = _loaded(x509.load_pem_x509_certificate, pair.certificate)
         key = serialization.load_pem_private_key(pair.key, password=None)
         return certificate.public_key() == key.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -21,19 +21,22 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from certs import authority
 from certs.authority import Certificate, KeyPair
-
-CERTIFICATE, KEY = "tls.crt", "tls.key"
-"""In both Secrets: the signing CA, or the leaf, and its key."""
-CA_CERTIFICATE: Final = "ca.crt"
-"""In the leaf's Secret: the CA that signed it."""
-NEXT_CERTIFICATE, NEXT_KEY = "next.crt", "next.key"
-"""In the CA's Secret: the CA that is being introduced."""
-RETIRED, RETIRED_UNTIL = "retired.crt", "retired-until"
-"""In the CA's Secret: CAs that sign no more, and when the last leaf of any of them expires."""
+from certs.stored import (
+    CA_CERTIFICATE,
+    CERTIFICATE,
+    KEY,
+    NEXT_CERTIFICATE,
+    RETIRED,
+    RETIRED_UNTIL,
+    Authority,
+    Data,
+    cas_in,
+    read_time,
+)
 
 RENEW_AT = 1 / 3
 """The share of its lifetime that a certificate has left when it is renewed."""
@@ -51,9 +54,6 @@ NAME_LIMIT = 64
 
 GROWS_OLD = "it grows old"
 """The defect of a leaf that is one by the time alone."""
-
-Data = Mapping[str, bytes]
-"""What a Secret holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,52 +114,7 @@ class Step(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Authority:
-    """The CA's Secret, read."""
-
-    signer: KeyPair
-    next: KeyPair | None
-    retired: tuple[Certificate, ...]
-    retired_until: datetime | None
-
-    @classmethod
-    def read(cls, data: Data | None) -> Authority | None:
-        """Read what is usable of it, at whatever time; None where nothing can sign."""
-        if data is None:
-            return None
-        signer = _ca(data.get(CERTIFICATE, b""), data.get(KEY, b""))
-        if signer is None:
-            return None
-        upcoming = _ca(data.get(NEXT_CERTIFICATE, b""), data.get(NEXT_KEY, b""))
-        retired = _cas([data.get(RETIRED, b"")])
-        return cls(signer, upcoming, retired, _time(data.get(RETIRED_UNTIL, b"")))
-
-    @property
-    def cas(self) -> tuple[Certificate, ...]:
-        """All CAs that are to be trusted, each once."""
-        pairs = [pair for pair in (self.signer, self.next) if pair is not None]
-        found = [*(authority.read(pair.certificate) for pair in pairs), *self.retired]
-        return tuple({one.fingerprint: one for one in found}.values())
-
-    @property
-    def bundle(self) -> bytes:
-        """What API servers are to trust, PEM."""
-        return b"".join(one.pem for one in self.cas)
-
-    def data(self) -> Data:
-        """Write it as a Secret."""
-        found = {CERTIFICATE: self.signer.certificate, KEY: self.signer.key}
-        if self.next is not None:
-            found |= {NEXT_CERTIFICATE: self.next.certificate, NEXT_KEY: self.next.key}
-        if self.retired:
-            found[RETIRED] = b"".join(one.pem for one in self.retired)
-        if self.retired and self.retired_until is not None:
-            found[RETIRED_UNTIL] = self.retired_until.isoformat().encode()
-        return found
-
-
-def next_step(seen: Seen, plan: Plan) -> Step | None:  # noqa: PLR0911 - one for each
+def next_step(seen: Seen, plan: Plan) -> Step | None:
     """Tell what is to be done next; None when nothing is, or it has to wait.
 
     The API servers need time to see a CA; and a clock that has just been set, to be believed.
@@ -175,6 +130,12 @@ def next_step(seen: Seen, plan: Plan) -> Step | None:  # noqa: PLR0911 - one for
     defect = leaf_defect(seen.leaf, known, seen.now, plan)
     if defect is not None and (defect != GROWS_OLD or knows_time):
         return Step(Action.ISSUE, defect) if _may_sign(known, seen, plan) else None
+    return _next_of_cas(known, seen, plan)
+
+
+def _next_of_cas(known: Authority, seen: Seen, plan: Plan) -> Step | None:
+    """Tell what is to be done about CAs where all is well with the leaf."""
+    knows_time = seen.knows_time(plan)
     upcoming = authority.read(known.next.certificate) if known.next is not None else None
     if upcoming is not None and (upcoming.valid_at(seen.now) or not knows_time):
         if upcoming.valid_at(seen.now) and _has_spread(upcoming, seen, plan):
@@ -279,8 +240,8 @@ def _new_authority(seen: Seen, plan: Plan) -> Authority:
     """Make a CA, and retire all that may have signed what is served."""
     lost, leaf = seen.authority or {}, seen.leaf or {}
     texts = [lost.get(name, b"") for name in (CERTIFICATE, NEXT_CERTIFICATE, RETIRED)]
-    retired = _cas([*texts, leaf.get(CA_CERTIFICATE, b""), *seen.bundles])
-    until = _last_expiry(seen, plan, _time(lost.get(RETIRED_UNTIL, b"")))
+    retired = cas_in([*texts, leaf.get(CA_CERTIFICATE, b""), *seen.bundles])
+    until = _last_expiry(seen, plan, read_time(lost.get(RETIRED_UNTIL, b"")))
     return Authority(_new_ca(seen.now, plan), None, retired, until)
 
 
@@ -308,26 +269,3 @@ def _last_expiry(seen: Seen, plan: Plan, known: datetime | None) -> datetime:
     times += [one.not_after for one in authority.read_all(leaf.get(CERTIFICATE, b""))[:1]]
     times += [one.not_after for one in seen.served]
     return max(times)
-
-
-def _ca(certificate: bytes, key: bytes) -> KeyPair | None:
-    pair = KeyPair(certificate, key)
-    try:
-        usable = authority.can_sign(pair)
-    except ValueError:
-        return None
-    return pair if usable else None
-
-
-def _cas(texts: Iterable[bytes]) -> tuple[Certificate, ...]:
-    """Read the CAs in PEM texts, each once."""
-    found = [one for text in texts for one in authority.read_all(text)]
-    return tuple({one.fingerprint: one for one in found if one.is_ca}.values())
-
-
-def _time(text: bytes) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(text.decode())
-    except (ValueError, UnicodeDecodeError):
-        return None
-    return found if found.tzinfo is not None else None

@@ -20,7 +20,8 @@ from urllib.parse import quote
 import msgspec
 
 from certs import authority, rotation
-from certs.rotation import Action, Data, Plan, Seen
+from certs.rotation import Action, Plan, Seen
+from certs.stored import Authority, Data
 from webhook import replicas
 from webhook.cluster import APPLY_PATCH, Api
 from webhook.errors import ApiStatusError, ClusterError
@@ -120,7 +121,7 @@ class Certificates:
             try:
                 self._write(name, secrets[name], rotation.carry_out(step, seen, self._plan))
             except ApiStatusError as exc:
-                if exc.status == _CONFLICT or rotation.Authority.read(seen.authority) is None:
+                if exc.status == _CONFLICT or Authority.read(seen.authority) is None:
                     raise
                 return Kept(self._bundle(seen), exc)
             self._metrics.certificate_writes.labels(step.action.name.lower()).inc()
@@ -128,7 +129,7 @@ class Certificates:
         return Kept(self._bundle(seen))
 
     def _bundle(self, seen: Seen) -> bytes:
-        known = rotation.Authority.read(seen.authority)
+        known = Authority.read(seen.authority)
         if known is None:
             raise ClusterError(f"the Secret {CA_SECRET} holds no CA that can sign")
         expiry = authority.not_after(known.signer.certificate)

@@ -130,13 +130,12 @@ class FairQueue:
 
     def _hang(self, namespace: str, now: float) -> None:
         """Begin again where nothing hung before; else let it have some more now and then."""
-        began = self._hung.get(namespace)
-        if began is None:
+        if namespace not in self._hung:
             self._allowed.pop(namespace, None)
-        elif now < began + MORE_SECONDS:
-            return
-        else:
+        elif now >= self._hung[namespace] + MORE_SECONDS:
             self._grow(namespace, self._first)
+        else:
+            return
         self._hung[namespace] = now
 
     def _most_of(self, namespace: str) -> int:

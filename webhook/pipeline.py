@@ -37,7 +37,7 @@ _MOST_FURTHER = 256 << 10
 times its length then, and what is wrong with a larger one is told one by one."""
 _log = logging.getLogger("holdfast.plugins")
 
-_Call = Callable[[Pod, Context], Result]
+Call = Callable[[Pod, Context], Result]
 
 
 class Pipeline(Holding):
@@ -108,10 +108,14 @@ class Pipeline(Holding):
             edits.append(SetAnnotation(holds.PROFILE, profile.name))
         return Verdict(Code.SUCCESS, edits, (), warnings)
 
+    def _mutating(self, plugin: Plugin) -> Call:
+        """Give what asks a plugin about a pod that is being created."""
+        return _asking(plugin, plugin.mutate)
+
     def _mutated(self, plugin: Plugin, context: Context, *, refused: bool) -> Result:
         """Ask a plugin; one that fails does not matter any more once the pod is refused."""
         try:
-            result = self._runner.run(plugin, "mutate", asking(plugin, plugin.mutate), context)
+            result = self._runner.run(plugin, "mutate", self._mutating(plugin), context)
         except PluginFailedError as exc:
             if not refused:
                 raise
@@ -182,7 +186,7 @@ def _excess(review: PodReview) -> str:
     return bounds.excess(review.pod)
 
 
-def asking(plugin: Plugin, call: _Call) -> _Call:
+def _asking(plugin: Plugin, call: Call) -> Call:
     """Give what asks a plugin: one that may block is spared what does not concern it.
 
     Such a review is answered where it arrives, and all others would wait with it.
@@ -190,7 +194,7 @@ def asking(plugin: Plugin, call: _Call) -> _Call:
     return partial(_where_concerned, plugin, call) if may_block(plugin) else call
 
 
-def _where_concerned(plugin: Plugin, call: _Call, pod: Pod, context: Context) -> Result:
+def _where_concerned(plugin: Plugin, call: Call, pod: Pod, context: Context) -> Result:
     return call(pod, context) if _is_concerned(plugin, context.review) else skip()
 
 
@@ -214,12 +218,12 @@ def _is_marked(plugin: Marking, review: PodReview) -> bool:
 
 def _checks(
     profile: Profile, workload: Workload | None, where: str
-) -> Iterator[tuple[str, Plugin, _Call]]:
+) -> Iterator[tuple[str, Plugin, Call]]:
     """List the calls that check a pod, or a workload with its template, and where each looks."""
     for plugin in profile.plugins:
         if workload is not None and isinstance(plugin, Marking):
             yield "metadata: ", plugin, partial(_validate_workload, plugin)
-        yield where, plugin, asking(plugin, plugin.validate)
+        yield where, plugin, _asking(plugin, plugin.validate)
 
 
 def _validate_workload(plugin: Marking, _template: Pod, context: Context) -> Result:

@@ -113,15 +113,16 @@ class Publisher:
     def _keep(self, now: datetime) -> None:
         """Look, and do what is to be done; what cannot be done keeps nothing else undone.
 
-        Raises ClusterError for the first thing that could not, when all else is done.
+        Raises ClusterError, which tells all that could not, when all else is done.
         """
-        problems: list[ClusterError] = []
-        live = {path: self._read(path, problems) for path in self._paths}
+        live = {path: self._read(path) for path in self._paths}
+        missing = [path for path, found in live.items() if found is None]
+        problems = [ClusterError(f"{path} is not there; apply the manifests") for path in missing]
         webhooks = [one for each in live.values() if each for one in registered.ours(each)]
         bundles = [registered.bundle_of(one) for one in webhooks]
         self._published.observe(bundles, self._now())
         asked = self._ask(self._api, self._service)
-        trust = bundles or [b""]
+        bundle: bytes | None = None
         if self._certificates is not None:
             bundle, problem = self._certificates.keep(
                 now,
@@ -130,13 +131,12 @@ class Publisher:
                 trusted=self._published.trusted(self._now()),
                 asked=asked,
             )
-            trust = [bundle]
             problems += [problem] if problem is not None else []
+        trust = (bundles or [b""]) if bundle is None else [bundle]
         self._waits_for = self._obstacle(now, trust, asked)
-        own = trust[0] if self._certificates is not None else None
-        problems += self._publish(live, own, may=not self._waits_for)
+        problems += self._publish(live, bundle, may=not self._waits_for)
         if problems:
-            raise problems[0]
+            raise ClusterError("; ".join(map(str, problems)))
 
     def _publish(
         self,
@@ -224,13 +224,12 @@ class Publisher:
 
     # --- reading and writing -------------------------------------------------------------------
 
-    def _read(self, path: str, problems: list[ClusterError]) -> Configuration | None:
-        """Read a configuration; None, and a problem, where there is none."""
+    def _read(self, path: str) -> Configuration | None:
+        """Read a configuration; None where there is none."""
         try:
             found = msgspec.json.decode(self._api.request("GET", path))
         except ApiStatusError as exc:
             if exc.is_not_found:
-                problems.append(ClusterError(f"{path} is not there; apply the manifests"))
                 return None
             raise
         return dict(found)

@@ -1,21 +1,20 @@
 """Asking the plugins of a profile about one pod, and writing down what each of them says. Pure.
 
-It is the pipeline itself that runs, with copies of its plugins that write their answers down.
+It is the pipeline that runs, in a kind that writes down what its plugins answer.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from webhook import holds
 from webhook.errors import PluginFailedError
 from webhook.framework import Code, Context, Plugin, Result
 from webhook.objects import Pod
-from webhook.pipeline import Pipeline, asking
-from webhook.profiles import Verdict
+from webhook.pipeline import Call, Pipeline
+from webhook.profiles import Profile, Verdict
 from webhook.review import (
     AddFinalizer,
     AddGate,
@@ -68,7 +67,8 @@ def mutate(pipeline: Pipeline, review: PodReview, *, now_ms: int) -> Trace:
     profile = pipeline.profile_for(review.pod)
     verdict: Verdict | None
     try:
-        verdict = _writing(pipeline, steps).mutate(review, now_ms=now_ms)
+        writing = _Writing(pipeline.profiles.values(), steps.append)
+        verdict = writing.mutate(review, now_ms=now_ms)
     except PluginFailedError:
         verdict = None
     return Trace(profile.name if profile else "", steps, verdict)
@@ -113,35 +113,32 @@ _WORDS: Mapping[type[Any], Callable[[Any], str]] = {
 }
 
 
-def _writing(pipeline: Pipeline, steps: list[Step]) -> Pipeline:
-    """Make the same pipeline again, with plugins whose answers are written down."""
-    profiles = [
-        replace(profile, plugins=[_written(plugin, steps.append) for plugin in profile.plugins])
-        for profile in pipeline.profiles.values()
-    ]
-    return Pipeline(profiles, timer=lambda: 0.0, observe=_unobserved)
-
-
-def _written(plugin: Plugin, write: Callable[[Step], None]) -> Plugin:
-    """Make a plugin of the same class and state, whose answers at creation are written down.
+class _Writing(Pipeline):
+    """A pipeline that writes down what its plugins answer at creation.
 
     Also of one that is spared the pod it is written down that it is none of its business.
     """
-    asked = asking(plugin, plugin.mutate)
 
-    def mutate(pod: Pod, context: Context) -> Result:
-        try:
-            result = asked(pod, context)
-        except Exception as exc:
-            write(Step(plugin.name, Code.ERROR, reason=str(exc) or type(exc).__name__))
-            raise
-        write(Step(plugin.name, result.code, result.edits, result.reason, result.warnings))
-        return result
+    def __init__(self, profiles: Iterable[Profile], write: Callable[[Step], None]) -> None:
+        super().__init__(profiles, timer=lambda: 0.0, observe=_unobserved)
+        self._write = write
 
-    same = copy.copy(plugin)
-    same.mutate = mutate  # type: ignore[method-assign]
-    same.may_block = False  # type: ignore[misc]  # `asked` spares it already
-    return same
+    def _mutating(self, plugin: Plugin) -> Call:
+        ask = super()._mutating(plugin)
+
+        def mutate(pod: Pod, context: Context) -> Result:
+            try:
+                result = ask(pod, context)
+            except Exception as exc:
+                reason = str(exc) or type(exc).__name__
+                self._write(Step(plugin.name, Code.ERROR, reason=reason))
+                raise
+            self._write(
+                Step(plugin.name, result.code, result.edits, result.reason, result.warnings)
+            )
+            return result
+
+        return mutate
 
 
 def _unobserved(

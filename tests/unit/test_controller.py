@@ -1070,25 +1070,33 @@ def test_release_holds_although_the_watch_tells_of_the_pod_again() -> None:
     assert world.api.gates(KEY) == []
 
 
-@pytest.mark.parametrize("listed", [False, True])
-def test_release_holds_although_the_watch_was_just_deciding_about_the_pod(listed: bool) -> None:
-    asked: list[str] = []
+class Late:
+    """Lets a pod go just after having said, for the second time, that it stays."""
 
-    def late(_pod: Pod) -> Due:
-        """Let go just after having said to the watch that the pod stays."""
-        asked.append("once")
-        if len(asked) == 2:
-            world.controller.release(KEY, "holding")
+    def __init__(self, plugin: str) -> None:
+        self.plugin = plugin
+        self.asked = 0
+        self.world: World | None = None
+
+    def __call__(self, _pod: Pod) -> Due:
+        self.asked += 1
+        if self.asked == 2:
+            assert self.world is not None
+            self.world.controller.release(KEY, self.plugin)
         return Due(NEVER_MS)
 
-    world = waiting_for(Holding(late))
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_release_holds_although_the_watch_was_just_deciding_about_the_pod(listed: bool) -> None:
+    late = Late("holding")
+    world = late.world = waiting_for(Holding(late))
     if listed:
         world.sync()
     else:
         world.tell()
     world.settle()
 
-    assert len(asked) == 2
+    assert late.asked == 2
     assert world.api.gates(KEY) == []
 
 
@@ -1114,20 +1122,12 @@ def test_release_of_a_pod_says_nothing_about_the_next_of_that_name() -> None:
 
 
 def test_release_while_an_attempt_is_under_way_is_not_lost() -> None:
-    asked: list[str] = []
-
-    def late(_pod: Pod) -> Due:
-        """Let go just after having said that the pod stays, once an attempt is under way."""
-        asked.append("too")
-        if len(asked) == 2:
-            world.controller.release(KEY, "holding-too")
-        return Due(NEVER_MS)
-
-    world = waiting_for(Holding(never), HoldingToo(late))
+    late = Late("holding-too")  # once an attempt is under way
+    world = late.world = waiting_for(Holding(never), HoldingToo(late))
     world.controller.release(KEY, "holding")
     world.settle()
 
-    assert len(asked) == 2
+    assert late.asked == 2
     assert world.api.gates(KEY) == []
 
 

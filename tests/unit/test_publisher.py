@@ -562,7 +562,7 @@ def test_a_secret_that_somebody_else_made_meanwhile_is_not_overwritten() -> None
     def overtake(method: str, path: str) -> None:
         if method != "GET":
             world.api.before = lambda _method, _path: None
-            world.api.put(path, {"data": {"tls.crt": "", "tls.key": ""}})
+            world.api.put(path, SPOILT)
             world.api.managers[path] = "holdfast-b"
 
     world.api.before = overtake
@@ -605,8 +605,7 @@ def test_a_secret_that_changed_meanwhile_is_not_overwritten() -> None:
     world = installed()
     path = f"{SECRETS}/{LEAF_SECRET}"
     world.mounts = False
-    spoilt = {"data": {"tls.crt": "", "tls.key": ""}}
-    world.api.put(path, spoilt)
+    world.api.put(path, SPOILT)
     changed = {"data": {"tls.crt": "!", "tls.key": ""}}
 
     def overtake(method: str, _path: str) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from certs import authority, rotation
 from certs.authority import Certificate, KeyPair
-from certs.rotation import Action, Authority, Data, Plan, Seen, carry_out, next_step
+from certs.rotation import Action, Plan, Seen, carry_out, next_step
+from certs.stored import Authority, Data
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PLAN = Plan(("hook", "hook.system", "hook.system.svc"))

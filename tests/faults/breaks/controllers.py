@@ -176,7 +176,7 @@ def never_repairs() -> None:
     proper, published = publisher.Publisher._keep, threading.Event()
 
     def _keep(self: Any, now: Any) -> None:
-        if all(registered.ours(self._read(path, []) or {}) for path in self._paths):
+        if all(registered.ours(self._read(path) or {}) for path in self._paths):
             published.set()
         if not published.is_set():
             proper(self, now)

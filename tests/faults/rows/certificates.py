@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from certs import authority, rotation
+from certs import authority, rotation, stored
 from tests.e2e import installed, pairs
 from tests.e2e.pairs import CA, LEAF, corrupt, delete, mismatch, usable
 from tests.e2e.world import Object
@@ -163,7 +163,7 @@ def introduce(made: installed.Installation, left: timedelta) -> None:
     """Put a CA that has so much of its year left into the place of the next one."""
     now = datetime.now(UTC)
     pair = authority.new_ca("holdfast CA, the next", now=now - YEAR + left, lifetime=YEAR)
-    data = {rotation.NEXT_CERTIFICATE: pair.certificate, rotation.NEXT_KEY: pair.key}
+    data = {stored.NEXT_CERTIFICATE: pair.certificate, stored.NEXT_KEY: pair.key}
     patch = {"data": {name: base64.b64encode(value).decode() for name, value in data.items()}}
     made.kubectl("patch", "secret", CA, "--type=merge", "-p", json.dumps(patch))
 
