@@ -395,6 +395,20 @@ def test_one_answer_of_another_year_makes_nothing_anew(days: float) -> None:
     assert world.metric("webhooks_registered") == 1
 
 
+def test_who_deletes_both_secrets_waits_for_no_year() -> None:
+    """As the guide says of a cluster that comes up after its certificates have expired."""
+    world = installed()
+    assert world.server_time is not None
+    world.server_time += 400 * 86_400
+    for name in (CA_SECRET, LEAF_SECRET):
+        del world.api.objects[f"{SECRETS}/{name}"]
+    world.turns(9)
+    leaf = authority.read(world.data(LEAF_SECRET)["tls.crt"])
+    assert leaf.valid_at(datetime.fromtimestamp(world.server_time, UTC))
+    assert world.data(CA_SECRET)["tls.crt"] in min(world.bundles())
+    assert len(world.bundles()) == 1
+
+
 def test_another_year_that_lasts_is_believed() -> None:
     world = installed()
     assert world.server_time is not None
