@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
 import msgspec
 
 from tests.e2e.world import Object, gates
+from tests.faults.audit import Audit
 from tests.faults.load import GATE, Failure
 from tests.faults.scene import BOUND, Fault, Names, Scene, Span
 from webhook.cluster import Cluster
@@ -27,6 +28,9 @@ MISSING, SHORT_MISSING = 0.2, 0.5
 in the short one."""
 SOAK = 10
 """The number in the list after which VMs are waited for even in the short form."""
+WRITTEN = 10.0
+"""Seconds in which the API server's audit log tells what can be read already: it writes a line when
+it has answered, which a crowded machine puts off."""
 CROWDED = 0.02
 """The share of creations that may time out in the short form where none should: the tests share
 their machine, and a call that waits for a processor for 3 s is given up. No other failure is
@@ -41,7 +45,10 @@ def judge(fault: Fault, scene: Scene) -> None:
         while (held := _held(cluster, load.namespace)) and time.time() < end:
             time.sleep(0.5)
     scene.figures["seconds until all were released"] = round(time.time() - scene.recovered, 1)
-    audit.read()
+    began = time.monotonic()
+    forgotten = _forgotten(scene)
+    scene.eventually(lambda: not untold(audit, load.namespace, load.due, forgotten), WRITTEN)
+    scene.figures["seconds until the audit log told of all"] = round(time.monotonic() - began, 3)
     at = {name: audit.releases[load.namespace, name] for name in load.due}
     tries = {
         name: [one.ended for one in writes if one.may_have_worked] for name, writes in at.items()
@@ -53,8 +60,9 @@ def judge(fault: Fault, scene: Scene) -> None:
     scene.check("early", len(early(scene)))
     scene.check("stuck", len(held))
     scene.check("seconds late, at most", max(late, default=0.0), BOUND)
-    untold = [at for name, at in load.due.items() if not tries[name]]
-    scene.check("due pods without a release", len(outside(untold, _forgotten(scene))))
+    missed = untold(audit, load.namespace, load.due, forgotten)
+    scene.notes += [f"{name}: due at {load.due[name]:.3f}, tried: {at[name]}" for name in missed]
+    scene.check("due pods without a release", len(missed))
     scene.check("delayed pods let through", len(load.ungated))
     scene.check("pods with other than one gate and one term", len(load.misshapen))
     with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
@@ -71,6 +79,20 @@ def judge(fault: Fault, scene: Scene) -> None:
         "delayed": len(load.due),
         "restarts of VMs": scene.arena.machines.restarts,
     }
+
+
+def untold(
+    audit: Audit, namespace: str, due: Mapping[str, float], forgotten: Iterable[Span] = ()
+) -> list[str]:
+    """Read the audit log, and name the delayed pods of whose release it does not tell (yet)."""
+    audit.read()
+    forgotten = list(forgotten)
+    return [
+        name
+        for name, at in due.items()
+        if not any(one.may_have_worked for one in audit.releases[namespace, name])
+        and not during(at, at, forgotten)
+    ]
 
 
 def early(scene: Scene) -> list[Names]:

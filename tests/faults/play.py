@@ -70,7 +70,7 @@ def run(fault: Fault, arena: Arena, *, seed: int, short: bool) -> Result:
     arena.plane.kubectl("delete", "namespace", *spaces, "--wait=false", check=False)
     laps.note("verdict")
     said_of = Counter(one.said[:SAID] for one in load.failures).most_common(MOST_SAID)
-    texts = tuple(text for text, _ in said_of)
+    texts = (*(text for text, _ in said_of), *scene.notes[:MOST_SAID])
     stopped = "; ".join(filter(None, said))
     return Result(fault, scene.checks, scene.figures, stopped, texts, began, laps.took)
 

@@ -99,6 +99,8 @@ class Scene:
     own: dict[Names, float] = field(default_factory=dict)
     """When the pods are due that a row makes for itself, and that nobody may release before:
     seconds since 1970."""
+    notes: list[str] = field(default_factory=list)
+    """What helps whoever looks into a check that failed."""
     mark: str = ""
     """Tells what this scene makes from what others make in the same namespace."""
 
@@ -180,7 +182,7 @@ class Result:
     said: str = ""
     """What stopped it, where it did not come to its end."""
     failures: Sequence[str] = ()
-    """What creations failed with, the most frequent first."""
+    """What creations failed with, the most frequent first, and what else was noted."""
     began: float = 0.0
     """Seconds since 1970."""
     took: Mapping[str, float] = field(default_factory=dict)

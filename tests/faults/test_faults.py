@@ -31,5 +31,5 @@ def test_fault(place: arena.Arena, fault: Fault) -> None:
     print(f"seed {SEED}")
     result = run(fault, place, seed=SEED, short=True)
     wrong = {name: check for name, check in result.checks.items() if not check.passed}
-    assert (result.said, wrong) == ("", {})
+    assert (result.said, wrong) == ("", {}), "\n".join(result.failures)
     assert result.figures["delayed"] > 0

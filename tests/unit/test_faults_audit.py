@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.audit import CONTROLLER, Audit
+from tests.faults.judge import untold
 
 NAMES = ("before", "written-last", "after")
 
@@ -53,3 +54,15 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
         (found,) = audit.releases["rows", "whole"]
         assert found.worked
         assert found.ended - found.at == pytest.approx(1)
+
+
+def test_a_release_counts_once_the_log_tells_of_it(tmp_path: Path) -> None:
+    path, due = tmp_path / "audit.log", {"prompt": 1.0, "dawdler": 2.0, "forgotten": 9.0}
+    path.write_text(line("prompt"))
+    audit = Audit(path)
+    with audit.followed():
+        assert untold(audit, "rows", due) == ["dawdler", "forgotten"]
+        with path.open("a") as file:
+            file.write(line("dawdler"))
+        assert untold(audit, "rows", due, [(8.0, 10.0)]) == []
+        assert untold(audit, "elsewhere", {"prompt": 1.0}) == ["prompt"]
