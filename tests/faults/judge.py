@@ -45,10 +45,7 @@ def judge(fault: Fault, scene: Scene) -> None:
         while (held := _held(cluster, load.namespace)) and time.time() < end:
             time.sleep(0.5)
     scene.figures["seconds until all were released"] = round(time.time() - scene.recovered, 1)
-    began = time.monotonic()
-    forgotten = _forgotten(scene)
-    scene.eventually(lambda: not untold(audit, load.namespace, load.due, forgotten), WRITTEN)
-    scene.figures["seconds until the audit log told of all"] = round(time.monotonic() - began, 3)
+    missed = _never_told(scene)
     at = {name: audit.releases[load.namespace, name] for name in load.due}
     tries = {
         name: [one.ended for one in writes if one.may_have_worked] for name, writes in at.items()
@@ -60,7 +57,6 @@ def judge(fault: Fault, scene: Scene) -> None:
     scene.check("early", len(early(scene)))
     scene.check("stuck", len(held))
     scene.check("seconds late, at most", max(late, default=0.0), BOUND)
-    missed = untold(audit, load.namespace, load.due, forgotten)
     scene.notes += [f"{name}: due at {load.due[name]:.3f}, tried: {at[name]}" for name in missed]
     scene.check("due pods without a release", len(missed))
     scene.check("delayed pods let through", len(load.ungated))
@@ -79,6 +75,15 @@ def judge(fault: Fault, scene: Scene) -> None:
         "delayed": len(load.due),
         "restarts of VMs": scene.arena.machines.restarts,
     }
+
+
+def _never_told(scene: Scene) -> list[str]:
+    """Name the pods of the load of whose release the audit log has not told in time."""
+    audit, load, forgotten = scene.arena.audit, scene.load, _forgotten(scene)
+    began = time.monotonic()
+    scene.eventually(lambda: not untold(audit, load.namespace, load.due, forgotten), WRITTEN)
+    scene.figures["seconds until the audit log told of all"] = round(time.monotonic() - began, 3)
+    return untold(audit, load.namespace, load.due, forgotten)
 
 
 def untold(

@@ -139,7 +139,7 @@ def all_serve(scene: Scene, wanted: str) -> bool:
 
 
 def believed(scene: Scene) -> None:
-    """Wait until every controller has run for so long that nothing but age is a reason to it.
+    """Wait until every controller has run for so long that age alone is a reason to it.
 
     Before, it does not trust the API server's time to have been set right.
     """
