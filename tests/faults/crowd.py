@@ -8,12 +8,13 @@ printed, as JSON: what they saw since all were there.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, cycle, repeat
 
@@ -23,6 +24,8 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Act = Callable[[Streams], Awaitable[None]]
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+OURS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+"""What fails for want of something on the clients' side, which the server has no part in."""
 PAUSE = 0.05
 """Seconds until a client that was closed comes again."""
 
@@ -37,6 +40,10 @@ class Account:
     """The clients whose connection the server has ended at least once."""
     came: set[int] = field(default_factory=set)
     """The clients that have tried at least once to connect."""
+    open: int = 0
+    """The clients that are connected, where they begin with TLS by that."""
+    most: int = 0
+    """How many were at the same time."""
     began: float = 0.0
     """When all of them had, by the monotonic clock."""
 
@@ -47,11 +54,28 @@ class Account:
             self.began, self.answers = time.monotonic(), 0
             print("ready", flush=True)
 
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Count a client while it is connected."""
+        self.open += 1
+        self.most = max(self.most, self.open)
+        try:
+            yield
+        finally:
+            self.open -= 1
+
     def shown(self) -> str:
         """Write it as JSON."""
         seconds = time.monotonic() - self.began if self.began else 0.0
         never = self.clients - len(self.ended)
-        return json.dumps({"answers": self.answers, "seconds": seconds, "never ended": never})
+        return json.dumps(
+            {
+                "answers": self.answers,
+                "seconds": seconds,
+                "never ended": never,
+                "at once": self.most,
+            }
+        )
 
 
 account = Account()
@@ -149,7 +173,7 @@ KINDS: dict[str, tuple[Act, bool]] = {
 
 
 async def client(address: str, act: Act, *, tls: bool, number: int) -> None:
-    """Be one client, again and again."""
+    """Be one client, again and again. Raises OSError for what this side has too little of."""
     host, _, port = address.rpartition(":")
     context = ssl._create_unverified_context() if tls else None
     while True:
@@ -159,12 +183,15 @@ async def client(address: str, act: Act, *, tls: bool, number: int) -> None:
             finally:
                 account.come(number)
             try:
-                await act(streams)
+                with account.connected():
+                    await act(streams)
             finally:
                 streams[1].transport.abort()
         except ConnectionRefusedError:
             pass
-        except (OSError, EOFError):
+        except (OSError, EOFError) as exc:
+            if getattr(exc, "errno", None) in OURS:
+                raise
             account.ended.add(number)
         else:
             account.ended.add(number)
@@ -183,7 +210,9 @@ async def main(address: str, orders: list[str]) -> None:
     await asyncio.to_thread(sys.stdin.read)
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    for end in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(end, Exception):
+            raise end
     print(account.shown())
 
 

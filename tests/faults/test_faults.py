@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,6 @@ from tests.faults.table import FAULTS
 
 pytestmark = pytest.mark.xdist_group("faults")
 
-SEED = int(os.environ.get("FAULTS_SEED", "9"))
 SHORT = [pytest.param(fault, id=fault.name) for fault in FAULTS if fault.tested]
 
 
@@ -27,9 +25,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arena.Arena]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", SHORT)
-def test_fault(place: arena.Arena, fault: Fault) -> None:
-    print(f"seed {SEED}")
-    result = run(fault, place, seed=SEED, short=True)
+def test_fault(place: arena.Arena, fault: Fault, seed: int) -> None:
+    result = run(fault, place, seed=seed, short=True)
     wrong = {name: check for name, check in result.checks.items() if not check.passed}
     assert (result.said, wrong) == ("", {}), "\n".join(result.failures)
     assert result.figures["delayed"] > 0

@@ -28,9 +28,9 @@ WORK = ROOT / "build" / "fuzz"
 LANES: tuple[dict[str, float], ...] = (
     {"reviews": 1.0},
     {
-        "configuration": 0.35,
-        "kubeconfig": 0.25,
-        "requests": 0.2,
+        "requests": 0.4,
+        "configuration": 0.25,
+        "kubeconfig": 0.15,
         "delays": 0.08,
         "instants": 0.06,
         "hints": 0.06,

@@ -92,7 +92,8 @@ def soak(scene: Scene) -> None:
     after = floor(scene)
     scene.check("processes that ended meanwhile", len(before.keys() - after.keys()))
     for one in sorted(before.keys() & after.keys()):
-        scene.figures[f"MB more in {one[0]}"] = round(after[one][0] - before[one][0], 1)
+        for name, had, has in zip(COUNTED, before[one], after[one], strict=True):
+            scene.figures[f"{name} more in {one[0]}"] = round(has - had, 1)
     most = dict.fromkeys(COUNTED, scene.lasts(FEW, SHORT_FEW))
     most["MB"] = scene.lasts(GROWTH, SHORT_GROWTH)
     for number, name in enumerate(COUNTED):
@@ -126,7 +127,11 @@ def play(scene: Scene, choice: Sequence[Fault], minutes: float, *, least: int = 
 
 
 def floor(scene: Scene) -> dict[tuple[str, int], Figures]:
-    """Measure the least that each process needs while nothing but the load goes on."""
+    """Measure the least that each process needs while nothing but the load goes on.
+
+    All begin without a connection to the API server: what a burst has left in a pool is no leak.
+    """
+    scene.arena.proxy.cut()
     found: dict[tuple[str, int], Figures] = {}
     end = time.monotonic() + scene.lasts(QUIET, SHORT_QUIET)
     while time.monotonic() < end:
