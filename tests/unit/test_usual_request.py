@@ -102,6 +102,14 @@ def test_tracing_is_usual(field: bytes) -> None:
     assert usual_request.read(changed(b"Accept:", field + b"\r\nAccept:")) is not None
 
 
+@pytest.mark.parametrize("target", [b"/mutate", b"/mutate?", b"/validate?timeout=3s", b"/x?a=&b"])
+def test_target_is_read_as_gunicorn_does(target: bytes) -> None:
+    request = changed(b"/mutate?timeout=3s", target)
+
+    assert usual_request.read(request) is not None
+    check_usual(request)
+
+
 MORE = [
     *(b"\r\n", b"\n", b" ", b"\t", b":", b"Host: y\r\n", b"{}", b"P"),
     *(b"Content-Length: 3\r\n", b"content-length: 2\r\n", b"Transfer-Encoding: chunked\r\n"),

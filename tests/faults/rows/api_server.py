@@ -14,12 +14,16 @@ from tests.e2e.world import pod
 from tests.faults.load import GATE
 from tests.faults.rows.own import due_times, mine, waiting
 from tests.faults.scene import BOUND, Fault, Scene
+from webhook.reflector import WATCH_SILENCE_SECONDS
 
 GONE = 410
 STARTS = 120.0
 """Seconds in which the API server may start: it gives each of its caches a minute."""
 WITNESSES = 10
 """Pods that are held in the snapshot, and released before it is restored."""
+NOTICED = WATCH_SILENCE_SECONDS + 5.0
+"""Seconds after which nobody follows a silent watch any more: what comes next in the soak has whole
+ones."""
 UNSEEN = "an error on the server"
 """What the refusal of a pod says whose review failed, as it does where a lookup fails."""
 
@@ -108,7 +112,7 @@ def silent(scene: Scene) -> None:
     muted = scene.arena.proxy.mute()
     scene.check("watches that were not there to be silenced", int(not muted))
     scene.figures["watches silenced"] = muted
-    scene.go_on(60, 5)
+    scene.go_on(60, NOTICED)
 
 
 def gone(scene: Scene) -> None:

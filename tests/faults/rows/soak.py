@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import psutil
 
+from tests.faults.arena import CONTROLLERS
 from tests.faults.rows import (
     actors,
     api_server,
@@ -44,11 +45,13 @@ CHOICE = [
     *clocks.FAULTS,
     *namespaces.FAULTS,
 ]
+HANDOVER = [fault for fault in controller.FAULTS if fault.name == "controller-stopped"]
+"""What ends no process, and has another controller lead."""
 REST = 3.0
 """Seconds between two of them."""
 MINUTES, SHORT_MINUTES = (20.0, 3.0, 7.0), (2.0, 0.0, 1.0)
-"""How long all of them come at least, then those that end no process, and those again, from
-whose beginning to whose end no process may have grown."""
+"""How long all of them come at least, then those that end no process, and, when each controller has
+led, those again, from whose beginning to whose end no process may have grown."""
 QUIET, SHORT_QUIET = 100.0, 10.0
 """Seconds of load alone before anything is counted: what is only kept for a while has gone."""
 LOOK = 2.0
@@ -87,6 +90,8 @@ def soak(scene: Scene) -> None:
     at_random, warming, counted = MINUTES if full else SHORT_MINUTES
     play(scene, everything, at_random, least=len(everything) if full else 0)
     play(scene, STEADY, warming)
+    if full:  # whoever leads for the first time makes threads and connections: 10 MB, and no leak
+        play(scene, HANDOVER, 0.0, least=CONTROLLERS)
     before = floor(scene)
     play(scene, STEADY, counted)
     after = floor(scene)
