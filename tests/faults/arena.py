@@ -45,6 +45,9 @@ in the manifests."""
 DELETING = 8
 """Deletions at once where many pods are deleted: one after the other does not keep up with the
 load, and the nodes fill up."""
+PODS_PER_NODE = "20000"
+"""More than a row creates: pods pile up on the nodes where kwok, which waits for the API server as
+everybody does, comes behind with having them run."""
 REPLICA_AHEAD = 3_600.0
 """Seconds by which a replica's clock is ahead at most: weeks ahead, its certificate has expired."""
 PRE_STOP_SECONDS = 3.0
@@ -179,7 +182,7 @@ def arena(folder: Path, *, broken: str = "") -> Iterator[Arena]:
         nodes=3,
         audit=True,
         node_labels=lambda index: {ROLE: "edge"} if index == 3 else {},
-        node_capacity={"cpu": "32", "memory": "256Gi", "pods": "5000"},
+        node_capacity={"cpu": "32", "memory": "256Gi", "pods": PODS_PER_NODE},
         extra_args={
             API_SERVER: [
                 *installed.DIALS[API_SERVER],

@@ -63,7 +63,9 @@ def judge(fault: Fault, scene: Scene) -> None:
     scene.check("pods with other than one gate and one term", len(load.misshapen))
     with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
         scene.eventually(lambda: not _unbound(cluster, load.namespace))
-        scene.check("released but never bound", len(_unbound(cluster, load.namespace)))
+        unbound = _unbound(cluster, load.namespace)
+        scene.notes += [f"{name} has no node: {why}" for name, why in unbound.items()]
+        scene.check("released but never bound", len(unbound))
     judge_creations(scene)
     if not scene.short or fault.group == SOAK:
         scene.figures["seconds until VMs ran"] = round(scene.arena.machines.settle(), 1)
@@ -181,16 +183,29 @@ def during(began: float, ended: float, spans: Iterable[Span]) -> bool:
 
 def _held(cluster: Cluster, namespace: str) -> list[str]:
     """Name the pods of the load that carry our gate still."""
-    return [name for name, held in _waiting(cluster, namespace) if GATE in held]
+    waiting = _waiting(cluster, namespace)
+    if waiting is None:
+        return ["the API server does not answer"]
+    return [str(one["metadata"]["name"]) for one in waiting if GATE in gates(one)]
 
 
-def _unbound(cluster: Cluster, namespace: str) -> list[str]:
-    """Name the pods of the load that have no gate, and no node."""
-    return [name for name, held in _waiting(cluster, namespace) if not held]
+def _unbound(cluster: Cluster, namespace: str) -> dict[str, str]:
+    """Name the pods of the load that have no gate and no node, and what the scheduler says."""
+    waiting = _waiting(cluster, namespace)
+    if waiting is None:
+        return {"whatever there is": "the API server does not answer"}
+    return {str(one["metadata"]["name"]): _unscheduled(one) for one in waiting if not gates(one)}
 
 
-def _waiting(cluster: Cluster, namespace: str) -> list[tuple[str, list[str]]]:
-    """Name the pods of the load that have no node, and their gates."""
+def _unscheduled(waiting: Object) -> str:
+    """Give the scheduler's reason for which a pod waits; empty where it has not said any yet."""
+    conditions: list[Object] = waiting["status"].get("conditions", [])
+    said = (str(one.get("message", "")) for one in conditions if one["type"] == "PodScheduled")
+    return next(said, "")
+
+
+def _waiting(cluster: Cluster, namespace: str) -> list[Object] | None:
+    """Give the pods of the load that have no node; None where the API server does not answer."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     query = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
     try:
@@ -198,6 +213,5 @@ def _waiting(cluster: Cluster, namespace: str) -> list[tuple[str, list[str]]]:
             "items"
         ]
     except ClusterError:
-        return [("the API server does not answer", [GATE])]
-    named = [(str(one["metadata"]["name"]), gates(one)) for one in items]
-    return [(name, held) for name, held in named if name.startswith("load-")]
+        return None
+    return [one for one in items if str(one["metadata"]["name"]).startswith("load-")]
