@@ -46,8 +46,8 @@ DELETING = 8
 """Deletions at once where many pods are deleted: one after the other does not keep up with the
 load, and the nodes fill up."""
 PODS_PER_NODE = "20000"
-"""More than a row creates: pods pile up on the nodes where kwok, which waits for the API server as
-everybody does, comes behind with having them run."""
+"""More than pile up on one node where kwok, which waits for the API server as everybody does, comes
+behind with having them run: of the 22,000 pods of the largest row but the soak, half at most."""
 REPLICA_AHEAD = 3_600.0
 """Seconds by which a replica's clock is ahead at most: weeks ahead, its certificate has expired."""
 PRE_STOP_SECONDS = 3.0
