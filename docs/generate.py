@@ -37,6 +37,8 @@ from webhook.metrics import ControllerMetrics, ServerMetrics
 COMMAND = "python -m docs.generate"
 ROOT = Path(__file__).resolve().parent
 HELP_WIDTH = 80
+NEAR = 0.5
+"""The share of what a check allows from which on its figures are told."""
 
 
 # --- what users write --------------------------------------------------------------------------
@@ -275,6 +277,25 @@ def runs() -> str:
     return _table((*asked, *counted, *found), rows)
 
 
+def near() -> str:
+    """Make the table of what came near to a bound in whole runs of the product that ran last."""
+    kept = records.read_all()
+    whole = [each for each in kept if each.product == kept[-1].product and each.rows == len(FAULTS)]
+    rows = [
+        (f"`{fault}`", check, f"{_most(found):.4g}", *map(_found, found))
+        for (fault, check), found in records.nearest(whole, NEAR)
+    ]
+    return _table(("fault", "check", "allowed", *(str(each.seed) for each in whole)), rows)
+
+
+def _most(found: Iterable[records.Found]) -> float:
+    return max(each.most for each in found if each)
+
+
+def _found(found: records.Found) -> str:
+    return f"{found.found:.3g}" if found else "-"
+
+
 def breaks() -> str:
     """Make the table of how each row was made to fail."""
     rows = [(f"`{each.name}`", _first_line(BREAKS[each.broken]), each.caught_by) for each in FAULTS]
@@ -314,6 +335,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
             "alone": alone,
             "breaks": breaks,
             "runs": runs,
+            "near": near,
         },
         "reference/rights.md": {"rights": rights, "needs": needs},
     }

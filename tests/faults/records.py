@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,25 @@ FOLDER = Path(__file__).parent / "runs"
 """Copies of `build/faults.json`, by seed: `--resume` goes on with one that was cut short."""
 
 Row = Mapping[str, Any]
+Bounded = Mapping[tuple[str, str], "Bound"]
+"""What was found and what is allowed, by row and check, where anything is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a check found, and the most that it allows."""
+
+    found: float
+    most: float
+
+    @property
+    def share(self) -> float:
+        """Which part of what is allowed was found: more than 1 where the check failed."""
+        return self.found / self.most
+
+
+Found = Bound | None
+"""What a run's check found; None where the run had no such check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +54,7 @@ class Record:
     astray: int
     latest: float
     """By how many seconds the latest release was late, not counting times without any."""
+    bounded: Bounded
 
 
 def read_all(folder: Path = FOLDER) -> list[Record]:
@@ -68,7 +88,30 @@ def record(rows: Sequence[Row]) -> Record:
         stuck=_found(rows, "stuck"),
         astray=_found(rows, "sticky VMs astray"),
         latest=max((_check(row, "seconds late, at most") for row in rows), default=0.0),
+        bounded=dict(_bounds(rows)),
     )
+
+
+def nearest(kept: Sequence[Record], share: float) -> list[tuple[tuple[str, str], list[Found]]]:
+    """Tell which checks came to that share of what they allow in any of these runs.
+
+    With what each run found, in their order, if it had the check; the nearest first.
+    """
+    keys = dict.fromkeys(key for each in kept for key in each.bounded)
+    checks = {key: [each.bounded.get(key) for each in kept] for key in keys}
+    near = [(key, found) for key, found in checks.items() if _share(found) >= share]
+    return sorted(near, key=lambda one: -_share(one[1]))
+
+
+def _share(found: Iterable[Found]) -> float:
+    return max(each.share for each in found if each)
+
+
+def _bounds(rows: Iterable[Row]) -> Iterator[tuple[tuple[str, str], Bound]]:
+    for row in rows:
+        for name, check in row["checks"].items():
+            if check["most"]:
+                yield (row["fault"], name), Bound(check["found"], check["most"])
 
 
 def _sum(rows: Iterable[Row], figure: str) -> int:

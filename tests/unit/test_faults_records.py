@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.faults import records, report
-from tests.faults.records import FOLDER, Record
+from tests.faults.records import FOLDER, Bound, Record
 from tests.faults.report import Run
 from tests.faults.scene import Check, Result
 from tests.faults.table import FAULTS
 
 RUN = Run(seed=7, product="this")
+LATE = "seconds late, at most"
 FIGURES = {"pods": 900.0, "delayed": 400.0, "restarts of VMs": 5.0}
 
 
@@ -22,7 +23,7 @@ def result(place: int, *, late: float, stuck: int = 0) -> Result:
         "early": Check(0, 0),
         "stuck": Check(stuck, 0),
         "sticky VMs astray": Check(0, 0),
-        "seconds late, at most": Check(late, 60),
+        LATE: Check(late, 60),
     }
     began = 1_700_000_000.0 - 1_000 * place
     return Result(FAULTS[place], checks, FIGURES, began=began)
@@ -49,8 +50,25 @@ def test_a_run_is_summed_up(tmp_path: Path) -> None:
             stuck=3,
             astray=0,
             latest=34.0,
+            bounded={
+                (FAULTS[0].name, LATE): Bound(1.5, 60),
+                (FAULTS[1].name, LATE): Bound(34.0, 60),
+            },
         )
     ]
+
+
+def test_checks_that_came_near_to_their_bounds_in_any_run_are_told(tmp_path: Path) -> None:
+    """The nearest first, with what each of the runs found."""
+    keep(tmp_path, RUN, result(0, late=1.5), result(1, late=36.0), result(2, late=2.0))
+    other = replace(RUN, seed=8)
+    keep(tmp_path, other, result(0, late=45.0), result(2, late=29.0))
+    kept = records.read_all(tmp_path)
+    assert records.nearest(kept, 0.5) == [
+        ((FAULTS[0].name, LATE), [Bound(1.5, 60), Bound(45.0, 60)]),
+        ((FAULTS[1].name, LATE), [Bound(36.0, 60), None]),
+    ]
+    assert records.nearest([], 0.5) == []
 
 
 def test_runs_are_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:

@@ -67,9 +67,12 @@ def gates_of(seen: Object, before: Container[str]) -> list[str]:
 def stripped(scene: Scene) -> None:
     """Take our gate off by hand."""
     names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
-    made = scene.world.create_pods(pod(name, {"delay": "12"}) for name in names)
+    delay = scene.lasts(40, 12)
+    made = scene.world.create_pods(pod(name, {"delay": f"{delay:.0f}"}) for name in names)
+    times = [created(one) for one in made]
     take_off(scene, names, GATE)
-    due = max(map(created, made)) + 12
+    due = max(times) + delay
+    scene.check("seconds until all were off", time.time() - min(times), delay)
     audit, space = scene.arena.audit, scene.world.namespace
 
     def scheduled() -> bool:

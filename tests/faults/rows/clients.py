@@ -176,6 +176,7 @@ FAULTS = [
         2,
         stalled,
         minutes=2.5,
+        alone=True,  # like the two after it: 29 of 1,000 reviews took over 1 s beside another lane
         broken="waits-for-ever",
         caught_by="clients that nobody ended",
         refuses=False,
@@ -195,6 +196,7 @@ FAULTS = [
         "clients-dripping",
         2,
         dripping,
+        alone=True,
         broken="waits-for-ever",
         caught_by="clients that nobody ended",
         means="A handshake is ended after 3 s, and a request that is not whole after 5 s.",
