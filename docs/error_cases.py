@@ -303,7 +303,32 @@ def _pinned_twice() -> str:
     return _launched({vms.STICKY_NODE: "node-2"}, point="validate", pod=pod)
 
 
+def _looked_up_in_vain() -> str:
+    lookup = FakeLookup()
+    lookup.failures.append(
+        ApiStatusError(
+            'HTTP 403: virtualmachineinstances.kubevirt.io "db" is forbidden: User '
+            '"system:serviceaccount:holdfast-system:holdfast-webhook" cannot get resource '
+            '"virtualmachineinstances" in API group "kubevirt.io" in the namespace "shop"',
+            status=403,
+        )
+    )
+    handle = Handle()
+    handle.connect(lookup=lookup)
+    review = body(make_launcher(), userInfo={"username": vms.CONTROLLER_ACCOUNT})
+    client = app.create_app(make_pipeline(handle=handle), ServerMetrics()).test_client()
+    answer = client.post("/mutate", data=review, content_type="application/json")
+    return str(answer.get_json()["response"]["status"]["message"])
+
+
 STICKY: Sequence[Case] = (
+    Case(
+        _looked_up_in_vain,
+        "The VM of a pod, or its VMI, could not be read, so that nobody knows where the pod "
+        "belongs. What the API server says, or that it does not answer, stands behind the colon.",
+        "KubeVirt tries again; where it does not go away by itself, give the webhook the rights "
+        "of `manifests/kubevirt`, or mend the API server.",
+    ),
     Case(
         lambda: _vm({vms.STICKY: "yes"}),
         "The annotation of a VM knows two values.",

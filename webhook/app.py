@@ -16,7 +16,7 @@ from webhook import logs, registration
 from webhook import review as reviews
 from webhook.asgi import REVIEW
 from webhook.bodies import BODY_LIMIT
-from webhook.errors import ReviewError
+from webhook.errors import ReviewError, UndecidedError
 from webhook.framework import Code
 from webhook.metrics import ServerMetrics
 from webhook.patch import patch
@@ -199,12 +199,27 @@ def _admit(
         return _text(str(exc), 400)
     try:
         return 200, _JSON, _answered(metrics, path, review, decide(review))
+    except UndecidedError as exc:
+        return _undecided(metrics, path, review, str(exc))
     except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
         # HTTP 500: the API server then follows failurePolicy, and nothing is let through unheld
         metrics.count(path, "failed")
         told = _fields(path, review, "failed")
         _log.exception("%s failed: %s uid=%s", path, review.described, review.uid, extra=told)
         return _text("the review failed; the reason is in the webhook's log", 500)
+
+
+def _undecided(metrics: ServerMetrics, path: str, review: PodReview, why: str) -> Answer:
+    """Refuse a pod about which something could not be looked up, and say why.
+
+    Whoever creates the pods of VMs tries again; nothing is let through on a guess.
+    """
+    metrics.count(path, "failed")
+    told = _fields(path, review, "failed", why)
+    _log.error("%s failed: %s uid=%s: %s", path, review.described, review.uid, why, extra=told)
+    if review.workload:
+        return _text("the review failed; the reason is in the webhook's log", 500)
+    return 200, _JSON, reviews.turned_away(review.request, f"{why}; try again")
 
 
 def _checked(parsed: object, path: str) -> PodReview:

@@ -36,6 +36,10 @@ class PluginFailedError(HoldfastError):
     """A plugin raised or answered nonsense; the text names it."""
 
 
+class UndecidedError(PluginFailedError):
+    """A plugin could not look up what it decides by: that is no fault of its own."""
+
+
 class HandleError(HoldfastError):
     """A plugin asked its handle for something that this process does not have."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, Protocol, TypeVar, get_args
 
-from webhook.errors import PluginFailedError
+from webhook.errors import ClusterError, PluginFailedError, UndecidedError
 from webhook.framework import Code, Context, Plugin, Result
 from webhook.objects import Pod
 from webhook.review import Edit, PodReview
@@ -82,13 +82,20 @@ class Runner:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Result:
-        """Call a plugin and report how long it took. Raises PluginFailedError, which names it."""
+        """Call a plugin and report how long it took. Raises PluginFailedError, which names it.
+
+        UndecidedError, of that kind, where the plugin itself has failed at nothing.
+        """
         started = self._timer()
         code = Code.ERROR
         try:
             result = call(*args, **kwargs)
             _check(result)
             code = result.code
+        except ClusterError as exc:
+            raise UndecidedError(
+                f"plugin {plugin.name!r} could not look up what decides: {exc}"
+            ) from exc
         except Exception as exc:
             raise PluginFailedError(
                 f"plugin {plugin.name!r} failed in {point}: {described(exc)}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from tests.fakes import apply_patch
+from tests.fakes import apply_patch, status_error
 from tests.unit.builders import (
     CREATED_MS,
     GATE,
@@ -20,7 +20,7 @@ from tests.unit.builders import (
     make_review,
     read_review,
 )
-from tests.unit.scripted import Blocking, Scripted, answering, pipeline_of
+from tests.unit.scripted import Blocking, Scripted, answering, pipeline_of, raising
 from webhook import config, plugins, review
 from webhook.app import (
     create_app,
@@ -298,6 +298,44 @@ def test_failure_is_answered_with_500_and_logged(caplog: pytest.LogCaptureFixtur
         )
         == 1
     )
+
+
+@pytest.mark.parametrize("path", ["mutate", "validate"])
+def test_pod_for_which_a_lookup_fails_is_refused_with_the_reason(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As HTTP 500, whoever forges a pod could bring it about, and nobody would read why."""
+    metrics = ServerMetrics()
+    fails = raising(status_error(503))
+    client = create_app(pipeline_of(Scripted(fails, fails)), metrics).test_client()
+    answer = client.post(f"/{path}", data=body(make_pod({"scripted": ""})), content_type=JSON)
+
+    assert answer.status_code == 200
+    why = f"plugin 'scripted' could not look up what decides: {status_error(503)}"
+    response = answer.get_json()["response"]
+    assert response["allowed"] is False
+    assert response["status"] == {
+        "code": 429,
+        "reason": "TooManyRequests",
+        "message": f"{why}; try again",
+    }
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage() == f"{path} failed: default/web-0 uid=c0ffee: {why}"
+    labels = {"path": path, "outcome": "failed"}
+    assert metrics.registry.get_sample_value("holdfast_reviews_total", labels) == 1
+
+
+def test_template_for_which_a_lookup_fails_is_left_to_its_failure_policy() -> None:
+    fails = raising(status_error(503))
+    client = create_app(pipeline_of(Scripted(fails, fails)), ServerMetrics()).test_client()
+    template = {"metadata": {"annotations": {"scripted": ""}}, "spec": make_pod()["spec"]}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    sent = {"metadata": {"name": "w"}, "spec": {"template": template}}
+    answer = client.post("/validate", data=body(sent, kind=kind), content_type=JSON)
+
+    assert answer.status_code == 500
+    assert answer.text == "the review failed; the reason is in the webhook's log\n"
 
 
 def test_answer_that_cannot_be_built_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:

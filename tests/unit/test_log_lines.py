@@ -35,6 +35,7 @@ from webhook import app, asgi, events, holding, logs, pipeline, reporter
 from webhook.answers import Answer, status_error
 from webhook.app import create_app, deadline_reporter, full_reporter, prepare
 from webhook.asgi import Bridge
+from webhook.errors import UnreachableError
 from webhook.framework import refuse, success
 from webhook.metrics import ControllerMetrics, ServerMetrics
 from webhook.objects import Pod
@@ -100,6 +101,10 @@ def failed() -> None:
     ask(BODY, pipeline_of(Scripted(raising(ERROR))))
 
 
+def looked_up_in_vain() -> None:
+    ask(BODY, pipeline_of(Scripted(raising(UnreachableError(HOSTILE)))))
+
+
 def given_up() -> None:
     deadline_reporter(pipeline_of(Scripted()), ServerMetrics())(read_review(POD, **NAMES))
 
@@ -163,7 +168,7 @@ def releases() -> None:
 
 
 CASES: list[Callable[[], None]] = [
-    *(no_review, admitted, refused, failed, given_up, turned_away),
+    *(no_review, admitted, refused, failed, looked_up_in_vain, given_up, turned_away),
     *(failed_beside_a_refusal, edits_that_do_not_fit, broken_server, pods_that_are_held, releases),
 ]
 

@@ -37,7 +37,7 @@ from tests.unit.scripted import (
     raising,
 )
 from webhook import holds
-from webhook.errors import PluginFailedError
+from webhook.errors import PluginFailedError, UndecidedError, UnreachableError
 from webhook.framework import (
     HELD_STATE,
     Code,
@@ -398,6 +398,20 @@ def test_failing_plugin_is_named_and_measured(point: str, answer: Answer, why: s
     assert str(caught.value).startswith(f"plugin 'scripted' failed in {point}: {why}")
     assert caught.value.__cause__ is not None
     assert [("scripted", point, "Error", "*"), ("", point, "Error", "*")] == observe.seen
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_lookup_that_fails_is_no_fault_of_the_plugin(point: str) -> None:
+    observe = Measured()
+    fails = raising(UnreachableError("https://api does not answer: timed out"))
+    pipeline = pipeline_of(Scripted(fails, fails), observe=observe)
+    with pytest.raises(UndecidedError) as caught:
+        getattr(pipeline, point)(read_review(), now_ms=0)
+
+    assert str(caught.value) == (
+        "plugin 'scripted' could not look up what decides: https://api does not answer: timed out"
+    )
+    assert [status for _, _, status, _ in observe.seen] == ["Error", "Error"]
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
