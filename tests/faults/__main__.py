@@ -84,7 +84,15 @@ def _tell(result: Result, whole: Run, console: Console) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[fault.name for fault in FAULTS], default=[])
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        action="extend",
+        choices=[fault.name for fault in FAULTS],
+        default=[],
+        metavar="NAME",
+        help="rows to run; else all",
+    )
     parser.add_argument("--seed", type=int, help="what is random follows from it; else a new one")
     parser.add_argument("--short", action="store_true", help="each row in its short form")
     parser.add_argument(
