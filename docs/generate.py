@@ -278,9 +278,9 @@ def runs() -> str:
 
 
 def near() -> str:
-    """Make the table of what came near to a bound in whole runs of the product that ran last."""
-    kept = records.read_all()
-    whole = [each for each in kept if each.product == kept[-1].product and each.rows == len(FAULTS)]
+    """Make the table of what came near to a bound in whole runs, of the last one's product."""
+    whole = [each for each in records.read_all() if each.rows == len(FAULTS)]
+    whole = [each for each in whole if each.product == whole[-1].product]
     rows = [
         (f"`{fault}`", check, f"{_most(found):.4g}", *map(_found, found))
         for (fault, check), found in records.nearest(whole, NEAR)
