@@ -38,7 +38,9 @@ SETTLED = 330.0
 five minutes."""
 ANEW = 20.0
 """Seconds after which those who play kubelets and virt-handler look anew at what does not run:
-they try again, kwok does not do so after an answer of 500."""
+they try again, kwok does not do so after an answer of 500. Each time they are left alone for twice
+as long as before: kwok begins again with all pods that there are, and where those are thousands it
+would come to the VMs' never."""
 
 
 @dataclass
@@ -109,8 +111,9 @@ class Machines:
 
     def settle(self) -> float:
         """Wait until each VM runs in one pod, and tell how many seconds that took."""
-        began = time.monotonic()
-        while not self._is_settled_within(ANEW):
+        began, patience = time.monotonic(), ANEW
+        while not self._is_settled_within(patience):
+            patience *= 2
             if time.monotonic() - began > SETTLED:
                 left = self._storm.unsettled()
                 raise AssertionError(f"VMs that do not run after {SETTLED:.0f} s: {left}")
