@@ -41,7 +41,7 @@ test-storm: setup ## 200 VMs started and stopped for five minutes while Holdfast
 fuzz: setup ## fuzz reviews, beside them files and values, for FUZZ_SECONDS (an hour)
 	@scripts/fuzz
 
-faults: setup ## every fault of the list on a real Kubernetes under load, in some 90 minutes
+faults: setup ## every fault of the list on a real Kubernetes under load, in some two hours
 	@$(PY) -m controlplane build kubernetes kubevirt >/dev/null
 	@$(PY) -m tests.faults
 
