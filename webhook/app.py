@@ -26,6 +26,7 @@ from webhook.review import PodReview
 
 _log = logging.getLogger("holdfast.review")
 _JSON = "application/json"
+_FAILED = "the review failed; the reason is in the webhook's log"
 _PATHS = frozenset({"/mutate", "/validate"})
 
 _LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
@@ -206,7 +207,7 @@ def _admit(
         metrics.count(path, "failed")
         told = _fields(path, review, "failed")
         _log.exception("%s failed: %s uid=%s", path, review.described, review.uid, extra=told)
-        return _text("the review failed; the reason is in the webhook's log", 500)
+        return _text(_FAILED, 500)
 
 
 def _undecided(metrics: ServerMetrics, path: str, review: PodReview, why: str) -> Answer:
@@ -218,7 +219,7 @@ def _undecided(metrics: ServerMetrics, path: str, review: PodReview, why: str) -
     told = _fields(path, review, "failed", why)
     _log.error("%s failed: %s uid=%s: %s", path, review.described, review.uid, why, extra=told)
     if review.workload:
-        return _text("the review failed; the reason is in the webhook's log", 500)
+        return _text(_FAILED, 500)
     return 200, _JSON, reviews.turned_away(review.request, f"{why}; try again")
 
 

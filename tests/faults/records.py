@@ -8,28 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.faults.scene import Check
+
 FOLDER = Path(__file__).parent / "runs"
 """Copies of `build/faults.json`, by seed: `--resume` goes on with one that was cut short."""
 
 Row = Mapping[str, Any]
-Bounded = Mapping[tuple[str, str], "Bound"]
+Bounded = Mapping[tuple[str, str], Check]
 """What was found and what is allowed, by row and check, where anything is allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What a check found, and the most that it allows."""
-
-    found: float
-    most: float
-
-    @property
-    def share(self) -> float:
-        """Which part of what is allowed was found: more than 1 where the check failed."""
-        return self.found / self.most
-
-
-Found = Bound | None
+Found = Check | None
 """What a run's check found; None where the run had no such check."""
 
 
@@ -104,14 +91,14 @@ def nearest(kept: Sequence[Record], share: float) -> list[tuple[tuple[str, str],
 
 
 def _share(found: Iterable[Found]) -> float:
-    return max(each.share for each in found if each)
+    return max(each.found / each.most for each in found if each)
 
 
-def _bounds(rows: Iterable[Row]) -> Iterator[tuple[tuple[str, str], Bound]]:
+def _bounds(rows: Iterable[Row]) -> Iterator[tuple[tuple[str, str], Check]]:
     for row in rows:
         for name, check in row["checks"].items():
             if check["most"]:
-                yield (row["fault"], name), Bound(check["found"], check["most"])
+                yield (row["fault"], name), Check(check["found"], check["most"])
 
 
 def _sum(rows: Iterable[Row], figure: str) -> int:

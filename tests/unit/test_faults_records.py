@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import records, report
-from tests.faults.records import FOLDER, Bound, Record
+from tests.faults.records import FOLDER, Record
 from tests.faults.report import Run
 from tests.faults.scene import Check, Result
 from tests.faults.table import FAULTS
@@ -51,8 +51,8 @@ def test_a_run_is_summed_up(tmp_path: Path) -> None:
             astray=0,
             latest=34.0,
             bounded={
-                (FAULTS[0].name, LATE): Bound(1.5, 60),
-                (FAULTS[1].name, LATE): Bound(34.0, 60),
+                (FAULTS[0].name, LATE): Check(1.5, 60),
+                (FAULTS[1].name, LATE): Check(34.0, 60),
             },
         )
     ]
@@ -65,8 +65,8 @@ def test_checks_that_came_near_to_their_bounds_in_any_run_are_told(tmp_path: Pat
     keep(tmp_path, other, result(0, late=45.0), result(2, late=29.0))
     kept = records.read_all(tmp_path)
     assert records.nearest(kept, 0.5) == [
-        ((FAULTS[0].name, LATE), [Bound(1.5, 60), Bound(45.0, 60)]),
-        ((FAULTS[1].name, LATE), [Bound(36.0, 60), None]),
+        ((FAULTS[0].name, LATE), [Check(1.5, 60), Check(45.0, 60)]),
+        ((FAULTS[1].name, LATE), [Check(36.0, 60), None]),
     ]
     assert records.nearest([], 0.5) == []
 

@@ -25,7 +25,7 @@ NOTICED = WATCH_SILENCE_SECONDS + 5.0
 """Seconds after which nobody follows a silent watch any more: what comes next in the soak has whole
 ones."""
 UNSEEN = "could not look up what decides"
-"""What the refusal of a pod says whose review failed, as it does where a lookup fails."""
+"""What the refusal of a pod says for which a lookup fails."""
 
 
 def restarted(scene: Scene) -> None:

@@ -176,7 +176,7 @@ FAULTS = [
         2,
         stalled,
         minutes=2.5,
-        alone=True,  # like the two after it: 29 of 1,000 reviews took over 1 s beside another lane
+        alone=True,  # as the next two: beside another lane 2.9 % of reviews took over 1 s
         broken="waits-for-ever",
         caught_by="clients that nobody ended",
         refuses=False,
