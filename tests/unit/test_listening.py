@@ -20,7 +20,8 @@ def test_all_addresses_are_those_of_both_families(caller: str) -> None:
 
 @pytest.mark.parametrize(("host", "other"), [("127.0.0.1", "::1"), ("::1", "127.0.0.1")])
 def test_one_address_is_that_one_alone(host: str, other: str) -> None:
-    with listening.bound(host, 0, 5) as listener:
+    listener, silent = beside_a_silent_port(host, other)
+    with listener, silent:
         port = listener.getsockname()[1]
         socket.create_connection((host, port), timeout=5).close()
         with pytest.raises(ConnectionRefusedError):
@@ -37,6 +38,20 @@ def test_without_ipv6_it_is_ipv4(code: int) -> None:
 def test_a_port_that_is_taken_is_not_taken_on_ipv4_alone() -> None:
     with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
         listening.bound(listening.ANY, 0, 5, create=lacking(errno.EADDRINUSE))
+
+
+def beside_a_silent_port(host: str, other: str) -> tuple[socket.socket, socket.socket]:
+    """A listener at `host`, and its port at `other`, taken so that nobody else listens there."""
+    for _ in range(20):
+        silent = socket.socket(socket.AF_INET6 if ":" in other else socket.AF_INET)
+        try:
+            silent.bind((other, 0))
+            return listening.bound(host, silent.getsockname()[1], 5), silent
+        except OSError as error:
+            silent.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+    pytest.fail(f"{host} could not be bound to any of 20 ports that were free at {other}")
 
 
 def lacking(code: int) -> listening.Create:
