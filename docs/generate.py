@@ -256,14 +256,15 @@ def runs() -> str:
     if not kept:
         return "None yet on the product as it is."
     asked = ("seed", "begun", "product")
-    counted = ("rows passed", "pods", "of them delayed", "VMs restarted")
+    counted = ("rows run", "failed", "pods", "of them delayed", "VMs restarted")
     found = ("early", "stuck", "astray", "latest release")
     rows = [
         (
             str(each.seed),
             f"{datetime.fromisoformat(each.began):%Y-%m-%d %H:%M}",
             f"`{each.product}`",
-            f"{each.rows - len(each.failed)} of {len(FAULTS)}",
+            f"{each.rows} of {len(FAULTS)}",
+            ", ".join(f"`{name}`" for name in each.failed) or "none",
             f"{each.pods:,}",
             f"{each.delayed:,}",
             f"{each.restarts:,}",
