@@ -12,7 +12,6 @@ import logging
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, Union
@@ -22,14 +21,10 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from docs import error_cases
+from docs import error_cases, fault_tables
 from docs import rights as manifests
+from docs.tables import table
 from tests.e2e.needs import NEEDS
-from tests.faults import records
-from tests.faults.broken import BREAKS
-from tests.faults.judge import SOAK
-from tests.faults.scene import Fault
-from tests.faults.table import FAULTS
 from tests.unit.delay_values import DELAYS, INSTANTS, Refusal, Row
 from webhook import cli, config, plugins, schema, values
 from webhook.metrics import ControllerMetrics, ServerMetrics
@@ -37,8 +32,6 @@ from webhook.metrics import ControllerMetrics, ServerMetrics
 COMMAND = "python -m docs.generate"
 ROOT = Path(__file__).resolve().parent
 HELP_WIDTH = 80
-NEAR = 0.5
-"""The share of what a check allows from which on its figures are told."""
 
 
 # --- what users write --------------------------------------------------------------------------
@@ -55,7 +48,7 @@ def instants() -> str:
 
 
 def _values(rows: Iterable[Row], accepted: Callable[[int], str]) -> str:
-    return _table(
+    return table(
         ("value", "outcome", "what it shows"),
         (
             (
@@ -106,7 +99,7 @@ def _fields(kind: schema.Struct) -> str:
         if meaning is None:
             raise LookupError(f"{each.name} has no meaning: write a docstring under it in {kind}")
         rows.append((f"`{each.encode_name}`", _type(each.type), _default(each), meaning))
-    return _table(("field", "type", "default", "meaning"), rows)
+    return table(("field", "type", "default", "meaning"), rows)
 
 
 def _type(kind: Any) -> str:
@@ -188,8 +181,8 @@ def metrics() -> str:
             (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels) or "none", meaning)
             for name, kind, labels, meaning in described_metrics(registry())
         ]
-        table = _table(("name", "type", "labels", "meaning"), rows)
-        parts.append(f"### {title}\n\n{table}")
+        made = table(("name", "type", "labels", "meaning"), rows)
+        parts.append(f"### {title}\n\n{made}")
     return "\n\n".join(parts)
 
 
@@ -226,100 +219,19 @@ def error(case: error_cases.Case) -> str:
     return f"- {text}{why}" + (f" **Cure:** {case.cure}" if case.cure else "")
 
 
-# --- faults ------------------------------------------------------------------------------------
-
-
-def faults() -> str:
-    """Make the table of the faults, from the rows that are run."""
-    rows = [
-        (f"`{each.name}`", _first_line(each.act), each.means, _failing(each)) for each in FAULTS
-    ]
-    return _table(("fault", "what is done", "what then", "creations meanwhile"), rows)
-
-
-def _failing(fault: Fault) -> str:
-    if fault.group == SOAK:
-        return "as with what comes"
-    if fault.outage:
-        return "may fail"
-    return "may be refused where they ask" if fault.refuses else "none fails"
-
-
-def alone() -> str:
-    """Name the rows that have the machine for themselves."""
-    return "\n".join(f"- `{each.name}`" for each in FAULTS if each.alone)
-
-
-def runs() -> str:
-    """Make the table of the runs of all rows whose figures are kept."""
-    kept = records.read_all()
-    if not kept:
-        return "None yet on the product as it is."
-    asked = ("seed", "begun", "product")
-    counted = ("rows run", "failed", "pods", "of them delayed", "VMs restarted")
-    found = ("early", "stuck", "astray", "latest release")
-    rows = [
-        (
-            str(each.seed),
-            f"{datetime.fromisoformat(each.began):%Y-%m-%d %H:%M}",
-            f"`{each.product}`",
-            f"{each.rows} of {len(FAULTS)}",
-            ", ".join(f"`{name}`" for name in each.failed) or "none",
-            f"{each.pods:,}",
-            f"{each.delayed:,}",
-            f"{each.restarts:,}",
-            str(each.early),
-            str(each.stuck),
-            str(each.astray),
-            f"{each.latest:.1f} s",
-        )
-        for each in kept
-    ]
-    return _table((*asked, *counted, *found), rows)
-
-
-def near() -> str:
-    """Make the table of what came near to a bound in whole runs, of the last one's product."""
-    whole = [each for each in records.read_all() if each.rows == len(FAULTS)]
-    whole = [each for each in whole if each.product == whole[-1].product]
-    rows = [
-        (f"`{fault}`", check, f"{_most(found):.4g}", *map(_found, found))
-        for (fault, check), found in records.nearest(whole, NEAR)
-    ]
-    return _table(("fault", "check", "allowed", *(str(each.seed) for each in whole)), rows)
-
-
-def _most(found: Iterable[records.Found]) -> float:
-    return max(each.most for each in found if each)
-
-
-def _found(found: records.Found) -> str:
-    return f"{found.found:.3g}" if found else "-"
-
-
-def breaks() -> str:
-    """Make the table of how each row was made to fail."""
-    rows = [(f"`{each.name}`", _first_line(BREAKS[each.broken]), each.caught_by) for each in FAULTS]
-    return _table(("fault", "broken on purpose", "the check that fails then"), rows)
-
-
-def _first_line(described: Callable[..., object]) -> str:
-    return (inspect.getdoc(described) or "").partition("\n")[0]
-
-
 # --- rights ------------------------------------------------------------------------------------
 
 
 def rights() -> str:
     """Make the table of each role that the manifests have."""
     head = ("API group", "resources", "verbs", "what for")
-    return "\n\n".join(f"### {title}\n\n{_table(head, rows)}" for title, rows in manifests.roles())
+    return "\n\n".join(f"### {title}\n\n{table(head, rows)}" for title, rows in manifests.roles())
 
 
 def needs() -> str:
     """Make the table of what goes wrong without each right, from the tests that take it away."""
     rows = [(f"`{name}`", need.without) for name, need in NEEDS.items()]
-    return _table(("right", "without it"), rows)
+    return table(("right", "without it"), rows)
 
 
 # --- pages -------------------------------------------------------------------------------------
@@ -332,11 +244,11 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
         "reference/metrics.md": {"metrics": metrics},
         "reference/errors.md": {"errors": errors},
         "explanation/failure-modes.md": {
-            "faults": faults,
-            "alone": alone,
-            "breaks": breaks,
-            "runs": runs,
-            "near": near,
+            "faults": fault_tables.faults,
+            "alone": fault_tables.alone,
+            "breaks": fault_tables.breaks,
+            "runs": fault_tables.runs,
+            "near": fault_tables.near,
         },
         "reference/rights.md": {"rights": rights, "needs": needs},
     }
@@ -360,15 +272,6 @@ def rendered(page: str) -> str:
         part = f"{begin}\n\n{make()}\n\n{end}"
         text = text[: found.start()] + part + text[found.end() :]
     return text
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 @click.command()
