@@ -51,7 +51,7 @@ def main() -> int:
     minutes = (time.monotonic() - began) / 60
     wrong = f"{len(failed)} of {len(found)} rows failed: {', '.join(failed)}"
     verdict = wrong if failed else f"all {len(found)} rows went as they should"
-    console.print(f"{minutes:.0f} minutes in {given.lanes} lanes; {verdict}", markup=False)
+    console.print(f"{minutes:.0f} minutes, rows at a time: {given.lanes}; {verdict}", markup=False)
     return int(bool(failed))
 
 

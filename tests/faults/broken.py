@@ -25,6 +25,7 @@ BREAKS: Mapping[str, Callable[[], None]] = {
         controllers.early,
         controllers.wall_clock,
         controllers.gives_up,
+        controllers.hurries,
         controllers.forgets_to_list,
         controllers.trusts_silence,
         controllers.dies_of_gone,

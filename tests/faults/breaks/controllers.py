@@ -19,7 +19,9 @@ from webhook import (
     reflector,
     registered,
     releaser,
+    retries,
 )
+from webhook.objects import Names
 from webhook.release_queue import Held
 
 
@@ -56,6 +58,17 @@ def gives_up() -> None:
         return attempt
 
     put(releaser.Releaser, release)
+
+
+def hurries() -> None:
+    """What failed is tried again soon, whatever the answer's Retry-After asked for."""
+    proper = retries.Retries.failed
+
+    def failed(self: retries.Retries, key: Names, *, now: float, at_least: float) -> float:
+        del at_least
+        return proper(self, key, now=now, at_least=0.0)
+
+    put(retries.Retries, failed)
 
 
 def forgets_to_list() -> None:

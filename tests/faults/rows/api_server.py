@@ -217,8 +217,8 @@ FAULTS = [
         4,
         busy,
         minutes=2.5,
-        broken="gives-up",
-        caught_by="stuck",
+        broken="hurries",
+        caught_by="releases tried again before Retry-After",
         halts=True,
         means="What is answered 429 or 503 is tried again, not before Retry-After, of which 30 s "
         "count at most; a VM's pod is refused, and comes again.",
