@@ -1,69 +1,75 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test test-unit test-versions test-node test-storm fuzz audit faults check bench bench-short format requirements clean docs test-debian
+.PHONY: help setup run up test test-slow test-unit test-versions test-node test-storm fuzz audit faults check prose bench bench-short format requirements clean docs test-debian
 SHELL := /bin/sh
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
 help: ## list the targets
-	@echo "Holdfast: delay, sticky VMs and placement for Kubernetes, beside the stock scheduler"
+	@echo "Holdfast: delay, sticky VMs and placement for Kubernetes, with the stock scheduler"
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/.ready ## install everything that is pinned into .venv
+setup: .venv/.ready ## install the pinned requirements into .venv
 
 .venv/.ready: requirements-dev.txt pyproject.toml scripts/setup
 	@scripts/setup
 
-run: setup ## build a real Kubernetes, hold a pod for 15 s on it, release it, and stop
+run: setup ## build a real Kubernetes, hold a pod on it for 15 s, release it, and stop
 	@$(PY) -m demo run
 
-up: setup ## run a cluster with Holdfast in it until Ctrl-C, for you to try
+up: setup ## run a cluster with Holdfast until Ctrl-C, to try it out
 	@$(PY) -m demo up
 
-test: setup ## all tests, those on the real control plane too
+test: setup ## run the tests, including those on a real control plane
 	@scripts/test
 
-test-unit: setup ## the pure tests alone, in seconds
+test-slow: setup ## run the tests that take minutes each, the benchmarks' rows and the faults in short
+	@scripts/test-slow
+
+test-unit: setup ## run the unit tests, in seconds
 	@$(PY) -m pytest tests/unit -q
 
-test-versions: setup ## the tests on the real control plane again, on each older Kubernetes
+test-versions: setup ## run the end-to-end tests on each older Kubernetes
 	@scripts/test-versions
 
-test-node: setup ## install the manifests on a real node, and harm them (Linux, root)
+test-node: setup ## test the installed manifests on a real node (Linux, root)
 	@scripts/test-node
 
-test-debian: setup ## the status page in a real Chromium, the alerts read by promtool (Debian)
+test-debian: setup ## test the status page in Chromium, and the alerts with promtool (Debian)
 	@scripts/test-debian
 
-test-storm: setup ## 200 VMs started and stopped for five minutes while Holdfast is killed
+test-storm: setup ## start and stop 200 VMs for five minutes while Holdfast is killed
 	@STORM_VMS=200 STORM_SECONDS=300 $(PY) -m pytest tests/e2e/test_sticky_storm.py -q -s -n 0
 
-fuzz: setup ## fuzz reviews, beside them files and values, for FUZZ_SECONDS (an hour)
+fuzz: setup ## fuzz reviews, files and values for FUZZ_SECONDS (an hour)
 	@scripts/fuzz
 
-faults: setup ## every fault of the list on a real Kubernetes under load, in some two hours
+faults: setup ## inject every fault into a real Kubernetes under load, in about two hours
 	@$(PY) -m controlplane build kubernetes kubevirt >/dev/null
 	@$(PY) -m tests.faults
 
-audit: setup ## ask whether what is pinned is known to be vulnerable (network, ADVISORIES=FOLDER, GO_ADVISORIES=FOLDER)
+audit: setup ## check pinned versions for known vulnerabilities (status 2: not audited)
 	@scripts/audit
 
-check: setup ## format, lint, types, the walls between the rooms, and the docs
+check: setup ## check format, lint, types, imports between packages, prose, and the docs
 	@scripts/check
 
-docs: setup ## make the site of the docs, with every link checked: build/site/index.html
+prose: setup ## check the English of pages, docstrings, comments and messages
+	@scripts/prose
+
+docs: setup ## build the docs site with every link checked: build/site/index.html
 	@scripts/docs
 
-bench: setup ## measure Holdfast beside its peers, in about an hour
+bench: setup ## measure Holdfast and its peers, in about an hour
 	@$(PY) -m bench
 
-bench-short: setup ## only show that every row of the bench still works
+bench-short: setup ## run every row of the benchmark once, briefly
 	@$(PY) -m bench --short
 
-format: setup ## let ruff format the code
+format: setup ## format the code with ruff
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
 
-requirements: setup ## pin again, with hashes and without index addresses
+requirements: setup ## update the pinned requirements, with hashes and without index addresses
 	@scripts/requirements
 
 clean: ## remove .venv and build/ (the built control plane stays in the user's cache)

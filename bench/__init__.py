@@ -1,1 +1,1 @@
-"""What a review costs here, for Holdfast's server and for the usual ways to serve one."""
+"""Benchmarks of Holdfast's server and controller, and of common alternatives."""

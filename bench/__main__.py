@@ -1,8 +1,8 @@
-"""`python -m bench`: measure Holdfast beside its peers, row by row.
+"""`python -m bench`: measure Holdfast and its peers, row by row.
 
-Everything that is compared runs at the same time and is measured in turn, round after round, so
-that whatever else the machine does strikes all alike. Each row's figures are written as soon as
-they are there: a run that was cut short goes on with `--resume`.
+The compared servers run at the same time and are measured in turns, round after round, so that
+other work of the machine affects all of them equally. Figures are written after each row, and
+`--resume` continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ROWS: Mapping[str, Row] = {
 @click.option("--short", is_flag=True, help="Only show that every row works; nothing is kept.")
 @click.option("--page-only", is_flag=True, help="Write the page of what was measured before.")
 def main(*, only: str, resume: bool, short: bool, page_only: bool) -> None:
-    """Measure Holdfast beside its peers; about an hour on two cores."""
+    """Measure Holdfast and its peers; about an hour on two cores."""
     console = Console()
     if not page_only:
         _measure(_chosen(only, resume=resume), SHORT if short else FULL, console, keep=not short)
@@ -67,13 +67,11 @@ def _chosen(only: str, *, resume: bool) -> list[str]:
     unknown = [name for name in names if name not in ROWS]
     if unknown:
         raise click.BadParameter(f"no row {unknown[0]!r}; there are {', '.join(ROWS)}")
-    done = results.load().get(results.DETAILS, {})
-    full = asdict(FULL)
-    return [name for name in names if not (resume and done.get(name, {}).get("size") == full)]
+    return [name for name in names if not (resume and results.is_measured(name, asdict(FULL)))]
 
 
 def _measure(names: list[str], size: Size, console: Console, *, keep: bool) -> None:
-    """Measure rows one by one; one that fails is told of at the end, and stops no other."""
+    """Measure rows one by one; a failure is reported at the end and does not stop the others."""
     console.print("building what is measured, where it is missing")
     ensure()
     build.peers(build.GO_PEERS, lambda step: console.print(step.what))

@@ -1,4 +1,4 @@
-"""Holdfast's controller as a process of its own, and what it says of itself."""
+"""Run Holdfast's controller in a separate process, and read its metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from controlplane.ports import free_ports
 
 START_SECONDS = 120.0
 HELD = "holdfast_held_pods"
-"""The metric that counts the held pods which it knows."""
+"""The metric with the number of held pods that it knows."""
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -30,21 +30,21 @@ class Controller:
     port: int
 
     def cpu_seconds(self) -> float:
-        """Tell the CPU that it has used so far."""
+        """Return the CPU time used so far."""
         return cpu_seconds([self.process])
 
     def rss_mb(self) -> float:
-        """Tell its memory in MiB."""
+        """Return its resident memory in MiB."""
         return float(self.process.memory_info().rss) / 2**20
 
     def peak_rss_mb(self) -> float:
-        """Tell the most memory that it has ever had, in MiB."""
+        """Return its peak resident memory in MiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text("ascii")
         line = next(one for one in status.splitlines() if one.startswith("VmHWM:"))
         return int(line.split()[1]) / 2**10
 
     def is_synced(self) -> bool:
-        """Tell whether it knows all held pods."""
+        """Return whether it knows all held pods."""
         try:
             self._ask("/readyz")
         except OSError:
@@ -67,7 +67,14 @@ class Controller:
 def controlling(kubeconfig: Path) -> Iterator[Controller]:
     """Run a controller, and wait until it knows all held pods. Raises BenchError."""
     port = free_ports(1)[0]
-    command = [sys.executable, "-m", "webhook", "controller", "--kubeconfig", str(kubeconfig)]
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast.webhook",
+        "controller",
+        "--kubeconfig",
+        str(kubeconfig),
+    ]
     command += ["--health-host", "127.0.0.1", "--health-port", str(port)]
     command += ["--log-level", "warning"]
     process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL)

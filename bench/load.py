@@ -1,7 +1,7 @@
 """The load: one process, one thread, some kept-alive TLS connections, the next request at once.
 
 `python -m bench.load` reads a Job from standard input and writes one line of JSON. Requests are
-serialised beforehand, so that this process costs little beside the server that it asks.
+serialised beforehand, so that this process costs little compared with the server.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Job(msgspec.Struct, frozen=True):
     number: int
     connections: int = 4
     status: int = 200
-    """What every answer has to have."""
+    """The expected status of every response."""
     certificate: str = ""
     """A client certificate, PEM, with its key in `key`; none where it is empty."""
     key: str = ""
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What was measured: latencies in milliseconds, the client's own CPU in microseconds."""
+    """Results: latencies in milliseconds, CPU of the client itself in microseconds."""
 
     mean_ms: float
     p50_ms: float
@@ -77,7 +77,7 @@ class Client:
 
 
 def run(job: Job, *, core: int | None = None) -> Figures:
-    """Run the load in a process of its own, on one core if so asked. Raises CalledProcessError."""
+    """Run the load in a separate process, on one core if given. Raises CalledProcessError."""
     pinned = [] if core is None else ["taskset", "-c", str(core)]
     done = subprocess.run(
         [*pinned, sys.executable, "-m", "bench.load"],
@@ -145,7 +145,7 @@ def _drive(clients: list[Client], requests: Iterator[bytes], number: int) -> lis
 
 
 def is_whole(answer: bytes) -> bool:
-    """Tell whether an answer has come to its end."""
+    """Return whether a response is complete."""
     head, separator, body = answer.partition(b"\r\n\r\n")
     if not separator:
         return False

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bench import results
-from bench.peers import build
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "explanation" / "performance.md"
 README = ROOT / "README.md"
-PLOTS = PAGE.with_name("performance")
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 PODS, NODES = 150_000, 5_000
 """What Kubernetes documents as the limits of one cluster."""
 
 _CLAIMED = ("cpu", "latency", "lateness", "burst", "scheduler", "scale", "memory")
 """The rows that the README quotes."""
-_CAPTIONS = {
-    "cpu-cpu_us": "CPU of a review, server by server",
-    "cpu-p99_ms": "p99 of a review",
-    "throughput-per_second": "reviews a second on one core",
-    "creation": "time of a pod's creation",
-    "lateness": "lateness of releases",
-    "burst-per_second": "releases a second in a burst",
-}
-
 Known = Mapping[str, Any]
 
 
 def write(known: Known) -> None:
-    """Draw the plots, and write the measured parts of the page and of the README."""
-    python = str(build.interpreter(lambda _: None))
-    script = str(Path(__file__).with_name("plots.py"))
-    subprocess.run([python, script, str(results.RESULTS), str(PLOTS)], check=True)
+    """Write the measured parts of the page and of the README."""
     for path, part in ((PAGE, measured(known)), (README, claims(known))):
         path.write_text(placed(path.read_text("utf-8"), part), "utf-8")
 
@@ -58,7 +43,7 @@ def claims(known: Known) -> str:
     burst = _details(known, "burst")["medians"]
     late = known["scheduler_plugin_lateness_s_p50"]
     rows = [
-        ("", "Holdfast", "beside it"),
+        ("", "Holdfast", "alternatives"),
         ("---", "---", "---"),
         (
             "CPU of a review",
@@ -79,7 +64,7 @@ def claims(known: Known) -> str:
         (
             "a release, after its time",
             f"{known['lateness_ms_p50']:.0f} ms, p99 {known['lateness_ms_p99']:.0f} ms",
-            f"a delay plugin in kube-scheduler {late:.0f} s, where nothing else happens",
+            f"a delay plugin in kube-scheduler {late:.0f} s on an idle cluster",
         ),
         (
             "releases a second, 5,000 pods due at once",
@@ -99,7 +84,7 @@ def claims(known: Known) -> str:
 def measured(known: Known) -> str:
     """Write the measured part."""
     lines = [*_machine(known), *_bars(known), *_servers(known), *_creations(known)]
-    lines += [*_growth(known), *_plots(), *_reckoning(known)]
+    lines += [*_growth(known), *_reckoning(known)]
     return "\n".join(lines) + "\n"
 
 
@@ -111,12 +96,12 @@ def _machine(known: Known) -> Iterator[str]:
 
 
 def _bars(known: Known) -> Iterator[str]:
-    yield "| what | measured | 95 % interval | bar | met |"
+    yield "| measure | result | 95 % interval | target | met |"
     yield "| --- | --- | --- | --- | --- |"
     for bar in results.BARS:
         value, ends = known.get(bar.key), known.get("intervals", {}).get(bar.key)
         between = f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else ""
-        shown = "not yet" if value is None else f"{value:.3g}{bar.unit}"
+        shown = "not measured" if value is None else f"{value:.3g}{bar.unit}"
         met = "" if value is None else "yes" if bar.met(value, ends) else "**no**"
         yield f"| {bar.what} | {shown} | {between} | {bar.shown()} | {met} |"
     yield ""
@@ -126,7 +111,7 @@ def _servers(known: Known) -> Iterator[str]:
     medians = _details(known, "cpu").get("medians", {})
     if not medians:
         return
-    yield "| server | CPU of a review | p50 | p99 | reviews/s |"
+    yield "| server | CPU per review | p50 | p99 | reviews/s |"
     yield "| --- | --- | --- | --- | --- |"
     for name, one in medians.items():
         yield (
@@ -137,12 +122,12 @@ def _servers(known: Known) -> Iterator[str]:
 
 
 def _creations(known: Known) -> Iterator[str]:
-    """Show what a creation takes each way, and what of it is the API server's own work."""
+    """Yield the duration of a pod creation each way, and the API server's CPU."""
     details = _details(known, "latency")
     times, cpu = details.get("medians_ms", {}), details.get("api_server_us", {})
     if not cpu:
         return
-    yield "| a pod's creation | 16 clients | one client | the API server's CPU |"
+    yield "| pod creation | 16 clients | one client | API server CPU |"
     yield "| --- | --- | --- | --- |"
     for way, used in cpu.items():
         many, one = times["16 clients"][way], times["1 client"][way]
@@ -151,31 +136,23 @@ def _creations(known: Known) -> Iterator[str]:
 
 
 def _growth(known: Known) -> Iterator[str]:
-    """Show what more held pods cost the controller."""
+    """Yield the controller's cost by number of held pods."""
     details = _details(known, "scale")
     costs = details.get("release_cpu_us", {})
     if not costs:
         return
     few, many = sorted(costs, key=int)
-    yield f"| the controller, by held pods | {int(few):,} | {int(many):,} |"
-    yield "| --- | --- | --- |"
-    yield f"| CPU of a release | {costs[few]:.0f} µs | {costs[many]:.0f} µs |"
-    yield f"| memory at rest | | {details['steady_rss_mb']:.0f} MiB |"
-    yield f"| memory at most | | {known['scale_rss_mb']:.0f} MiB |"
+    yield f"| controller, by held pods | 0 | {int(few):,} | {int(many):,} |"
+    yield "| --- | --- | --- | --- |"
+    yield f"| CPU per release | | {costs[few]:.0f} µs | {costs[many]:.0f} µs |"
+    idle = f"{details['empty_rss_mb']:.0f} MiB | | {details['steady_rss_mb']:.0f} MiB"
+    yield f"| idle memory | {idle} |"
+    yield f"| peak memory | | | {known['scale_rss_mb']:.0f} MiB |"
     yield ""
-    yield f"Without any held pod it has {details['empty_rss_mb']:.0f} MiB."
-    yield ""
-
-
-def _plots() -> Iterator[str]:
-    for name, caption in _CAPTIONS.items():
-        if (PLOTS / f"{name}.svg").exists():
-            yield f"![{caption}](performance/{name}.svg)"
-            yield ""
 
 
 def _reckoning(known: Known) -> Iterator[str]:
-    """Reckon for a cluster at Kubernetes' limits: what would be full first, and at what rate."""
+    """Yield estimates for a cluster at Kubernetes' limits, with its first bottleneck."""
     cpu = _details(known, "cpu").get("medians", {}).get("Holdfast", {}).get("cpu_us")
     burst = _details(known, "burst").get("medians", {}).get("holdfast")
     times = _details(known, "latency").get("medians_ms", {}).get("16 clients", {})
@@ -185,22 +162,23 @@ def _reckoning(known: Known) -> Iterator[str]:
     reviewed = 1e6 / cpu
     created = 16 / times["none"] * 1e3
     rates = {
-        "the API server, creating pods without any webhook on this machine": created,
-        "one replica of the admission server on one core, at one review a pod": reviewed,
-        "the controller's releases in a burst": burst,
+        "API server, pod creations without webhooks": created,
+        "admission server, one replica on one core, one review per pod": reviewed,
+        "controller, releases in a burst": burst,
     }
-    yield f"### At Kubernetes' limits: {PODS:,} pods, {NODES:,} nodes"
+    yield f"### Estimate for {PODS:,} pods and {NODES:,} nodes"
+    yield ""
+    yield "The limits that Kubernetes documents for one cluster, at the rates measured here:"
     yield ""
     for what, rate in sorted(rates.items(), key=lambda one: one[1]):
-        yield f"- {what}: {rate:,.0f} a second, so {PODS / rate / 60:.1f} min for all pods."
+        yield f"- {what}: {rate:,.0f} per second, or {PODS / rate / 60:.1f} min for all pods."
     first = min(rates, key=lambda one: rates[one])
     memory = few + (many - few) * PODS / 100_000
-    yield f"- The controller's memory with all of them held: about {memory:.0f} MiB."
+    yield f"- controller memory with all pods held: about {memory:.0f} MiB."
     yield ""
     yield (
-        f"What is full first is {first}. Nodes cost Holdfast nothing: it reads none. Beyond one "
-        "cluster nothing is shared, since each cluster has its own server and controller: a "
-        "thousand clusters have a thousand times these rates."
+        f"The first bottleneck is: {first}. Nodes cost nothing, since Holdfast watches none. "
+        "Clusters share nothing: each has its own admission server and controller."
     )
 
 

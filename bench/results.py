@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -15,12 +15,22 @@ from typing import Any
 from rich.table import Table
 
 RESULTS = Path(__file__).with_name("results.json")
+"""The summary that git keeps; the pages are made from it."""
+BUILD = Path(__file__).resolve().parents[1] / "build" / "bench"
+"""Everything that was measured, a file for each row."""
 DETAILS = "details"
+SHOWN: Mapping[str, Sequence[str]] = {
+    "burst": ("medians",),
+    "cpu": ("medians",),
+    "latency": ("medians_ms", "api_server_us"),
+    "scale": ("empty_rss_mb", "steady_rss_mb", "release_cpu_us"),
+}
+"""The details that the pages show, by row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a row found: figures by key, with an interval of confidence where there is one."""
+    """The result of a row: figures by key, some with a confidence interval."""
 
     figures: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -29,19 +39,19 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a figure has to reach; `at_least` where more is better."""
+    """The target of a figure; `at_least` if more is better."""
 
     key: str
     what: str
     bar: float
     at_least: bool = False
     around: bool = False
-    """The interval has to contain the bar: no difference can be told."""
+    """The interval has to contain the bar: there is no significant difference."""
     unit: str = ""
     aim: float | None = None
 
     def met(self, value: float, interval: Sequence[float] | None) -> bool:
-        """Tell whether a figure reaches the bar."""
+        """Return whether a figure reaches the bar."""
         if self.around:
             return value <= self.bar or (interval is not None and interval[0] <= self.bar)
         return value >= self.bar if self.at_least else value <= self.bar
@@ -53,9 +63,9 @@ class Bar:
 
 
 BARS: Sequence[Bar] = (
-    Bar("cpu_per_review_vs_controller_runtime", "CPU of a review ÷ controller-runtime", 0.50),
-    Bar("cpu_per_review_vs_kopf", "CPU of a review ÷ kopf", 0.70),
-    Bar("p99_vs_controller_runtime", "p99 at 4 connections ÷ controller-runtime", 0.20),
+    Bar("cpu_per_review_vs_controller_runtime", "CPU per review ÷ controller-runtime", 0.50),
+    Bar("cpu_per_review_vs_kopf", "CPU per review ÷ kopf", 0.70),
+    Bar("p99_vs_controller_runtime", "p99 of a review, 4 connections ÷ controller-runtime", 0.20),
     Bar(
         "throughput_vs_controller_runtime",
         "reviews/s on one core ÷ controller-runtime",
@@ -64,46 +74,67 @@ BARS: Sequence[Bar] = (
     ),
     Bar(
         "added_latency_vs_controller_runtime",
-        "time added to a pod's creation, 16 clients ÷ controller-runtime",
+        "time added to a pod creation, 16 clients ÷ controller-runtime",
         0.9,
     ),
-    Bar("added_latency_vs_cel", "same ÷ MutatingAdmissionPolicy", 1.5),
-    Bar("added_latency_mutating_only_vs_cel", "same, mutating webhook alone", 0.9),
-    Bar("unconcerned_calls", "calls for pods that ask for nothing", 0),
-    Bar("unconcerned_added_ratio", "creation of such pods ÷ without Holdfast", 1.0, around=True),
-    Bar("lateness_ms_p50", "lateness of a release, p50", 15, unit=" ms"),
-    Bar("lateness_ms_p99", "lateness of a release, p99", 100, unit=" ms"),
+    Bar("added_latency_vs_cel", "the same ÷ MutatingAdmissionPolicy", 1.5),
+    Bar("added_latency_mutating_only_vs_cel", "the same, mutating webhook only", 0.9),
+    Bar("unconcerned_calls", "webhook calls for pods that ask for nothing", 0),
+    Bar(
+        "unconcerned_added_ratio", "creation time of such pods ÷ without Holdfast", 1.0, around=True
+    ),
+    Bar("lateness_ms_p50", "release lateness, p50", 15, unit=" ms"),
+    Bar("lateness_ms_p99", "release lateness, p99", 100, unit=" ms"),
     Bar("burst_rate_vs_client_go", "releases/s in a burst ÷ client-go", 0.85, at_least=True),
-    Bar("scale_rss_mb", "controller's peak memory, 100,000 held pods", 300, unit=" MiB"),
-    Bar("scale_cold_start_s", "its cold start", 20, unit=" s"),
-    Bar("scale_idle_cpu_percent", "its CPU at rest", 2, unit=" %"),
-    Bar("scale_cpu_growth", "CPU of a release, 100,000 held ÷ 1,000 held", 1.2),
+    Bar("scale_rss_mb", "controller peak memory, 100,000 held pods", 300, unit=" MiB"),
+    Bar("scale_cold_start_s", "controller cold start, 100,000 held pods", 20, unit=" s"),
+    Bar("scale_idle_cpu_percent", "controller idle CPU, 100,000 held pods", 2, unit=" %"),
+    Bar("scale_cpu_growth", "CPU per release, 100,000 held ÷ 1,000 held", 1.2),
     Bar("rules_cost_ratio", "review with 20 placement rules ÷ delay review", 1.5),
     Bar("sticky_cpu_ratio", "review of a sticky VM's pod ÷ delay review", 8),
-    Bar("webhook_rss_mb", "admission server's memory at rest", 90, unit=" MiB"),
-    Bar("webhook_rss_growth_mb", "its growth after 1,000,000 reviews", 5, unit=" MiB"),
+    Bar("webhook_rss_mb", "admission server idle memory", 90, unit=" MiB"),
+    Bar(
+        "webhook_rss_growth_mb", "admission server memory growth, 1,000,000 reviews", 5, unit=" MiB"
+    ),
 )
 
 
 def load() -> dict[str, Any]:
-    """Read what earlier runs found; nothing where there was none."""
-    if not RESULTS.exists():
-        return {}
-    return dict(json.loads(RESULTS.read_text("utf-8")))
+    """Read the summary of earlier runs; empty if there is none."""
+    return _read(RESULTS)
 
 
-def save(row: str, outcome: Outcome, seconds: float, size: object) -> dict[str, Any]:
-    """Add a row's figures to the file at once, so that a run cut short has not run in vain."""
+def is_measured(row: str, size: object) -> bool:
+    """Return whether a row was last measured at this size, on this machine."""
+    as_read = json.loads(json.dumps(size))  # JSON has no tuples
+    return bool(_read(_file(row)).get("size") == as_read)
+
+
+def save(row: str, outcome: Outcome, seconds: float, size: object) -> None:
+    """Write a row's details, and its figures into the summary: a run cut short keeps its rows."""
     known = load()
     known["machine"] = machine()
     known.update({key: round(value, 4) for key, value in outcome.figures.items()})
     intervals = {key: [round(end, 4) for end in ends] for key, ends in outcome.intervals.items()}
     known["intervals"] = {**known.get("intervals", {}), **intervals}
-    told = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": round(seconds)}
-    row_details = {**told, "size": size, **outcome.details}
-    known[DETAILS] = {**known.get(DETAILS, {}), row: row_details}
-    RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", "utf-8")
-    return known
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    shown = {key: outcome.details[key] for key in SHOWN.get(row, ())}
+    known[DETAILS] = {**known.get(DETAILS, {}), row: {"when": when, **shown}}
+    _write(RESULTS, known)
+    _write(_file(row), {**asdict(outcome), "when": when, "seconds": round(seconds), "size": size})
+
+
+def _file(row: str) -> Path:
+    return BUILD / f"{row}.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
 def machine() -> dict[str, Any]:
@@ -117,8 +148,8 @@ def machine() -> dict[str, Any]:
 
 
 def table(known: Mapping[str, Any]) -> Table:
-    """Lay the figures out beside their bars."""
-    shown = Table("what", title="Holdfast beside its peers")
+    """Make a table of the figures and their targets."""
+    shown = Table("what", title="Holdfast and its peers")
     for heading in ("measured", "95 %", "bar", "met"):
         shown.add_column(heading, justify="right")
     for bar in BARS:

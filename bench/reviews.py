@@ -14,7 +14,7 @@ HEAD = (
     "User-Agent: kube-apiserver-admission\r\nAccept: application/json, */*\r\n"
     "Content-Type: application/json\r\nContent-Length: {length}\r\nAccept-Encoding: gzip\r\n\r\n"
 )
-"""What the API server sends ahead of a review."""
+"""The request head that the API server sends before a review."""
 
 _UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 _TOKEN = "kube-api-access-x7k2p"  # noqa: S105 - a volume's name

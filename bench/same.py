@@ -11,11 +11,11 @@ from typing import Any
 
 from bench import reviews
 from bench.servers import OURS, BenchError, Server
-from tests.fakes import apply_patch
-from webhook import holds
+from holdfast.webhook.model.annotations import HELD_ANNOTATION, PROFILE_ANNOTATION
+from tests.support.fakes import apply_patch
 
-OWN_ANNOTATIONS = (holds.HELD, holds.PROFILE)
-"""What Holdfast writes beside the gate; no peer does."""
+OWN_ANNOTATIONS = (HELD_ANNOTATION, PROFILE_ANNOTATION)
+"""Annotations that Holdfast adds along with the gate, and peers do not."""
 
 
 def check(servers: Sequence[Server]) -> None:

@@ -1,4 +1,4 @@
-"""The admission servers that are compared, each as a process of its own."""
+"""The compared admission servers, each in its own process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 
 from bench.peers import build
-from certs import authority
 from controlplane.ports import free_ports
+from holdfast.certs import authority
 
 OURS, GO, KOPF, FLASK = "Holdfast", "controller-runtime", "kopf", "Flask on gthread"
 FIXED = "fixed answer"
@@ -35,7 +35,7 @@ class BenchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What the servers show, and by which CA it is trusted."""
+    """The serving certificate, and the CA that signed it."""
 
     folder: Path
     ca: bytes
@@ -65,11 +65,11 @@ class Server:
         return [self.process, *self.process.children(recursive=True)]
 
     def cpu_seconds(self) -> float:
-        """Tell the CPU that it has used so far."""
+        """Return the CPU time used so far."""
         return cpu_seconds(self.processes)
 
     def pss_mb(self) -> float:
-        """Tell its memory in MiB, what its processes share counted once."""
+        """Return the memory of its processes in MiB; shared pages count once."""
         return sum(process.memory_full_info().pss for process in self.processes) / 2**20
 
 
@@ -114,7 +114,7 @@ def holdfast(
     shown: Certificate, port: int, kubeconfig: Path, config: Path | None = None
 ) -> list[str]:
     """Say how Holdfast's own server is started."""
-    command = [sys.executable, "-m", "webhook", "serve", "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "holdfast.webhook", "serve", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--cert", shown.cert, "--key", shown.key]
     command += ["--kubeconfig", str(kubeconfig), "--log-level", "warning"]
     return [*command, *([] if config is None else ["--config", str(config)])]

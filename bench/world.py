@@ -19,26 +19,27 @@ import yaml
 from bench import load, reviews
 from bench.servers import BenchError, Certificate, certificate
 from controlplane import ControlPlane
-from webhook import holds
-from webhook.cluster import Cluster
-from webhook.errors import ClusterError
+from holdfast.webhook.errors import ClusterError
+from holdfast.webhook.kube.client import Cluster
+from holdfast.webhook.model.annotations import DELAY_KEYS, NOT_BEFORE
 
 PATIENCE = 120.0
 """Seconds until something that has to happen counts as not happening."""
-NOBODY = "nobody"
-"""A scheduler that there is not: what is measured is ours, not the scheduler's."""
+NO_SCHEDULER = "none"
+"""A scheduler that does not exist, so that scheduling is not measured."""
 
 LEAD_SECONDS = 5.0
-"""What pods that fall due together are created ahead of their time, beside what it should take."""
+"""Seconds added to the expected time to create pods that fall due together."""
 LEAD_FACTOR = 1.5
-"""How much longer than it should it may take."""
+"""Factor on the time to create pods that was measured with PROBE pods."""
 CREATED_SECONDS = 1.0
-"""What they have to be there and known ahead of it, lest creating them is measured too."""
+"""Seconds before the due time by which the controller knows all pods, so that creating them is not
+measured."""
 TRIES = 4
 CLIENTS = 16
-"""Connections that pods are created by; each makes one to warm up, beside those asked for."""
+"""Connections that create pods; each first creates one extra pod to warm up."""
 PROBE = 100
-"""Pods by which the speed of creation is found."""
+"""Number of pods created to measure the rate of creation."""
 
 Object = dict[str, Any]
 
@@ -50,7 +51,7 @@ class World:
     plane: ControlPlane
     cluster: Cluster
     certificate: Certificate
-    """What the admission servers show."""
+    """The certificate of the admission servers."""
     client_cert: Path
     client_key: Path
 
@@ -90,7 +91,7 @@ class World:
     def create(
         self, namespace: str, pods: Iterable[Object], number: int, connections: int = CLIENTS
     ) -> load.Figures:
-        """Create so many pods, of these in turn, and tell how long each took."""
+        """Create `number` pods, cycling through `pods`, and return the latencies."""
         path = f"/api/v1/namespaces/{namespace}/pods"
         bodies = [msgspec.json.encode(one) for one in pods]
         job = load.Job(
@@ -105,23 +106,23 @@ class World:
         return load.run(job)
 
     def lead(self, namespace: str, number: int) -> float:
-        """Tell how many seconds ahead of their time to begin with creating so many held pods."""
-        tried = self.create(namespace, [held_pod({holds.DELAY_KEYS[0]: "24h"})], PROBE)
+        """Return how many seconds before their due time to start creating `number` held pods."""
+        tried = self.create(namespace, [held_pod({DELAY_KEYS[0]: "24h"})], PROBE)
         self.clear(namespace)
         return LEAD_SECONDS + LEAD_FACTOR * number / tried.per_second
 
     def hold(self, namespace: str, number: int, known: Callable[[], float]) -> float:
-        """Create pods that fall due in the same second, and tell when, in seconds since 1970.
+        """Create pods that fall due in the same second, and return it, in seconds since 1970.
 
-        `known` counts the held pods that the controller knows. Where a busy machine was too slow,
-        the pods are made again with twice the time. Raises BenchError.
+        `known` counts the held pods that the controller knows. If a busy machine was too slow, the
+        pods are created again with twice the time. Raises BenchError.
         """
         before = known()  # ahead of the pods that the lead is found by
         lead = self.lead(namespace, number)
         for _ in range(TRIES):
             due = math.ceil(time.time() + lead)
             at = datetime.fromtimestamp(due, UTC).isoformat()
-            self.create(namespace, [held_pod({holds.NOT_BEFORE: at})], number - CLIENTS)
+            self.create(namespace, [held_pod({NOT_BEFORE: at})], number - CLIENTS)
             while time.time() < due - CREATED_SECONDS:
                 if known() == before + number:
                     return due
@@ -149,7 +150,7 @@ class World:
         return not self.get(path, {"limit": 1})["items"]
 
     def has(self, path: str) -> bool:
-        """Tell whether something can be read there."""
+        """Return whether the path can be read."""
         try:
             self.get(path)
         except ClusterError:
@@ -188,8 +189,8 @@ def held_pod(annotations: Mapping[str, str]) -> Object:
 def usual_pod(annotations: Mapping[str, str]) -> Object:
     """Make the manifest of the pod that is reviewed elsewhere, of 4 KB once it is stored.
 
-    It comes from nobody's ReplicaSet, whose absence would have it collected, and nobody schedules
-    it. What the API server fills in by itself is left to it.
+    It has no owner, since a missing ReplicaSet would get it garbage-collected, and its scheduler
+    does not exist. Fields that the API server fills in are omitted.
     """
     reviewed = reviews.pod(annotations)
     metadata, spec = reviewed["metadata"], reviewed["spec"]
@@ -199,7 +200,7 @@ def usual_pod(annotations: Mapping[str, str]) -> Object:
         "kind": "Pod",
         "metadata": {key: metadata[key] for key in ("generateName", "labels", "annotations")},
         "spec": {
-            "schedulerName": NOBODY,
+            "schedulerName": NO_SCHEDULER,
             "restartPolicy": spec["restartPolicy"],
             "terminationGracePeriodSeconds": spec["terminationGracePeriodSeconds"],
             "containers": [{k: v for k, v in container.items() if k != "volumeMounts"}],
@@ -208,13 +209,13 @@ def usual_pod(annotations: Mapping[str, str]) -> Object:
 
 
 def small_pod(annotations: Mapping[str, str]) -> Object:
-    """Make the manifest of a pod that nobody schedules."""
+    """Make the manifest of a pod that is never scheduled."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"generateName": "bench-", "annotations": dict(annotations)},
         "spec": {
-            "schedulerName": NOBODY,
+            "schedulerName": NO_SCHEDULER,
             "automountServiceAccountToken": False,
             "containers": [{"name": "main", "image": "busybox", "args": ["sleep", "1"]}],
         },

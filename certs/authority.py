@@ -1,8 +1,7 @@
 """A small certificate authority: keys, a CA, and the certificates it issues.
 
-No I/O and no clock: the time is passed in, bytes come back. Keys are P-256, serial numbers are
-random (RFC 5280, 4.1.2.2), and every certificate is valid from an hour before it was issued, so
-that a peer whose clock is a little behind accepts it.
+Pure: the caller passes the time, and gets bytes. Keys are P-256 and serial numbers random (RFC
+5280, 4.1.2.2). Certificates are backdated by an hour for peers whose clocks are behind.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ T = TypeVar("T")
 CA_LIFETIME = timedelta(days=365)
 LEAF_LIFETIME = timedelta(days=30)
 BACKDATED = timedelta(hours=1)
-"""How far before its issue a certificate becomes valid: room for clocks that are behind."""
+"""How long before its issue a certificate becomes valid, for clocks that are behind."""
 
 _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _USAGE_OIDS = {"SERVER": ExtendedKeyUsageOID.SERVER_AUTH, "CLIENT": ExtendedKeyUsageOID.CLIENT_AUTH}
 
 
 class Usage(enum.Flag):
-    """What a certificate may be used for."""
+    """The permitted uses of a certificate."""
 
     SERVER = enum.auto()
     CLIENT = enum.auto()
@@ -41,7 +40,7 @@ class Usage(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A certificate and its private key, both PEM; the key is PKCS#8 and not encrypted."""
+    """A certificate and its private key (PEM, unencrypted PKCS#8)."""
 
     certificate: bytes
     key: bytes
@@ -49,14 +48,14 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A bare P-256 key pair, PEM: what an API server signs ServiceAccount tokens with."""
+    """A P-256 key pair (PEM) for signing ServiceAccount tokens."""
 
     private: bytes
     public: bytes
 
 
 def new_ca(common_name: str, *, now: datetime, lifetime: timedelta = CA_LIFETIME) -> KeyPair:
-    """Make a self-signed CA that may sign leaves and no further CA."""
+    """Create a self-signed CA that can sign leaves only."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(common_name)
     builder = (
@@ -83,8 +82,8 @@ def issue(
 ) -> KeyPair:
     """Issue a leaf certificate with a new key.
 
-    `organizations` are what Kubernetes reads as a client's groups, `common_name` as its name.
-    Raises ValueError when `ca` is not a readable pair or an address is none.
+    Kubernetes reads `organizations` as a client's groups and `common_name` as its user name.
+    Raises ValueError if `ca` or an address is invalid.
     """
     ca_certificate = _loaded(x509.load_pem_x509_certificate, ca.certificate)
     ca_key = serialization.load_pem_private_key(ca.key, password=None)
@@ -116,7 +115,7 @@ def issue(
 
 
 def new_signing_key() -> SigningKey:
-    """Make a bare P-256 key pair."""
+    """Create a P-256 key pair."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -125,12 +124,12 @@ def new_signing_key() -> SigningKey:
 
 
 def not_after(certificate: bytes) -> datetime:
-    """Tell when the first certificate in a PEM text expires. Raises ValueError on anything else."""
+    """Return the expiry of the first certificate in a PEM text. Raises ValueError."""
     return _loaded(x509.load_pem_x509_certificate, certificate).not_valid_after_utc
 
 
 def issued_by(certificate: bytes, bundle: bytes) -> bool:
-    """Tell whether a CA of a PEM bundle issued a certificate; False for what cannot be read."""
+    """Return whether a CA in a PEM bundle issued a certificate; False if either is invalid."""
     try:
         leaf = _loaded(x509.load_pem_x509_certificate, certificate)
         authorities = _loaded(x509.load_pem_x509_certificates, bundle)
@@ -149,7 +148,7 @@ def _issued(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What of a certificate decides; `pem` is the certificate itself, alone."""
+    """The parts of a certificate that matter; `pem` is the certificate alone."""
 
     pem: bytes
     fingerprint: str
@@ -159,27 +158,27 @@ class Certificate:
     is_ca: bool
 
     def valid_at(self, now: datetime) -> bool:
-        """Tell whether it has begun and not expired."""
+        """Return whether it is valid at this time."""
         return self.not_before <= now < self.not_after
 
     def remaining_share(self, now: datetime) -> float:
-        """Tell which share of its lifetime, counted from its issue, lies ahead."""
+        """Return the share of its lifetime, counted from its issue, that is left."""
         lifetime = self.not_after - self.not_before - BACKDATED
         return (self.not_after - now) / lifetime if lifetime else 0.0
 
 
 def read(pem: bytes) -> Certificate:
-    """Read the first certificate in a PEM text. Raises ValueError on anything else."""
+    """Parse the first certificate in a PEM text. Raises ValueError."""
     return _read(_loaded(x509.load_pem_x509_certificate, pem))
 
 
 def read_der(der: bytes) -> Certificate:
-    """Read a certificate as TLS shows it. Raises ValueError on anything else."""
+    """Parse a DER certificate. Raises ValueError."""
     return _read(_loaded(x509.load_der_x509_certificate, der))
 
 
 def read_all(pem: bytes) -> list[Certificate]:
-    """Read whatever certificates a PEM text has; what cannot be read is left out."""
+    """Parse all certificates in a PEM text; invalid ones are left out."""
     blocks = _BLOCK.findall(pem)
     found = []
     for block in blocks:
@@ -191,15 +190,15 @@ def read_all(pem: bytes) -> list[Certificate]:
 
 
 def signed_by(certificate: Certificate, ca: Certificate) -> bool:
-    """Tell whether this CA has signed that certificate."""
+    """Return whether this CA signed the certificate."""
     return ca.is_ca and issued_by(certificate.pem, ca.pem)
 
 
 def _loaded(load: Callable[[bytes], T], content: bytes) -> T:
-    """Load what there is. Raises ValueError where that cannot be read."""
+    """Call a loader of cryptography. Raises ValueError for invalid content."""
     try:
         return load(content)
-    except x509.InvalidVersion as exc:  # it is no ValueError
+    except x509.InvalidVersion as exc:  # not a ValueError
         raise ValueError(str(exc)) from exc
 
 
@@ -233,7 +232,7 @@ def _is_ca(found: x509.Certificate) -> bool:
 
 
 def pair_matches(pair: KeyPair) -> bool:
-    """Tell whether the key is the certificate's own; False also for what cannot be read."""
+    """Return whether the key belongs to the certificate; False if either is invalid."""
     try:
         certificate = _loaded(x509.load_pem_x509_certificate, pair.certificate)
         key = serialization.load_pem_private_key(pair.key, password=None)
@@ -243,7 +242,7 @@ def pair_matches(pair: KeyPair) -> bool:
 
 
 def can_sign(pair: KeyPair) -> bool:
-    """Tell whether `issue` takes this pair: a CA, with its own elliptic-curve key."""
+    """Return whether `issue` accepts this pair: a CA with its elliptic-curve key."""
     if not pair_matches(pair):
         return False
     key = serialization.load_pem_private_key(pair.key, password=None)

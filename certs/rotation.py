@@ -1,18 +1,18 @@
-"""When to make which certificate, and when to trust which CA. Pure: no I/O, no clock.
+"""Decide when to issue certificates and rotate CAs. Pure: no I/O, no clock.
 
-A new CA is introduced, and no pod creation fails for it:
+A CA is rotated without failing pod creations:
 
-1. `next` joins the signing CA; the bundle that API servers trust holds both;
-2. every API server has had the time to see that bundle;
-3. `next` becomes the signing CA; the old one signs no more, but stays in the bundle;
-4. a leaf of the new CA replaces that of the old one, and reaches the replicas;
-5. the old CA leaves the bundle when whatever it signed has expired.
+1. `next` is added; the registered bundle contains both CAs;
+2. all API servers get time to see that bundle;
+3. `next` becomes the signing CA; the old one stays in the bundle;
+4. a leaf of the new CA replaces the old leaf and reaches the replicas;
+5. the old CA is removed from the bundle once everything it signed has expired.
 
-All of it is kept in two Secrets, so that whoever leads next carries on from there. What is lost or
-spoilt is made anew, and the CAs that the API servers trust by then stay trusted.
+The state is in two Secrets, so another leader can continue. Lost or invalid Secrets are recreated,
+and CAs in the registered bundles stay trusted.
 
-Nothing is made anew for its age alone by a time that has been set a moment ago: of several API
-servers one may answer with another year, until its machine has asked for the time.
+Nothing is renewed because of its age while the time has only just been set: one of several API
+servers may report another year until its machine has synchronized its clock.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from certs import authority
-from certs.authority import Certificate, KeyPair
-from certs.stored import (
+from holdfast.certs import authority
+from holdfast.certs.authority import Certificate, KeyPair
+from holdfast.certs.stored import (
     CA_CERTIFICATE,
     CERTIFICATE,
     KEY,
@@ -39,111 +39,111 @@ from certs.stored import (
 )
 
 RENEW_AT = 1 / 3
-"""The share of its lifetime that a certificate has left when it is renewed."""
+"""Certificates are renewed when this share of their lifetime is left."""
 
 PROPAGATION = timedelta(seconds=60)
-"""Bundles reach an API server by a watch, in moments; this is for one that is hard pressed."""
+"""API servers watch bundles and see them in moments; this is a margin for overloaded ones."""
 
 SETTLING = timedelta(minutes=10)
-"""How long a clock that was set has to have gone on before certificates are made by it alone."""
+"""How long a clock must run undisturbed before its time alone is a reason to renew."""
 SETTLING_SHARE = 1 / 100
-"""The share of a leaf's lifetime that this is at most."""
+"""The limit of SETTLING, as a share of the leaf's lifetime."""
 
 NAME_LIMIT = 64
-"""Characters of a common name; nobody decides by it, and the DNS names have more room."""
+"""The maximum length of a common name; only the DNS names matter."""
 
-GROWS_OLD = "it grows old"
-"""The defect of a leaf that is one by the time alone."""
+GROWS_OLD = "it is due for renewal"
+"""The only defect of a leaf that depends on time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the certificates are to be like."""
+    """Names and lifetimes of the certificates."""
 
     names: tuple[str, ...]
-    """The DNS names of the leaf, the fullest last."""
+    """The DNS names of the leaf, the longest last."""
     ca_lifetime: timedelta = authority.CA_LIFETIME
     leaf_lifetime: timedelta = authority.LEAF_LIFETIME
     propagation: timedelta = PROPAGATION
-    """How long API servers may take to see a bundle that has been stored."""
+    """The time for API servers to see a new bundle."""
 
     @property
     def settling(self) -> timedelta:
-        """How long the time has to have been known before it alone is a reason."""
+        """How long the time must be known before it alone is a reason to renew."""
         return min(SETTLING, self.leaf_lifetime * SETTLING_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What there is; None stands for a Secret that does not exist."""
+class Observation:
+    """The current state; None is a Secret that does not exist."""
 
     now: datetime
     """The API server's time."""
     authority: Data | None
     leaf: Data | None
     bundles: Sequence[bytes] = ()
-    """The caBundle of each webhook that is registered, PEM."""
+    """The caBundle (PEM) of each registered webhook."""
     trusted: Mapping[str, timedelta] = field(default_factory=dict)
-    """For how long a CA, by its fingerprint, has been in each of them."""
+    """How long a CA, by fingerprint, has been in all of them."""
     served: Sequence[Certificate] = ()
-    """What the replicas serve."""
+    """The serving certificates of the replicas."""
     unknown: bool = False
-    """Whether a replica that is called did not tell what it serves."""
+    """Whether a replica did not show its certificate."""
     known_for: timedelta = timedelta.max
-    """For how long `now` has been known without having been set."""
+    """How long the clock has run undisturbed."""
 
     def knows_time(self, plan: Plan) -> bool:
-        """Tell whether the time alone is a reason to do something."""
+        """Return whether the time alone is a reason to renew."""
         return self.known_for >= plan.settling
 
 
 class Action(enum.Enum):
-    """What can be done next; each is one write of one Secret."""
+    """A step; each writes one Secret."""
 
-    NEW_AUTHORITY = "make a CA"
-    INTRODUCE = "introduce the next CA"
+    NEW_AUTHORITY = "create a CA"
+    INTRODUCE = "add the next CA"
     PROMOTE = "sign with the next CA"
-    FORGET = "trust the retired CA no longer"
+    FORGET = "remove the retired CA"
     ISSUE = "issue a certificate"
 
 
-class Step(NamedTuple):
-    """What to do next, and why."""
+class RotationStep(NamedTuple):
+    """The next step and its reason."""
 
     action: Action
     reason: str
 
 
-def next_step(seen: Seen, plan: Plan) -> Step | None:
-    """Tell what is to be done next; None when nothing is, or it has to wait.
+def next_step(observed: Observation, plan: Plan) -> RotationStep | None:
+    """Return the next step; None if there is none yet.
 
-    The API servers need time to see a CA; and a clock that has just been set, to be believed.
+    API servers need time to see a CA, and a clock that was just set is not trusted.
     """
-    known = Authority.read(seen.authority)
+    known = Authority.read(observed.authority)
     if known is None:
-        what = "there is none" if seen.authority is None else "it is spoilt"
-        return Step(Action.NEW_AUTHORITY, what)
-    knows_time = seen.knows_time(plan)
-    if not authority.read(known.signer.certificate).valid_at(seen.now):
-        step = Step(Action.NEW_AUTHORITY, "it has expired, or has not begun")
+        what = "there is none" if observed.authority is None else "it is invalid"
+        return RotationStep(Action.NEW_AUTHORITY, what)
+    knows_time = observed.knows_time(plan)
+    if not authority.read(known.signer.certificate).valid_at(observed.now):
+        step = RotationStep(Action.NEW_AUTHORITY, "it is not valid at this time")
         return step if knows_time else None
-    defect = leaf_defect(seen.leaf, known, seen.now, plan)
+    defect = leaf_defect(observed.leaf, known, observed.now, plan)
     if defect is not None and (defect != GROWS_OLD or knows_time):
-        return Step(Action.ISSUE, defect) if _may_sign(known, seen, plan) else None
-    return _next_of_cas(known, seen, plan)
+        return RotationStep(Action.ISSUE, defect) if _may_sign(known, observed, plan) else None
+    return _next_of_cas(known, observed, plan)
 
 
-def _next_of_cas(known: Authority, seen: Seen, plan: Plan) -> Step | None:
-    """Tell what is to be done about CAs where all is well with the leaf."""
-    knows_time = seen.knows_time(plan)
+def _next_of_cas(known: Authority, observed: Observation, plan: Plan) -> RotationStep | None:
+    """Return the next step of the CAs while the leaf is good."""
+    knows_time = observed.knows_time(plan)
     upcoming = authority.read(known.next.certificate) if known.next is not None else None
-    if upcoming is not None and (upcoming.valid_at(seen.now) or not knows_time):
-        if upcoming.valid_at(seen.now) and _has_spread(upcoming, seen, plan):
-            return Step(Action.PROMOTE, "every API server knows it")
-    elif knows_time and _grows_old(known.signer, seen.now):
-        return Step(Action.INTRODUCE, "the CA that signs grows old")
-    if knows_time and known.retired and _has_come(known.retired_until, seen.now):
-        return Step(Action.FORGET, "whatever it signed has expired")
+    if upcoming is not None and (upcoming.valid_at(observed.now) or not knows_time):
+        if upcoming.valid_at(observed.now) and _has_spread(upcoming, observed, plan):
+            return RotationStep(Action.PROMOTE, "every API server trusts it")
+    elif knows_time and _grows_old(known.signer, observed.now):
+        return RotationStep(Action.INTRODUCE, "the signing CA is due for renewal")
+    if knows_time and known.retired and _has_come(known.retired_until, observed.now):
+        return RotationStep(Action.FORGET, "everything it signed has expired")
     return None
 
 
@@ -155,34 +155,34 @@ def _has_come(time: datetime | None, now: datetime) -> bool:
     return time is not None and time <= now
 
 
-def carry_out(step: Step, seen: Seen, plan: Plan) -> Data:
-    """Make the content of the Secret that a step writes: the leaf's for ISSUE, else the CA's."""
-    known = Authority.read(seen.authority)
+def carry_out(step: RotationStep, observed: Observation, plan: Plan) -> Data:
+    """Return the content of the Secret that a step writes: for ISSUE the leaf's, else the CA's."""
+    known = Authority.read(observed.authority)
     if step.action is Action.NEW_AUTHORITY or known is None:
-        return _new_authority(seen, plan).data()
+        return _new_authority(observed, plan).data()
     if step.action is Action.ISSUE:
-        return _leaf(known.signer, seen.now, plan)
+        return _leaf(known.signer, observed.now, plan)
     if step.action is Action.INTRODUCE:
-        return replace(known, next=_new_ca(seen.now, plan)).data()
+        return replace(known, next=_new_ca(observed.now, plan)).data()
     if step.action is Action.PROMOTE and known.next is not None:
         retired = (authority.read(known.signer.certificate), *known.retired)
-        until = _last_expiry(seen, plan, known.retired_until)
+        until = _last_expiry(observed, plan, known.retired_until)
         return Authority(known.next, None, retired, until).data()
     return Authority(known.signer, known.next, (), None).data()
 
 
 def leaf_defect(data: Data | None, known: Authority, now: datetime, plan: Plan) -> str | None:
-    """Tell why a leaf has to be issued; None when the one that there is will do."""
+    """Return why a new leaf is needed, or None."""
     if data is None:
         return "there is none"
     pair = KeyPair(data.get(CERTIFICATE, b""), data.get(KEY, b""))
     read = authority.read_all(pair.certificate)
     if not read or not authority.pair_matches(pair):
-        return "the pair is spoilt: unreadable, or the key is another's"
+        return "the certificate and key are invalid or do not match"
     found, signer = read[0], authority.read(known.signer.certificate)
-    beside = data.get(CA_CERTIFICATE) == known.signer.certificate
+    same_ca = data.get(CA_CERTIFICATE) == known.signer.certificate
     defects = {
-        "another CA signed it": not (beside and authority.signed_by(found, signer)),
+        "another CA signed it": not (same_ca and authority.signed_by(found, signer)),
         "it lacks a name of the Service": not found.dns_names.issuperset(plan.names),
         GROWS_OLD: not found.valid_at(now) or found.remaining_share(now) <= RENEW_AT,
     }
@@ -190,7 +190,7 @@ def leaf_defect(data: Data | None, known: Authority, now: datetime, plan: Plan) 
 
 
 def serves(certificate: Certificate, bundle: bytes, now: datetime, names: Iterable[str]) -> bool:
-    """Tell whether an API server that trusts this bundle takes the certificate for these names."""
+    """Return whether an API server with this bundle accepts the certificate for these names."""
     return (
         certificate.valid_at(now)
         and certificate.dns_names.issuperset(names)
@@ -202,47 +202,49 @@ def serves(certificate: Certificate, bundle: bytes, now: datetime, names: Iterab
 
 
 def common(bundles: Sequence[bytes]) -> frozenset[str]:
-    """Give the fingerprints of the CAs that are in each of these bundles."""
+    """Return the fingerprints of the CAs that are in all bundles."""
     sets = [{one.fingerprint for one in authority.read_all(bundle)} for bundle in bundles]
     return frozenset.intersection(*map(frozenset, sets)) if sets else frozenset()
 
 
-def _may_sign(known: Authority, seen: Seen, plan: Plan) -> bool:
-    """Tell whether a leaf of the signing CA breaks nothing, now.
+def _may_sign(known: Authority, observed: Observation, plan: Plan) -> bool:
+    """Return whether serving a leaf of the signing CA is safe now.
 
-    So it is when the API servers know that CA, also where a leaf of it is served already, which
-    was not issued before they did; or when nothing that they trust is served that could break.
+    It is if the API servers trust that CA, which is certain if a leaf of it is already served, or
+    if no certificate that they trust is served.
     """
     signer = authority.read(known.signer.certificate)
-    if _has_spread(signer, seen, plan):
+    if _has_spread(signer, observed, plan):
         return True
-    if not seen.bundles and seen.leaf is None:
+    if not observed.bundles and observed.leaf is None:
         return True
-    serving = [one for one in seen.served if _may_be_taken(one, known, seen, plan)]
+    serving = [one for one in observed.served if _may_be_taken(one, known, observed, plan)]
     if any(authority.signed_by(one, signer) for one in serving):
         return True
-    return not serving and not seen.unknown
+    return not serving and not observed.unknown
 
 
-def _may_be_taken(certificate: Certificate, known: Authority, seen: Seen, plan: Plan) -> bool:
-    """Tell whether API servers take a certificate, or would by a time that may be the right one."""
-    if seen.knows_time(plan):
-        return serves(certificate, known.bundle, seen.now, ())
+def _may_be_taken(
+    certificate: Certificate, known: Authority, observed: Observation, plan: Plan
+) -> bool:
+    """Return whether API servers accept a certificate, now or at a time that may be correct."""
+    if observed.knows_time(plan):
+        return serves(certificate, known.bundle, observed.now, ())
     return any(authority.signed_by(certificate, one) for one in known.cas)
 
 
-def _has_spread(ca: Certificate, seen: Seen, plan: Plan) -> bool:
-    since = seen.trusted.get(ca.fingerprint)
+def _has_spread(ca: Certificate, observed: Observation, plan: Plan) -> bool:
+    since = observed.trusted.get(ca.fingerprint)
     return since is not None and since >= plan.propagation
 
 
-def _new_authority(seen: Seen, plan: Plan) -> Authority:
-    """Make a CA, and retire all that may have signed what is served."""
-    lost, leaf = seen.authority or {}, seen.leaf or {}
+def _new_authority(observed: Observation, plan: Plan) -> Authority:
+    """Create a CA, and retire all CAs that may have signed a serving certificate."""
+    lost, leaf = observed.authority or {}, observed.leaf or {}
     texts = [lost.get(name, b"") for name in (CERTIFICATE, NEXT_CERTIFICATE, RETIRED)]
-    retired = cas_in([*texts, leaf.get(CA_CERTIFICATE, b""), *seen.bundles])
-    until = _last_expiry(seen, plan, read_time(lost.get(RETIRED_UNTIL, b"")))
-    return Authority(_new_ca(seen.now, plan), None, retired, until)
+    retired = cas_in([*texts, leaf.get(CA_CERTIFICATE, b""), *observed.bundles])
+    until = _last_expiry(observed, plan, read_time(lost.get(RETIRED_UNTIL, b"")))
+    return Authority(_new_ca(observed.now, plan), None, retired, until)
 
 
 def _new_ca(now: datetime, plan: Plan) -> KeyPair:
@@ -262,10 +264,10 @@ def _leaf(signer: KeyPair, now: datetime, plan: Plan) -> Data:
     return {CERTIFICATE: pair.certificate, KEY: pair.key, CA_CERTIFICATE: signer.certificate}
 
 
-def _last_expiry(seen: Seen, plan: Plan, known: datetime | None) -> datetime:
-    """Tell by when every leaf that has been issued so far, and may be right now, has expired."""
-    times = [seen.now + plan.leaf_lifetime, *([known] if known else [])]
-    leaf = seen.leaf or {}
+def _last_expiry(observed: Observation, plan: Plan, known: datetime | None) -> datetime:
+    """Return when all leaves issued so far have expired."""
+    times = [observed.now + plan.leaf_lifetime, *([known] if known else [])]
+    leaf = observed.leaf or {}
     times += [one.not_after for one in authority.read_all(leaf.get(CERTIFICATE, b""))[:1]]
-    times += [one.not_after for one in seen.served]
+    times += [one.not_after for one in observed.served]
     return max(times)

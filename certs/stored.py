@@ -1,6 +1,6 @@
-"""What the two Secrets hold: the CA's, read and written, and the names within both.
+"""The contents of the two Secrets. Pure: no I/O, no clock.
 
-Pure: no I/O, no clock. Whether what there is may be used at some time, `certs.rotation` decides.
+`holdfast.certs.rotation` decides whether they are valid at a given time.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from certs import authority
-from certs.authority import Certificate, KeyPair
+from holdfast.certs import authority
+from holdfast.certs.authority import Certificate, KeyPair
 
 CERTIFICATE, KEY = "tls.crt", "tls.key"
 """In both Secrets: the signing CA, or the leaf, and its key."""
 CA_CERTIFICATE: Final = "ca.crt"
 """In the leaf's Secret: the CA that signed it."""
 NEXT_CERTIFICATE, NEXT_KEY = "next.crt", "next.key"
-"""In the CA's Secret: the CA that is being introduced."""
+"""In the CA's Secret: the next CA."""
 RETIRED, RETIRED_UNTIL = "retired.crt", "retired-until"
-"""In the CA's Secret: CAs that sign no more, and when the last leaf of any of them expires."""
+"""In the CA's Secret: retired CAs, and when the last of their leaves expires."""
 
 Data = Mapping[str, bytes]
-"""What a Secret holds."""
+"""The data of a Secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The CA's Secret, read."""
+    """The contents of the CA's Secret."""
 
     signer: KeyPair
     next: KeyPair | None
@@ -37,7 +37,7 @@ class Authority:
 
     @classmethod
     def read(cls, data: Data | None) -> Authority | None:
-        """Read what is usable of it, at whatever time; None where nothing can sign."""
+        """Parse the Secret, regardless of the time; None if no CA can sign."""
         if data is None:
             return None
         signer = _ca(data.get(CERTIFICATE, b""), data.get(KEY, b""))
@@ -49,18 +49,18 @@ class Authority:
 
     @property
     def cas(self) -> tuple[Certificate, ...]:
-        """All CAs that are to be trusted, each once."""
+        """All trusted CAs, without duplicates."""
         pairs = [pair for pair in (self.signer, self.next) if pair is not None]
         found = [*(authority.read(pair.certificate) for pair in pairs), *self.retired]
         return tuple({one.fingerprint: one for one in found}.values())
 
     @property
     def bundle(self) -> bytes:
-        """What API servers are to trust, PEM."""
+        """The bundle (PEM) for API servers."""
         return b"".join(one.pem for one in self.cas)
 
     def data(self) -> Data:
-        """Write it as a Secret."""
+        """Return it as a Secret's data."""
         found = {CERTIFICATE: self.signer.certificate, KEY: self.signer.key}
         if self.next is not None:
             found |= {NEXT_CERTIFICATE: self.next.certificate, NEXT_KEY: self.next.key}
@@ -81,13 +81,13 @@ def _ca(certificate: bytes, key: bytes) -> KeyPair | None:
 
 
 def cas_in(texts: Iterable[bytes]) -> tuple[Certificate, ...]:
-    """Read the CAs in PEM texts, each once."""
+    """Parse the CAs in PEM texts, without duplicates."""
     found = [one for text in texts for one in authority.read_all(text)]
     return tuple({one.fingerprint: one for one in found if one.is_ca}.values())
 
 
 def read_time(text: bytes) -> datetime | None:
-    """Read a time with its offset; None for anything else."""
+    """Parse a time with offset; None if invalid."""
     try:
         found = datetime.fromisoformat(text.decode())
     except (ValueError, UnicodeDecodeError):

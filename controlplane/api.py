@@ -24,7 +24,7 @@ _CONTENT = {
 
 
 class Api:
-    """One server on loopback. Each call has a connection of its own: they are few."""
+    """One server on loopback. Each call has its own connection: they are few."""
 
     def __init__(self, port: int, ca: Path, client: Files | None = None) -> None:
         self._port = port
@@ -33,7 +33,7 @@ class Api:
             self._context.load_cert_chain(client.certificate, client.key)
 
     def ok(self, path: str) -> bool:
-        """Tell whether the server answers 200 there; False also while it does not answer."""
+        """Return whether the server answers 200 there; False also while it does not answer."""
         try:
             return self._call("GET", path)[0] == 200
         except (OSError, http.client.HTTPException):
@@ -44,7 +44,7 @@ class Api:
         return self._object("GET", path, None)
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Create an object; None if it is there already, and left as it is.
+        """Create an object; None if it is there already, and left unchanged.
 
         Raises ControlPlaneError if it is refused.
         """

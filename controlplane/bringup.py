@@ -26,7 +26,7 @@ _ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What exists between start and stop."""
+    """The state between start and stop."""
 
     bin: Path
     layout: Layout
@@ -36,7 +36,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What one successful attempt made."""
+    """The result of a successful attempt."""
 
     plan: Plan
     pki: Pki

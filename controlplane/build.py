@@ -1,4 +1,4 @@
-"""Build the control plane's programs once, and find them in the cache ever after."""
+"""Build the control plane's programs once, and find them in the cache afterwards."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from controlplane.progress import Report, Step, console_report
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 """As in envtest: names a folder with etcd, kube-apiserver and kubectl to use instead."""
-_NOT_FROM_ASSETS = {"kwok", "kubevirt-objects"}  # the files beside them belong to our versions
+_NOT_FROM_ASSETS = {"kwok", "kubevirt-objects"}  # the files alongside them belong to our versions
 
 
 def ensure(report: Report | None = None, modules: ModuleSet = KUBERNETES) -> Path:
     """Give the folder with the set's binaries, building them if they are not cached.
 
-    `report` is told the progress; None shows it on standard error. Beside the folder lie the
+    `report` receives the progress; None shows it on standard error. Alongside the folder lie the
     set's files (for Kubernetes `stages/`, for KubeVirt `objects.json`). Raises ControlPlaneError.
     """
     if report is None:
@@ -36,9 +36,9 @@ def ensure(report: Report | None = None, modules: ModuleSet = KUBERNETES) -> Pat
 
 
 def is_complete(folder: Path, modules: ModuleSet) -> bool:
-    """Tell whether everything of the set is in `folder`, also after somebody tidied there."""
+    """Return whether everything of the set is in `folder`, also after somebody tidied there."""
     return all(os.access(folder / "bin" / name, os.X_OK) for name in modules.packages) and all(
-        (folder / path).is_file() for path in modules.beside()
+        (folder / path).is_file() for path in modules.alongside()
     )
 
 
@@ -74,8 +74,8 @@ def _assets(modules: ModuleSet) -> dict[str, Path]:
     folder = Path(named).absolute()
     if not folder.is_dir():
         raise ControlPlaneError(
-            f"{ASSETS_VARIABLE} names {folder}, which is no folder; unset it, or let it name one "
-            "with etcd, kube-apiserver and kubectl"
+            f"{ASSETS_VARIABLE} names {folder}, which is not a folder; unset it, or set it to "
+            "a folder with etcd, kube-apiserver and kubectl"
         )
     usable = (name for name in modules.packages if name not in _NOT_FROM_ASSETS)
     return {name: folder / name for name in usable if os.access(folder / name, os.X_OK)}
@@ -85,7 +85,7 @@ def _linked(assets: dict[str, Path], built: Path, missing: ModuleSet) -> Path:
     """Make a folder in which the given binaries and the built ones lie together, as links."""
     links = {f"bin/{name}": path for name, path in assets.items()}
     links |= {f"bin/{name}": built / "bin" / name for name in missing.packages}
-    links |= {path: built / path for path in missing.beside()}
+    links |= {path: built / path for path in missing.alongside()}
     target = cache.root() / f"assets-{cache.digest([repr(sorted(links.items())).encode()])}"
     with cache.locked(target.with_suffix(".lock")):
         if not all((target / path).exists() for path in links):

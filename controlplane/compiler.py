@@ -193,17 +193,17 @@ class _Counter:
 
 
 def is_download(line: str) -> bool:
-    """Tell whether Go says that it fetches a module."""
+    """Return whether Go says that it fetches a module."""
     return line.startswith("go: downloading ")
 
 
 def is_package(line: str) -> bool:
-    """Tell whether `go install -v` names a package that it compiles."""
+    """Return whether `go install -v` names a package that it compiles."""
     return _PACKAGE_LINE.fullmatch(line) is not None
 
 
 def installed_name(package: str) -> str:
-    """Tell how `go install` names a package's binary: its last part that is no major version."""
+    """Return how `go install` names a package's binary: by its last part, without the version."""
     *rest, last = package.split("/")
     return rest[-1] if rest and re.fullmatch(r"v\d+", last) else last
 

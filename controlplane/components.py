@@ -25,7 +25,7 @@ NAMES = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 """In the order in which they start; they stop in the other."""
 
 ONE_PROCESSOR = ("env", "GOMAXPROCS=1")
-"""What kwok is started by: in parallel, its goroutines write to one map when they meet the first
+"""The flags of kwok: in parallel, its goroutines write to one map when they meet the first
 objects, of which Go ends it (0.8.0; seen once in some thousand starts)."""
 
 LOOPBACK = "127.0.0.1"
@@ -37,7 +37,7 @@ _CLIENT_QPS = 500  # controllers' own limits are for large clusters shared by ma
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What each component listens on, on loopback."""
+    """The loopback port of each component."""
 
     api: int
     etcd: int

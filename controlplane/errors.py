@@ -1,4 +1,4 @@
-"""What goes wrong with a control plane, each as one line: what, where, and the cure.
+"""Errors of a control plane: one line each, with the problem, the place and the fix.
 
 ControlPlaneError
 └── PortTakenError    a component's port was taken meanwhile; a start with new ports may succeed
@@ -22,7 +22,7 @@ class PortTakenError(ControlPlaneError):
 
 
 def disk_full(where: Path) -> ControlPlaneError:
-    """Tell that the file system of `where` has no room left."""
+    """Report that the file system of `where` has no room left."""
     return ControlPlaneError(
         f"the disk of {where} is full; free about 5 GB there, or set XDG_CACHE_HOME, GOCACHE and "
         "GOMODCACHE to folders on a larger one, and start again"

@@ -1,4 +1,4 @@
-"""Keep a reaper beside the launcher, and tell it what to clear up."""
+"""Run a reaper alongside the launcher, and register what it has to clean up."""
 
 from __future__ import annotations
 

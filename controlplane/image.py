@@ -1,7 +1,7 @@
 """The product's image, made from its Containerfile over a base that Debian's packages make.
 
 The base stands in for the image that the Containerfile names, which a registry would have to give.
-What pip installs is downloaded first, by hash, so that the build itself needs no network.
+Packages are downloaded first, by hash, so that the build itself needs no network.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PACKAGES = "python3,python3-pip"
 _BASE = "holdfast.test/base"
 _SOURCES = ("Containerfile", ".containerignore", "pyproject.toml", "README.md", "LICENSE")
 _PINS = ("requirements.txt", "requirements-build.txt")
-_CODE = ("webhook", "certs")
+_CODE = ("webhook", "certs", "holdfast")
 _TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap"}
 
 
@@ -46,7 +46,7 @@ def build(version: str, report: Report) -> Path:
 
 
 def build_again(version: str, folder: Path, report: Report) -> Path:
-    """Build the image anew, from no layer of an earlier build, and give its docker archive.
+    """Build the image again, from no layer of an earlier build, and give its docker archive.
 
     Raises ControlPlaneError.
     """
@@ -60,7 +60,7 @@ def identity(archive: Path) -> str:
     with tarfile.open(archive) as files:
         manifest = files.extractfile("manifest.json")
         if manifest is None:
-            raise ControlPlaneError(f"{archive} is no docker archive; remove it, and build again")
+            raise ControlPlaneError(f"{archive} is not a docker archive; remove it and build again")
         (image,) = json.load(manifest)
     return str(image["Config"]).removesuffix(".json")
 
@@ -144,7 +144,7 @@ def _build(version: str, base: Path, wheels: Path, archive: Path, options: Seque
 
 
 def _buildah(command: str, *arguments: str) -> str:
-    """Run buildah on a store of our own; its mounts go with its own mount namespace."""
+    """Run buildah on a separate store; its mounts go with its own mount namespace."""
     store = cache.root() / "images"
     places = ["--root", str(store / "root"), "--runroot", str(store / "run")]
     return _run(["unshare", "--mount", "buildah", *places, command, *arguments]).strip()

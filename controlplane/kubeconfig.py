@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
-from certs.authority import KeyPair
+from holdfast.certs.authority import KeyPair
 
 
 def kubeconfig(server: str, ca: bytes, user: str, pair: KeyPair) -> bytes:

@@ -32,11 +32,11 @@ KEPT_LOGS = Path(__file__).resolve().parent.parent / "build" / "logs"
 
 
 class ControlPlane:
-    """A Kubernetes of one's own: a context manager, or start() and stop().
+    """A Kubernetes cluster: a context manager, or start() and stop().
 
     The keyword arguments are those of `Settings`. `directory` keeps the cluster there, so that a
     later start finds its state again; None uses a temporary folder, removed at the end. `report`
-    is told the progress of a first build; None shows it on standard error.
+    receives the progress of a first build; None shows it on standard error.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class ControlPlane:
         wait: bool = True,
         stop_timeout: float = STOP_TIMEOUT,
     ) -> Process:
-        """Run a further component beside the others, and wait until it is ready if told so.
+        """Run a further component, and wait until it is ready unless `wait` is false.
 
         Its log lies with theirs, `process` gives it, and it is stopped before them, or killed after
         `stop_timeout` seconds. Raises ControlPlaneError if it does not come up, or one of that name
@@ -195,7 +195,7 @@ class ControlPlane:
         return self._made().pki.server(name, dns_names=dns_names)
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """Write a kubeconfig for a user with a client certificate of its own."""
+        """Write a kubeconfig for a user with its own client certificate."""
         started = self._made()
         layout = self._now().layout
         return write_kubeconfig(layout, started.pki, started.plan.ports, user, tuple(groups))
@@ -220,7 +220,7 @@ class ControlPlane:
         )
 
     def keep_logs(self) -> Path:
-        """Copy the logs to where they outlive this control plane, and tell where."""
+        """Copy the logs to where they outlive this control plane, and return where."""
         target = KEPT_LOGS / self.directory.name
         try:
             shutil.copytree(self.logs, target, dirs_exist_ok=True)

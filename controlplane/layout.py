@@ -40,12 +40,12 @@ class Layout:
 
     @property
     def scheduler_config(self) -> Path:
-        """What kube-scheduler is configured by."""
+        """The configuration of kube-scheduler."""
         return self.directory / "scheduler.yaml"
 
     @property
     def audit_policy(self) -> Path:
-        """What is written to the audit log."""
+        """The audit policy."""
         return self.directory / "audit-policy.yaml"
 
     @property
@@ -55,11 +55,11 @@ class Layout:
 
     @property
     def volume_plugins(self) -> Path:
-        """What the controller manager would else create under /usr/libexec."""
+        """A folder that the controller manager would otherwise create under /usr/libexec."""
         return self.directory / "volume-plugins"
 
     def log(self, name: str) -> Path:
-        """Tell where the component's output goes."""
+        """Return where the component's output goes."""
         return self.logs / f"{name}.log"
 
 

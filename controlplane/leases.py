@@ -35,7 +35,7 @@ class NodeLeases:
         self._api.create("/api/v1/namespaces", namespace)
 
     def complete(self) -> bool:
-        """Tell whether every node is held. Raises ControlPlaneError if that cannot be read."""
+        """Return whether every node is held. Raises ControlPlaneError if that cannot be read."""
         return self._names == self._existing()
 
     def _existing(self) -> set[str]:

@@ -30,18 +30,18 @@ class ModuleSet:
     ldflags: tuple[str, ...] = ()
     cgo: bool = False
     files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """A file's path beside `bin` to its module and its path in that module."""
+    """A file's path alongside `bin` to its module and its path in that module."""
     sources: tuple[str, ...] = ()
-    """Go files of our own below `folder`."""
+    """Our own Go files below `folder`."""
     printed: Mapping[str, str] = field(default_factory=dict)
-    """A file's path beside `bin` to the binary of ours that prints it."""
+    """A file's path alongside `bin` to the binary of ours that prints it."""
 
-    def beside(self) -> list[str]:
-        """Tell the paths of everything beside `bin`."""
+    def alongside(self) -> list[str]:
+        """Return the paths of everything alongside `bin`."""
         return [*self.files, *self.printed]
 
     def flags(self) -> list[str]:
-        """Tell the flags that `go list` and `go install` share."""
+        """Return the flags that `go list` and `go install` share."""
         return [
             "-mod=readonly",
             "-buildvcs=false",
@@ -51,7 +51,7 @@ class ModuleSet:
         ]
 
     def key(self) -> str:
-        """Tell the cache folder's name: it changes with everything that the build reads."""
+        """Return the cache folder's name: it changes with everything that the build reads."""
         parts = [
             _RECIPE,
             (self.folder / "go.mod").read_bytes(),
@@ -145,7 +145,7 @@ NODE = ModuleSet(
     tags=KUBERNETES.tags,
     ldflags=KUBERNETES.ldflags,
 )
-"""What a real node adds to the same Kubernetes."""
+"""The programs that a real node adds to the same Kubernetes."""
 
 _CONTAINERD = "github.com/containerd/containerd/v2"
 _CNI = "github.com/containernetworking/plugins/plugins"
@@ -167,7 +167,7 @@ CONTAINERD = ModuleSet(
     tags=("no_btrfs", "no_devmapper", "no_zfs"),
     ldflags=("-s", "-w"),
 )
-"""What runs containers, and the CNI plugins that connect them."""
+"""containerd, and the CNI plugins that connect containers."""
 
 RUNC = ModuleSet(
     name="runc",
@@ -178,7 +178,7 @@ RUNC = ModuleSet(
     ldflags=("-s", "-w"),
     cgo=True,
 )
-"""What starts one container; it links libseccomp, so its headers have to be installed."""
+"""runc, which starts one container; it links libseccomp, so its headers have to be installed."""
 
 SETS = MappingProxyType(
     {each.name: each for each in (KUBERNETES, KUBEVIRT, NODE, CONTAINERD, RUNC)}

@@ -1,4 +1,4 @@
-"""A real node beside a control plane: kubelet, containerd, runc, kube-proxy, and a bridge.
+"""A real node alongside a control plane: kubelet, containerd, runc, kube-proxy, and a bridge.
 
 Unlike kwok's nodes it runs what its pods say. It needs Linux, root, and the sandbox of
 `controlplane.node_sandbox`, which is what clears up after it.

@@ -1,6 +1,6 @@
 """Process 1 of the sandbox: makes it a place for a node, runs one command, and ends with it.
 
-Runs as a script of its own, with the standard library alone. When it ends, however it ends, the
+Runs as its own script, with the standard library alone. When it ends, however it ends, the
 kernel ends every other process of the sandbox, and with the last one go network and mounts.
 """
 
@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 
-_HIDDEN = ("/run", "/var/lib", "/var/log")  # programs write there whatever they are told
+_HIDDEN = ("/run", "/var/lib", "/var/log")  # programs write there regardless of their flags
 
 
 def prepare() -> None:

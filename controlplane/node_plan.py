@@ -1,4 +1,4 @@
-"""What a real node is configured by. Pure: paths in, the content of files and commands out."""
+"""The configuration of a real node. Pure: paths in, the content of files and commands out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a real node may run: a network, mounts, processes and a control group of its own.
+"""Where a real node may run: a network, mounts, processes and its own control group.
 
 A kubelet and its kin write iptables rules, mount, start processes that outlive them, and change
 the kernel's settings. In here all of that ends with one process, and the reaper, which outlives
@@ -41,7 +41,7 @@ KERNEL_SETTINGS = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
 )
-"""What a kubelet sets for the whole machine, and what it needs more of."""
+"""Settings that a kubelet changes for the whole machine, and those that it needs raised."""
 CONTROLLERS = frozenset({"cpu", "cpuset", "hugetlb", "memory", "pids"})
 """Of control groups of version 2: what a kubelet asks for, where the machine has it."""
 _INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
@@ -50,7 +50,7 @@ _INOTIFY_INSTANCES = 1024  # a kubelet and its kin take dozens; Debian allows 12
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What a node in the sandbox may use."""
+    """The resources of a node in the sandbox."""
 
     directory: Path
     """Removed at the end."""
@@ -59,7 +59,7 @@ class Sandbox:
 
 
 def inside() -> Sandbox:
-    """Tell what may be used. Raises ControlPlaneError outside of a sandbox."""
+    """Return the resources of the sandbox. Raises ControlPlaneError outside of a sandbox."""
     directory = os.environ.get(_VARIABLE)
     if directory is None:
         raise ControlPlaneError(
@@ -155,8 +155,8 @@ def enable_controllers(root: Path, guard: Guard) -> None:
     except OSError as error:
         raise ControlPlaneError(
             f"a real node needs the controllers {', '.join(lacking)} for its control group, and "
-            f"{enabling} takes none ({os.strerror(error.errno or 0)}); run this on a machine or VM "
-            "of its own, not in a container"
+            f"{enabling} takes none ({os.strerror(error.errno or 0)}); run this on a "
+            "dedicated machine or VM, not in a container"
         ) from error
 
 

@@ -42,7 +42,7 @@ def node(index: int, labels: Mapping[str, str], capacity: Mapping[str, str]) -> 
 
 
 def is_ready(listed: Mapping[str, Any]) -> bool:
-    """Tell whether a node is Ready and the not-ready taint, which keeps pods away, is gone."""
+    """Return whether a node is Ready and the not-ready taint, which keeps pods away, is gone."""
     conditions = listed.get("status", {}).get("conditions", [])
     taints = listed.get("spec", {}).get("taints", [])
     return any(

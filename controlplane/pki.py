@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from certs.authority import KeyPair, Usage, issue, new_ca, new_signing_key
 from controlplane.layout import write_private
+from holdfast.certs.authority import KeyPair, Usage, issue, new_ca, new_signing_key
 
 SERVICE_ADDRESS = "10.0.0.1"
 """The first address of the Service range: the API server's own Service."""

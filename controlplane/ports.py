@@ -1,4 +1,4 @@
-"""Choose ports on loopback that nobody listens on."""
+"""Choose free ports on loopback."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def require_free(port: int) -> None:
 
 
 def answers(port: int) -> bool:
-    """Tell whether somebody listens on the port."""
+    """Return whether somebody listens on the port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
     except OSError:
@@ -60,7 +60,7 @@ def answers(port: int) -> bool:
 
 
 def port_taken(port: int) -> ControlPlaneError:
-    """Tell that a port which the user chose is in use."""
+    """Report that a port which the user chose is in use."""
     return ControlPlaneError(
         f"port {port} on 127.0.0.1 is already in use; choose another one, or none to have a free "
         "one chosen, or stop what listens there"

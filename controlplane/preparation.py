@@ -90,5 +90,5 @@ def write_kubeconfig(
 
 
 def server_url(ports: Ports) -> str:
-    """Tell the API server's URL."""
+    """Return the API server's URL."""
     return f"https://127.0.0.1:{ports.api}"

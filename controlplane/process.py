@@ -25,7 +25,7 @@ _NO_INOTIFY = (
     "allow more: sudo sysctl fs.inotify.max_user_instances=1024"
 )
 _FOREIGN = ("ETCD_", "KWOK_", "KUBECONFIG", "KUBERNETES_")
-# Waits until its parent has told the reaper about it, so that no kill of the parent can come
+# Waits until its parent has registered it with the reaper, so that no kill of the parent can come
 # between; if the parent dies first, `read` fails and nothing is started.
 _WAIT_THEN_RUN = 'read -r _ && exec "$@" </dev/null'
 
@@ -167,5 +167,5 @@ def _end(log: Path) -> str:
 
 
 def child_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Drop the variables that components would read as settings of their own."""
+    """Drop the variables that components would read as their own settings."""
     return {name: value for name, value in given.items() if not name.startswith(_FOREIGN)}

@@ -27,7 +27,7 @@ class Processes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who is there, in the order in which they came."""
+        """The names of the processes, in start order."""
         return tuple(self._members)
 
     def __getitem__(self, name: str) -> Process:

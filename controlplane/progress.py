@@ -1,4 +1,4 @@
-"""How far a build has come, told to a terminal as a bar and to anything else in plain lines."""
+"""Report the progress of a build: a bar on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN_INTERVAL = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is being done, and how many of how many things are done."""
+    """The current step, and how much of it is done."""
 
     what: str
     done: int = 0
@@ -64,7 +64,7 @@ class BarReport:
         self._what = ""
 
     def __call__(self, step: Step) -> None:
-        """Take a step in; a new one begins the bar anew."""
+        """Take a step in; a new one restarts the bar."""
         self._progress.start()
         if step.what != self._what:
             self._what = step.what

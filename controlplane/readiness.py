@@ -37,16 +37,16 @@ class Readiness:
         }[name]
 
     def _controllers(self) -> bool:
-        """Tell whether pods can be created: that wants the ServiceAccount `default`."""
+        """Return whether pods can be created: that wants the ServiceAccount `default`."""
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         return self._controller_manager.ok("/healthz") and self.api.ok(account)
 
     def _scheduling(self) -> bool:
-        """Tell whether the scheduler works; before 1.31 it has no /readyz."""
+        """Return whether the scheduler works; before 1.31 it has no /readyz."""
         return self._scheduler.ok("/readyz") or self._scheduler.ok("/healthz")
 
     def _nodes(self) -> bool:
-        """Tell whether kwok holds the launcher's nodes, and they are Ready.
+        """Return whether kwok holds the launcher's nodes, and they are Ready.
 
         It listens once it watches them.
         """

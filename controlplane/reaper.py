@@ -1,6 +1,6 @@
 """Outlive the launcher, however it ends, and clear up what it leaves.
 
-Runs as a script of its own, with the standard library alone. It reads lines from standard input:
+Runs as its own script, with the standard library alone. It reads lines from standard input:
 `process PID START` names a process to end, `remove PATH` a folder to remove, `cgroup NAME` a
 control group to remove with all below it, `write PATH VALUE` a setting of the kernel's to put
 back. At the end of input, which comes even when the launcher is killed, it does so. A process is
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 GRACE = 2.0
-"""Seconds from TERM to KILL: nobody is left who would wait longer for an orderly end."""
+"""Seconds from TERM to KILL: no process is left that would wait longer for an orderly shutdown."""
 _DEATH = 5.0  # seconds that a killed process may take to go
 _POLL = 0.05  # seconds
 _PROC = Path("/proc/self")
@@ -30,7 +30,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def start_time(pid: int) -> str | None:
-    """Tell when a process started, in the system's own terms; None if it is gone or a zombie."""
+    """Return when a process started, in the system's own terms; None if it is gone or a zombie."""
     if _PROC.is_dir():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -57,7 +57,7 @@ def end(processes: dict[int, str]) -> None:
 
 @dataclass
 class Leftovers:
-    """What is to be cleared up."""
+    """Processes, files and settings to clean up."""
 
     processes: dict[int, str] = field(default_factory=dict)
     """Process id to start time."""

@@ -1,4 +1,4 @@
-"""What the caller of a control plane may choose."""
+"""The settings of a control plane."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ class Settings:
         unknown = sorted(self.extra_args.keys() - set(NAMES))
         if unknown:
             raise ControlPlaneError(
-                f"extra_args names {unknown[0]!r}, which is no component; those are "
+                f"extra_args names {unknown[0]!r}, which is not a component; components are "
                 f"{', '.join(NAMES)}"
             )

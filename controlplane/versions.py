@@ -1,6 +1,6 @@
 """Other versions of Kubernetes: which are pinned here, and how one more is.
 
-Only what the version is about is built anew: the API server, the controller manager and the
+Only some programs are built for each version: the API server, the controller manager and the
 scheduler. etcd, kwok and kubectl are those of the newest version.
 """
 
@@ -63,7 +63,9 @@ def pin(version: str, go: Go) -> Path:
     cannot be downloaded.
     """
     if _VERSION.fullmatch(version) is None:
-        raise ControlPlaneError(f"{version!r:.40} is no version of Kubernetes; write it as 1.30.14")
+        raise ControlPlaneError(
+            f"{version!r:.40} is not a version of Kubernetes; write it as 1.30.14"
+        )
     answer = _go(go, ["mod", "download", "-json", f"{_MODULE}@v{version}"], _FOLDER)
     source = Path(json.loads(answer)["GoMod"]).read_text(encoding="utf-8")
     folder = _FOLDER / version

@@ -1,1 +1,1 @@
-"""Holdfast on the embedded control plane: what `make run` and `make up` show."""
+"""The programs behind `make run` and `make up`: Holdfast on the embedded control plane."""

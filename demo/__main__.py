@@ -1,4 +1,4 @@
-"""`python -m demo run` and `python -m demo up`: what `make run` and `make up` call."""
+"""`python -m demo run` and `python -m demo up`, which `make run` and `make up` call."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import NoReturn
 import click
 
 from controlplane.errors import ControlPlaneError
-from demo import playground, story
+from demo import playground, walkthrough
 from demo.command import CommandError
-from webhook.errors import HoldfastError
+from holdfast.webhook.errors import HoldfastError
 
 BUILD = Path(__file__).resolve().parent.parent / "build"
 INTERRUPTED = 130
@@ -23,39 +23,35 @@ INTERRUPTED = 130
 
 @click.group()
 def cli() -> None:
-    """Show Holdfast on a Kubernetes that is built and started here."""
+    """Show Holdfast on a real Kubernetes, built and started here."""
 
 
 @cli.command()
 def run() -> None:
-    """Hold a pod for 15 s, release it, see it run, and stop."""
+    """Hold a pod for 15 s, release it, wait until it runs, and stop."""
     with _one_line_errors():
-        outcome = story.tell(BUILD)
+        outcome = walkthrough.run(BUILD)
         click.echo(
-            f"holdfast: for the same example the delay scheduler plugin's author saw "
-            f"{story.PLUGIN_SECONDS} s"
-        )
-        click.echo(
-            f"holdfast: asked {outcome.asked_s} s, released after {outcome.released_s:.2f} s, "
+            f"holdfast: delay {outcome.delay_s} s, released after {outcome.released_s:.2f} s, "
             f"running on {outcome.node}"
         )
 
 
 @cli.command()
-@click.option("--nodes", default=3, show_default=True, help="How many nodes there are.")
+@click.option("--nodes", default=3, show_default=True, help="Number of nodes.")
 def up(nodes: int) -> None:
-    """Run a cluster with Holdfast in it until Ctrl-C."""
+    """Run a cluster with Holdfast until Ctrl-C."""
     with _one_line_errors():
         playground.run(BUILD, nodes)
 
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    for number in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore SIGINT
+    for number in (signal.SIGINT, signal.SIGTERM):  # background jobs of a script ignore SIGINT
         signal.signal(number, _interrupt)
     try:
         yield
-    except (ControlPlaneError, CommandError, HoldfastError, story.StoryError) as exc:
+    except (ControlPlaneError, CommandError, HoldfastError, walkthrough.WalkthroughError) as exc:
         notes = "".join(f"\n{note}" for note in getattr(exc, "__notes__", ()))
         click.echo(f"holdfast: {exc}{notes}", err=True)
         sys.exit(1)
@@ -65,7 +61,7 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Leave through the with statements, as Ctrl-C does."""
+    """Exit through the with statements, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 

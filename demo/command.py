@@ -1,4 +1,4 @@
-"""A `holdfast` command as a process of its own: started, awaited, killed, stopped."""
+"""Run a `holdfast` command as a process: start it, wait until it is ready, kill it, stop it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ _ANY = {"[::]", "0.0.0.0"}  # noqa: S104
 
 
 class CommandError(Exception):
-    """The command did not do what it was started for; the text has the end of its log."""
+    """The command failed; the message has the end of its log."""
 
 
 class Command:
-    """Runs `holdfast ...`; a context manager that leaves nothing running.
+    """Run `holdfast ...`; a context manager that leaves nothing running.
 
-    `log` is where its output goes, `address` where it is reached. It ends with this process, even
-    when that is killed. A test may run it by a `module` of its own, with an `environment` beside
-    this process's.
+    Output goes to `log`; `address` is where the command listens. It exits with this process, even
+    if that is killed. A test may run another `module`, and add variables to the `environment`.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Command:
         return self._running().pid
 
     def start(self) -> None:
-        """Start it, and wait until it says that it is ready."""
+        """Start it, and wait until it reports that it is ready."""
         ready = Path(self._folder.name) / "ready"
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", self._module, *self._arguments]
@@ -86,31 +85,31 @@ class Command:
         self.address = f"127.0.0.1:{port}" if host in _ANY else f"{host}:{port}"
 
     def check(self) -> None:
-        """Raise CommandError when it has ended by itself."""
+        """Raise CommandError if it has exited by itself."""
         status = self._running().poll()
         if status is not None:
-            raise CommandError(f"{self._shown()} ended with status {status}:\n{self.tail()}")
+            raise CommandError(f"{self._shown()} exited with status {status}:\n{self.tail()}")
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill it without notice, as a power cut would."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """End it as Ctrl-C would, and return its exit status."""
+        """Stop it as Ctrl-C does, and return its exit status."""
         return self._end(signal.SIGINT)
 
     def terminate(self) -> int:
-        """End it as a kubelet does, and return its exit status."""
+        """Terminate it as a kubelet does, and return its exit status."""
         return self._end(signal.SIGTERM)
 
     def close(self) -> None:
-        """Stop it if it runs, and remove what is temporary."""
+        """Stop it if it runs, and remove its temporary files."""
         if self._process is not None:
             self.stop()
         self._folder.cleanup()
 
     def tail(self, lines: Sequence[str] = (), count: int = 15) -> str:
-        """Give the end of its log."""
+        """Return the end of its log."""
         lines = lines or self.log.read_text(errors="replace").splitlines()
         return "\n".join(lines[-count:])
 

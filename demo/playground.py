@@ -1,4 +1,4 @@
-"""`make up`: a cluster with Holdfast in it, to try things on."""
+"""`make up`: run a cluster with Holdfast, to try it out."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import click
 from controlplane.components import NAMES
 from controlplane.launcher import ControlPlane
 from demo.command import Command
-from demo.story import EXAMPLE
+from demo.walkthrough import EXAMPLE
 
 
 def run(build: Path, nodes: int) -> None:
-    """Run until Ctrl-C, which ends it with exit status 0."""
+    """Run until Ctrl-C, which exits with status 0."""
     build.mkdir(exist_ok=True)
     log = build / "up-holdfast.log"
     log.unlink(missing_ok=True)
-    click.echo(f"holdfast: starting a Kubernetes with {nodes} nodes")
+    click.echo(f"holdfast: starting Kubernetes with {nodes} nodes")
     with (
         ControlPlane(nodes=nodes) as cluster,
         Command("dev", "--kubeconfig", str(cluster.kubeconfig), log=log) as holdfast,
     ):
-        click.echo(f"""holdfast: running; its log is {log}
+        click.echo(f"""holdfast: running (log: {log})
 In another terminal:
 
   export KUBECONFIG={cluster.kubeconfig}
@@ -33,7 +33,7 @@ In another terminal:
   kubectl scale deployment busybox --replicas=1
   holdfast list --watch
 
-Ctrl-C ends it and removes everything.""")
+Press Ctrl-C to stop it and remove everything.""")
         try:
             while True:
                 time.sleep(1)

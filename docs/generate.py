@@ -1,7 +1,7 @@
 """`python -m docs.generate`: write the parts of the pages that come from the code and its tests.
 
-Each part stands between two markers, `<!-- NAME:begin -->` and `<!-- NAME:end -->`. A unit test
-holds the checked-in text to what is made here.
+Each part is between two markers, `<!-- NAME:begin -->` and `<!-- NAME:end -->`. A unit test
+compares the checked-in text with the output of this module.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import json
 import logging
 import re
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import click
 import msgspec
@@ -24,43 +25,75 @@ from prometheus_client.metrics import MetricWrapperBase
 from docs import error_cases, fault_tables
 from docs import rights as manifests
 from docs.tables import table
+from holdfast.webhook import plugins
+from holdfast.webhook.cli.main import cli
+from holdfast.webhook.config import config, schema
+from holdfast.webhook.model import durations, messages
+from holdfast.webhook.telemetry.metrics import ControllerMetrics, ServerMetrics
 from tests.e2e.needs import NEEDS
-from tests.unit.delay_values import DELAYS, INSTANTS, Refusal, Row
-from webhook import cli, config, plugins, schema, values
-from webhook.metrics import ControllerMetrics, ServerMetrics
+from tests.support.after_values import OBJECTS
+from tests.support.delay_values import DELAYS, INSTANTS
 
 COMMAND = "python -m docs.generate"
+LONGEST_VALUE = 40
+"""Longer values are of interest to tests only."""
+COMMON = 3
+"""An option of at least this many commands is described once."""
 ROOT = Path(__file__).resolve().parent
 HELP_WIDTH = 80
+
+Option = tuple[str, str]
+"""An option's names, and its help."""
+
+
+class Metric(NamedTuple):
+    """A metric: its name as Prometheus shows it, its type, its labels and its meaning."""
+
+    name: str
+    kind: str
+    labels: Sequence[str]
+    meaning: str
 
 
 # --- what users write --------------------------------------------------------------------------
 
 
 def delays() -> str:
-    """Make the table of delays from the tests' own."""
-    return _values(DELAYS, lambda ms: values.canonical_delay(ms) if ms else "holds nothing")
+    """Make the table of delays from the values that the tests try."""
+    return _values(DELAYS, lambda ms: durations.canonical_delay(ms) if ms else "not held")
 
 
 def instants() -> str:
-    """Make the table of times from the tests' own."""
-    return _values(INSTANTS, values.canonical_instant)
+    """Make the table of times from the values that the tests try."""
+    return _values(INSTANTS, durations.canonical_instant)
 
 
-def _values(rows: Iterable[Row], accepted: Callable[[int], str]) -> str:
+def objects() -> str:
+    """Make the table of objects to wait for from the values that the tests try."""
+    return _values(OBJECTS, str)
+
+
+def _values(rows: Iterable[Any], accepted: Callable[[Any], str]) -> str:
+    """Group the values by result, accepted ones first."""
+    grouped: dict[str, list[str]] = {}
+    for each in sorted(rows, key=lambda row: not _is_accepted(row)):
+        if len(each.value) <= LONGEST_VALUE:
+            result = _result(each, accepted)
+            grouped.setdefault(result, []).append(f"`{messages.quote(each.value)}`")
     return table(
-        ("value", "outcome", "what it shows"),
-        (
-            (
-                f"`{values.shown(row.value)}`",
-                f"refused: {row.outcome}"
-                if isinstance(row.outcome, Refusal)
-                else accepted(row.outcome),
-                row.note,
-            )
-            for row in rows
-        ),
+        ("result", "values"), [(result, ", ".join(found)) for result, found in grouped.items()]
     )
+
+
+def _is_accepted(row: Any) -> bool:
+    return not hasattr(row.outcome, "in_words")
+
+
+def _result(row: Any, accepted: Callable[[Any], str]) -> str:
+    if not _is_accepted(row):
+        return f"rejected: {row.outcome.in_words}"
+    canonical = accepted(row.outcome)
+    return "accepted as written" if canonical == row.value else canonical
 
 
 # --- configuration -----------------------------------------------------------------------------
@@ -131,18 +164,23 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def commands() -> str:
-    """Make the help of `holdfast` and of each of its commands."""
-    return "\n\n".join(_helps("holdfast", _context(cli.cli, "holdfast", None)))
+    """Make the help of `holdfast` and its commands, with common options described once."""
+    contexts = dict(_contexts("holdfast", _context(cli, "holdfast", None)))
+    counted = Counter(record for each in contexts.values() for record in _options(each))
+    common = [record for record, count in counted.items() if count >= COMMON]
+    parts = [f"## Common options\n\n{_code(_definitions(common))}"]
+    parts += [_help(title, context, common) for title, context in contexts.items()]
+    return "\n\n".join(parts)
 
 
-def _helps(title: str, context: click.Context) -> Iterator[str]:
-    """Give the help of a command, then those of the commands in it."""
-    yield _help(title, context)
+def _contexts(title: str, context: click.Context) -> Iterator[tuple[str, click.Context]]:
+    """Give a command, then each of its subcommands."""
+    yield title, context
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
             command = context.command.get_command(context, name)
             assert command is not None  # noqa: S101 - it is listed
-            yield from _helps(f"{title} {name}", _context(command, name, context))
+            yield from _contexts(f"{title} {name}", _context(command, name, context))
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
@@ -152,9 +190,36 @@ def _context(command: click.Command, name: str, parent: click.Context | None) ->
     )
 
 
-def _help(title: str, context: click.Context) -> str:
-    text = "\n".join(line.rstrip() for line in context.get_help().splitlines())
-    return f"## {title}\n\n```text\n{text}\n```"
+def _help(title: str, context: click.Context, common: Sequence[Option]) -> str:
+    formatter, command, options = context.make_formatter(), context.command, _options(context)
+    command.format_usage(context, formatter)
+    command.format_help_text(context, formatter)
+    own = [option for option in options if option not in common]
+    if own:
+        with formatter.section("Options"):
+            formatter.write_dl(own)
+    command.format_epilog(context, formatter)
+    text = f"## {title}\n\n{_code(formatter.getvalue())}"
+    shared = [f"`{option[0].split()[0].rstrip(',')}`" for option in options if option in common]
+    return f"{text}\n\nCommon options: {', '.join(shared)}" if shared else text
+
+
+def _options(context: click.Context) -> list[Option]:
+    """Give the options of a command as its help shows them, without --help."""
+    options = (each for each in context.command.params if isinstance(each, click.Option))
+    found = (each.get_help_record(context) for each in options)
+    return [record for record in found if record is not None]
+
+
+def _definitions(options: Sequence[Option]) -> str:
+    formatter = click.HelpFormatter(width=HELP_WIDTH)
+    formatter.write_dl(options)
+    return formatter.getvalue()
+
+
+def _code(text: str) -> str:
+    lines = "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
+    return f"```text\n{lines}\n```"
 
 
 # --- metrics -----------------------------------------------------------------------------------
@@ -174,20 +239,27 @@ INFORMATION: Mapping[str, Sequence[str]] = MappingProxyType(
 
 
 def metrics() -> str:
-    """Make the table of the metrics of each registry."""
-    parts = []
-    for title, registry in REGISTRIES.items():
-        rows = [
-            (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels) or "none", meaning)
-            for name, kind, labels, meaning in described_metrics(registry())
-        ]
-        made = table(("name", "type", "labels", "meaning"), rows)
-        parts.append(f"### {title}\n\n{made}")
-    return "\n\n".join(parts)
+    """Make the tables of the metrics: those of both processes, then those of each."""
+    found = {title: described_metrics(make()) for title, make in REGISTRIES.items()}
+    server, controller = found.values()
+    both = [metric for metric in server if metric in controller]
+    found = {"Both processes": both} | {
+        title: [metric for metric in exposed if metric not in both]
+        for title, exposed in found.items()
+    }
+    return "\n\n".join(f"### {title}\n\n{_metrics(exposed)}" for title, exposed in found.items())
 
 
-def described_metrics(registry: CollectorRegistry) -> list[tuple[str, str, Sequence[str], str]]:
-    """Give each metric's name as Prometheus has it, its type, its labels and its meaning."""
+def _metrics(exposed: Iterable[Metric]) -> str:
+    rows = [
+        (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), meaning)
+        for name, kind, labels, meaning in exposed
+    ]
+    return table(("name", "type", "labels", "meaning"), rows)
+
+
+def described_metrics(registry: CollectorRegistry) -> list[Metric]:
+    """Give each metric as Prometheus shows it."""
     suffix = {"counter": "_total", "info": "_info"}
     found = []
     # private, and the only way to metrics that have no sample yet
@@ -196,7 +268,7 @@ def described_metrics(registry: CollectorRegistry) -> list[tuple[str, str, Seque
         metric = next(iter(collector.describe()))
         labels = INFORMATION.get(metric.name, collector._labelnames)
         name = metric.name + suffix.get(metric.type, "")
-        found.append((name, metric.type, labels, metric.documentation))
+        found.append(Metric(name, metric.type, labels, metric.documentation))
     return found
 
 
@@ -204,52 +276,53 @@ def described_metrics(registry: CollectorRegistry) -> list[tuple[str, str, Seque
 
 
 def errors() -> str:
-    """Make the list of messages, each produced by the code that users meet."""
+    """Make the tables of messages that do not state their whole remedy themselves."""
     parts = []
     for title, cases in error_cases.CASES.items():
-        parts.append(f"## {title}\n\n" + "\n".join(error(case) for case in cases))
+        rows = [error(case) for case in cases if case.note]
+        if rows:
+            parts.append(f"## {title}\n\n{table(('message', 'note'), rows)}")
     return "\n\n".join(parts)
 
 
-def error(case: error_cases.Case) -> str:
-    """Make the entry of one message."""
+def error(case: error_cases.Case) -> tuple[str, str]:
+    """Make the cells of one message."""
     text = case.produce()
-    text = f"`` {text} ``" if "`" in text else f"`{text}`"
-    why = f"<br>{case.cause}" if case.cause else ""
-    return f"- {text}{why}" + (f" **Cure:** {case.cure}" if case.cure else "")
+    return f"`` {text} ``" if "`" in text else f"`{text}`", case.note
 
 
 # --- rights ------------------------------------------------------------------------------------
 
 
 def rights() -> str:
-    """Make the table of each role that the manifests have."""
-    head = ("API group", "resources", "verbs", "what for")
+    """Make a table for each role in the manifests."""
+    head = ("API group", "resources", "verbs", "purpose")
     return "\n\n".join(f"### {title}\n\n{table(head, rows)}" for title, rows in manifests.roles())
 
 
 def needs() -> str:
-    """Make the table of what goes wrong without each right, from the tests that take it away."""
-    rows = [(f"`{name}`", need.without) for name, need in NEEDS.items()]
-    return table(("right", "without it"), rows)
+    """Make the table of what fails without each permission, from the tests that remove it."""
+    grouped: dict[str, list[str]] = {}
+    for name, need in NEEDS.items():
+        grouped.setdefault(need.without, []).append(f"`{name}`")
+    rows = [("<br>".join(names), without) for without, names in grouped.items()]
+    return table(("missing permission", "effect"), rows)
 
 
 # --- pages -------------------------------------------------------------------------------------
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
     {
-        "reference/annotations.md": {"values": delays, "instants": instants},
+        "reference/annotations.md": {
+            "values": delays,
+            "instants": instants,
+            "objects": objects,
+        },
         "reference/configuration.md": {"fields": fields, "arguments": arguments},
         "reference/cli.md": {"commands": commands},
         "reference/metrics.md": {"metrics": metrics},
         "reference/errors.md": {"errors": errors},
-        "explanation/failure-modes.md": {
-            "faults": fault_tables.faults,
-            "alone": fault_tables.alone,
-            "breaks": fault_tables.breaks,
-            "runs": fault_tables.runs,
-            "near": fault_tables.near,
-        },
+        "explanation/failure-modes.md": {"latest": fault_tables.latest},
         "reference/rights.md": {"rights": rights, "needs": needs},
     }
 )
@@ -277,7 +350,7 @@ def rendered(page: str) -> str:
 @click.command()
 def main() -> None:
     """Write the generated parts of all pages."""
-    logging.disable()  # some messages are produced by what a server would log
+    logging.disable()  # some messages come from code that would also log
     made = {page: rendered(page) for page in PAGES} | {file: FILES[file]() for file in FILES}
     for name, text in made.items():
         path = ROOT / name

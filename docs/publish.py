@@ -1,4 +1,4 @@
-"""The site's hook: files beside docs/ that pages link to become a part of it.
+"""The site's hook: files outside docs/ that pages link to become part of it.
 
 Pages are written to be read in the repository too, so their links are those of the repository.
 """
@@ -15,24 +15,24 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = PurePosixPath("docs")
-BESIDE = PurePosixPath("project")
-"""Where the site has what lies beside docs/."""
+OUTSIDE = PurePosixPath("project")
+"""The site's folder for files from outside docs/."""
 FILES = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "SECURITY.md",
-    "examples/plugin/holdfast_approval.py",
-    "examples/plugin/test_approval.py",
+    "examples/plugin/holdfast_signoff.py",
+    "examples/plugin/test_signoff.py",
 )
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files beside docs/."""
+    """Add the files from outside docs/."""
     for name in FILES:
         content = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, str(BESIDE / name), content=content))
+        files.append(File.generated(config, str(OUTSIDE / name), content=content))
     return files
 
 
@@ -56,11 +56,11 @@ def relinked(markdown: str, here: PurePosixPath) -> str:
 
 def repository_path(site: PurePosixPath) -> PurePosixPath:
     """Say where the repository has what the site has at a path."""
-    return site.relative_to(BESIDE) if site.is_relative_to(BESIDE) else DOCS / site
+    return site.relative_to(OUTSIDE) if site.is_relative_to(OUTSIDE) else DOCS / site
 
 
 def site_path(repository: PurePosixPath) -> PurePosixPath:
     """Say where the site has what the repository has at a path."""
     if repository.is_relative_to(DOCS):
         return repository.relative_to(DOCS)
-    return BESIDE / repository
+    return OUTSIDE / repository

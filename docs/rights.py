@@ -12,11 +12,13 @@ import yaml
 MANIFESTS = Path(__file__).resolve().parent.parent / "manifests"
 FILES = (
     "rbac/controller.yaml",
+    "rbac/after.yaml",
     "rbac/releaser.yaml",
+    "rbac/approver.yaml",
     "kubevirt/controller.yaml",
     "kubevirt/webhook.yaml",
 )
-_ROLES = {"ClusterRole": "in the whole cluster", "Role": "in its own namespace"}
+_ROLES = {"ClusterRole": "cluster-wide", "Role": "in Holdfast's namespace"}
 _RULE = "  - apiGroups:"
 
 Row = tuple[str, str, str, str]
@@ -38,8 +40,9 @@ class Right(NamedTuple):
 
     def __str__(self) -> str:
         """Say it in a few words: who has it, and what it allows."""
-        who = self.role.removeprefix("holdfast-").removesuffix("-kubevirt")
-        return f"{who}: {self.verb} {self.resource} {self.name}".rstrip()
+        who = self.role.removeprefix("holdfast-").removesuffix("-kubevirt").removesuffix("-after")
+        where = "everywhere" if self.role.endswith("-after") else self.name
+        return f"{who}: {self.verb} {self.resource} {where}".rstrip()
 
 
 def rights() -> Iterator[Right]:

@@ -1,4 +1,4 @@
-"""A table as Markdown has it."""
+"""Markdown tables."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Make one; a `|` in a cell stays within it."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+    """Return a table; a `|` in a cell is escaped."""
+    return "\n".join(row(cells) for cells in [head, ["---"] * len(head), *rows])
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def row(cells: Iterable[str]) -> str:
+    """Return one line of a table."""
+    return f"| {' | '.join(map(_escaped, cells))} |"
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")

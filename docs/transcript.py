@@ -1,8 +1,8 @@
-"""What the pages show of a terminal, read, run again, and compared.
+"""Read the terminal sessions on pages, run them again, and compare the output.
 
 A block marked `console` holds commands, each behind `$ `, and what they print. A block of YAML that
 begins with `# NAME.yaml` is a file that the commands find. Names that Kubernetes makes up, times,
-lengths of time and nodes differ from run to run; `told` leaves them out of the comparison.
+lengths of time and nodes differ from run to run; `normalized` removes them before comparing.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _steps(block: str) -> Iterator[Step]:
         yield Step(command, tuple(output))
 
 
-def told(line: str) -> str:
+def normalized(line: str) -> str:
     """Leave out of a line what differs from run to run."""
     for pattern, name in _DIFFERS:
         line = re.sub(pattern, name, line)
@@ -96,9 +96,9 @@ def told(line: str) -> str:
 
 
 def agrees(shown: Iterable[str], seen: Iterable[str]) -> bool:
-    """Tell whether a command has printed what the page shows, in any order of the lines."""
-    wanted = Counter(told(line) for line in shown if line.strip())
-    found = Counter(told(line) for line in seen if line.strip())
+    """Return whether a command printed the lines that the page shows, in any order."""
+    wanted = Counter(normalized(line) for line in shown if line.strip())
+    found = Counter(normalized(line) for line in seen if line.strip())
     if REST in wanted:
         del wanted[REST]
         return wanted <= found

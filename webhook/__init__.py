@@ -1,1 +1,1 @@
-"""Holdfast: scheduler plugins' work, done at admission beside the stock kube-scheduler."""
+"""Holdfast: the work of scheduler plugins, done at admission with the stock kube-scheduler."""

@@ -1,6 +1,6 @@
-"""`python -m webhook` is the `holdfast` command."""
+"""`python -m holdfast.webhook` is the `holdfast` command."""
 
-from webhook.cli import main
+from holdfast.webhook.cli.main import main
 
 if __name__ == "__main__":
     main()

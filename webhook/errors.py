@@ -1,18 +1,18 @@
-"""Every error of Holdfast's own.
+"""All errors raised by Holdfast.
 
 HoldfastError
-├── ConfigurationError   the configuration file says something that cannot be
-├── ReviewError          a request's body is no usable AdmissionReview (HTTP 400)
+├── ConfigurationError   the configuration file is invalid
+├── ReviewError          a request's body is not a valid AdmissionReview (HTTP 400)
 ├── PluginFailedError    a plugin raised (HTTP 500, so that failurePolicy decides)
-├── HandleError          a plugin asked for what its process does not have
-├── ValueRefusedError    what a user wrote in an annotation cannot be followed
-├── ClusterError         the API server could not be asked, or refused
-│   ├── ApiStatusError     it answered with an error status
-│   └── UnreachableError   it did not answer at all
+├── HandleError          a plugin used something that its process does not have
+├── InvalidValueError    what a user wrote in an annotation cannot be followed
+├── ClusterError         a request to the API server failed
+│   ├── ApiStatusError     it returned an error status
+│   └── UnreachableError   it did not answer
 ├── StartError           a command cannot start: a file, a port, a kubeconfig
-└── CommandError         a command cannot do what it was asked
+└── CommandError         a command failed
 
-Each text is one line and says what is wrong, where, and the cure.
+Each message is one line: what is wrong, where, and what to do.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _NOT_FOUND = 404
 
 
 class HoldfastError(Exception):
-    """Base of all: catch this to catch whatever Holdfast itself raises."""
+    """Base class of all errors raised by Holdfast."""
 
 
 class ConfigurationError(HoldfastError):
-    """The configuration cannot be followed; the text names the path in it and the cure."""
+    """The configuration is invalid; the message has the path in it and what to do."""
 
 
 class ReviewError(HoldfastError):
-    """A body is no AdmissionReview that can be answered."""
+    """A request's body is not a valid AdmissionReview."""
 
 
 class PluginFailedError(HoldfastError):
@@ -37,26 +37,26 @@ class PluginFailedError(HoldfastError):
 
 
 class UndecidedError(PluginFailedError):
-    """A plugin could not look up what it decides by: that is no fault of its own."""
+    """A lookup that a plugin needs failed, which is not the plugin's fault."""
 
 
 class HandleError(HoldfastError):
-    """A plugin asked its handle for something that this process does not have."""
+    """A plugin used something of its handle that this process does not have."""
 
 
-class ValueRefusedError(HoldfastError):
+class InvalidValueError(HoldfastError):
     """A user's value cannot be followed; the text shows it shortened and escaped."""
 
 
 class ClusterError(HoldfastError):
-    """The API server could not be asked, or did not do what it was asked."""
+    """A request to the API server failed."""
 
 
 class ApiStatusError(ClusterError):
-    """The API server answered with an error.
+    """The API server returned an error status.
 
-    `status` is the HTTP status, `reason` Kubernetes' own word for it (`NotFound`), `retry_after`
-    the seconds that the server asks a client to wait, or None.
+    `status` is the HTTP status, `reason` Kubernetes' name for it (`NotFound`), `retry_after` the
+    seconds of the Retry-After header, or None.
     """
 
     def __init__(
@@ -69,21 +69,25 @@ class ApiStatusError(ClusterError):
 
     @property
     def is_not_found(self) -> bool:
-        """Whether Kubernetes itself says that there is no such object.
+        """Whether the API server says that the object does not exist.
 
-        Any other 404 says that there are no objects of this kind at all, or came from somebody in
-        between: nothing is known to be gone by it.
+        Any other 404 means that the kind is not served, or comes from a proxy.
         """
         return self.status == _NOT_FOUND and self.reason == "NotFound"
 
 
 class UnreachableError(ClusterError):
-    """No answer came from the API server: refused, timed out, or cut off."""
+    """The API server did not respond: refused, timed out, or disconnected."""
 
 
 class StartError(HoldfastError):
-    """A command cannot start; the text names the file, port or setting and the cure."""
+    """A command cannot start; the message has the file, port or setting and what to do."""
 
 
 class CommandError(HoldfastError):
-    """A command cannot do what it was asked; the text names what, the reason and the cure."""
+    """A command failed; the message has the object, the reason and what to do."""
+
+
+def described(exc: Exception) -> str:
+    """Name an exception and what it says."""
+    return f"{type(exc).__name__}: {exc}"

@@ -1,7 +1,8 @@
-"""What a process tells and is told: when to end, and that it is ready."""
+"""Signals, readiness and memory of a process."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -11,18 +12,29 @@ from pathlib import Path
 
 
 def on_signals(stop: Callable[[], None]) -> None:
-    """Call `stop`, from a thread of its own, at SIGINT and SIGTERM."""
+    """Call `stop` in a new thread on SIGINT and SIGTERM."""
 
     def handle(_number: int, _frame: object) -> None:
-        # not here: the interrupted code may hold the very lock that stopping needs
+        # in a thread: the interrupted code may hold a lock that `stop` needs
         threading.Thread(target=stop, name="stop").start()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
 
 
+def exit_on_signals() -> None:
+    """Exit as at the end of a command, so that temporary files with client keys are removed."""
+
+    def handle(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, handle)
+
+
 def on_end_of_stdin(stop: Callable[[], None]) -> None:
-    """Call `stop` when standard input ends, as it does when a parent is killed."""
+    """Call `stop` when standard input is closed, as it is when the parent is killed."""
 
     def wait() -> None:
         while os.read(sys.stdin.fileno(), 1 << 10):
@@ -33,7 +45,33 @@ def on_end_of_stdin(stop: Callable[[], None]) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that no reader can see half-written."""
+    """Write a file atomically."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
+
+
+SECONDS = 30.0
+"""Interval of returning memory; each time takes a few milliseconds of one thread."""
+
+
+def give_back() -> None:
+    """Return free memory to the system with malloc_trim(3), if the C library has it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
+def give_back_regularly(
+    until: threading.Event,
+    *,
+    seconds: float = SECONDS,
+    give_back: Callable[[], None] = give_back,
+) -> None:
+    """Return memory every `seconds` from a thread, until the event is set."""
+
+    def run() -> None:
+        while not until.wait(seconds):
+            give_back()
+
+    threading.Thread(target=run, name="memory", daemon=True).start()

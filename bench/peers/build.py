@@ -15,7 +15,7 @@ from controlplane.progress import Report, Step
 
 HERE = Path(__file__).resolve().parent
 PYTHON = HERE / "python"
-"""The peers in Python; what they need is not of the product, so it is in a venv of its own."""
+"""The peers in Python, in a separate venv: the product does not need their requirements."""
 
 CONTROLLER_RUNTIME, CLIENT_GO, SCHEDULER = "controller-runtime", "client-go", "delay-scheduler"
 GO_PEERS = (CONTROLLER_RUNTIME, CLIENT_GO, SCHEDULER)
@@ -40,7 +40,7 @@ class OwnModule(ModuleSet):
     """A Go program of the bench's own: its source decides about the cache as well."""
 
     def key(self) -> str:
-        """Tell the cache folder's name."""
+        """Return the name of the cache folder."""
         source = [path.read_bytes() for path in sorted(self.folder.glob("*.go"))]
         return f"{ModuleSet.key(self)}-{cache.digest(source)}"
 
@@ -65,7 +65,7 @@ def interpreter(report: Report) -> Path:
     made = folder / "bin" / "python"
     with cache.locked(folder.with_suffix(".lock")):
         if not (folder / "ready").exists():
-            report(Step("installing the Python peers, and what draws the plots"))
+            report(Step("installing the Python peers"))
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
             pip: list[str | Path] = [
                 made,

@@ -1,1 +1,1 @@
-"""What is measured: each module measures one thing and gives its figures."""
+"""The rows of the benchmark: each module measures one thing and returns its figures."""

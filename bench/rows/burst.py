@@ -15,14 +15,14 @@ from bench.peers import build
 from bench.results import Outcome
 from bench.size import Size
 from bench.world import CLIENTS, PATIENCE, World, held_pod
-from webhook import holds
+from holdfast.webhook.model.annotations import DELAY_KEYS
 
 OURS, PEER = "holdfast", "client-go"
-FAR = {holds.DELAY_KEYS[0]: "24h"}
+FAR = {DELAY_KEYS[0]: "24h"}
 LIST_SECONDS = 5.0
-"""What the peer has to list its pods before it begins."""
+"""Seconds for the peer to list its pods before the burst."""
 QUIET_SECONDS = 2.0
-"""After a start or a deletion, for the cluster to come to rest."""
+"""Seconds after a start or a deletion, until the cluster is idle."""
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:

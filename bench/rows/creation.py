@@ -1,4 +1,4 @@
-"""What a pod's creation costs through the real API server, way beside way."""
+"""The cost of creating a pod through the real API server, for each way to hold it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from bench.servers import FIXED, GO, OURS, BenchError, Server, cpu_seconds, runn
 from bench.size import Size
 from bench.world import CLIENTS, Object, World, usual_pod
 from controlplane.components import API_SERVER
-from webhook import wiring
-from webhook.registration import Registration, by_url
+from holdfast.webhook.registration.configurations import Registration, by_url
+from holdfast.webhook.runtime import pipelines
 
 SETTLE_SECONDS = 0.3
 """After the pods of one way are deleted, before the next is measured."""
@@ -40,15 +40,15 @@ NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED = (
     "unconcerned",
 )
 WAYS = (NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED)
-"""Each in a namespace of its own, so that all are there at the same time."""
+"""Each has its own namespace, so that all exist at the same time."""
 MUTATING = (ALONE, LEAST)
-"""Those whose mutating webhook is registered alone."""
+"""Ways with only a mutating webhook."""
 ASKING = {
     **dict.fromkeys(WAYS, DELAY),
     CALLED: {reviews.ANNOTATION: "60m"},  # a duration, which the API server cannot judge by itself
     UNCONCERNED: {},
 }
-"""What the pods of each way carry."""
+"""The annotations of the pods of each way."""
 
 Times = Mapping[str, list[float]]
 
@@ -175,9 +175,9 @@ def _set_up(there: World, others: Mapping[str, Server], ours: Server) -> None:
 
 def _configurations(there: World, way: str, server: Server) -> Mapping[str, Object]:
     """Register a server for one namespace, all with Holdfast's own conditions."""
-    pipeline = wiring.pipeline(wiring.Setup(), wiring.unobserved)
+    profiles = pipelines.load_profiles(pipelines.Setup())
     address = by_url(f"127.0.0.1:{server.port}", there.certificate.ca)
-    made = Registration(f"bench-{way}", address).configurations(pipeline)
+    made = Registration(f"bench-{way}", address).configurations(profiles)
     for configuration in made.values():
         for webhook in configuration["webhooks"]:
             webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": way}}
@@ -189,7 +189,7 @@ def _configurations(there: World, way: str, server: Server) -> Mapping[str, Obje
 
 
 def _works(there: World, way: str) -> bool:
-    """Tell whether a pod is held, or left alone, as the way has it."""
+    """Return whether a pod is held if this way should hold it, and not otherwise."""
     path = f"/api/v1/namespaces/{way}/pods"
     body = msgspec.json.encode(usual_pod(ASKING[way]))
     made = msgspec.json.decode(there.cluster.request("POST", path, body=body))

@@ -13,7 +13,7 @@ from bench.controllers import controlling
 from bench.results import Outcome
 from bench.size import Size
 from bench.world import CLIENTS, Object, World, held_pod
-from webhook import holds
+from holdfast.webhook.model.annotations import NOT_BEFORE
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
@@ -48,11 +48,11 @@ def _round(there: World, name: str, size: Size) -> list[float]:
 
 def _due_at(seconds: float) -> Object:
     text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return held_pod({holds.NOT_BEFORE: text})
+    return held_pod({NOT_BEFORE: text})
 
 
 def _due(pod: Object) -> float:
-    return datetime.fromisoformat(pod["metadata"]["annotations"][holds.NOT_BEFORE]).timestamp()
+    return datetime.fromisoformat(pod["metadata"]["annotations"][NOT_BEFORE]).timestamp()
 
 
 def _pods(there: World, namespace: str) -> list[Object]:

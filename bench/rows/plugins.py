@@ -1,4 +1,4 @@
-"""What placement rules and sticky VMs add to a review, beside one that is only delayed."""
+"""The extra cost of placement rules and sticky VMs over a review with only a delay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.servers import BenchError, Server, holdfast, serving
 from bench.size import Size
 from bench.world import Object, World
 from controlplane.ports import free_ports
-from webhook import vms
+from holdfast.webhook.model import kubevirt
 
 DELAY, RULES, STICKY = "delay", "20 rules", "sticky"
 NUMBER = 20
@@ -26,7 +26,7 @@ NAMESPACE, NODE = "default", "node-1"
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Compare the CPU of the three reviews, each asked of a server of its own."""
+    """Compare the CPU of the three reviews, each on its own server."""
     with ExitStack() as stack:
         rules = there.certificate.folder / "rules.yaml"
         rules.write_text(yaml.safe_dump(_configuration()))
@@ -52,7 +52,7 @@ def _check(server: Server, body: bytes) -> None:
     """Make sure that a review does what its name says. Raises BenchError."""
     response = json.loads(text(server, "/mutate", body))["response"]
     if not response["allowed"] or "patch" not in response:
-        raise BenchError(f"{server.name}: the review changes nothing: {response}")
+        raise BenchError(f"{server.name}: the review no changes: {response}")
 
 
 def _configuration() -> Object:
@@ -85,14 +85,16 @@ def _placed() -> bytes:
 
 def _sticky(there: World) -> bytes:
     """Make a VM with a recorded node, its VMI, and the review of the VMI's pod."""
-    for kind in (vms.VM, vms.VMI):
+    for kind in (kubevirt.VM, kubevirt.VMI):
         there.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _definition(kind))
-    vm = _create(there, vms.vm_path(NAMESPACE, "bench"), vms.VM, {vms.STICKY_NODE: NODE}, [])
-    owner = _owner(vms.VM, vm)
-    vmi = _create(there, vms.vmi_path(NAMESPACE, "bench"), vms.VMI, {}, [owner])
+    vm = _create(
+        there, kubevirt.vm_path(NAMESPACE, "bench"), kubevirt.VM, {kubevirt.STICKY_NODE: NODE}, []
+    )
+    owner = _owner(kubevirt.VM, vm)
+    vmi = _create(there, kubevirt.vmi_path(NAMESPACE, "bench"), kubevirt.VMI, {}, [owner])
     pod = reviews.pod({})
-    pod["metadata"]["ownerReferences"] = [_owner(vms.VMI, vmi)]
-    return reviews.review(pod, userInfo={"username": vms.CONTROLLER_ACCOUNT})
+    pod["metadata"]["ownerReferences"] = [_owner(kubevirt.VMI, vmi)]
+    return reviews.review(pod, userInfo={"username": kubevirt.CONTROLLER_ACCOUNT})
 
 
 def _create(
@@ -101,13 +103,13 @@ def _create(
     collection = path.rpartition("/")[0]
     there.until(lambda: there.has(collection))
     metadata = {"name": "bench", "annotations": dict(annotations), "ownerReferences": owners}
-    made = {"apiVersion": f"{vms.GROUP}/v1", "kind": kind, "metadata": metadata, "spec": {}}
+    made = {"apiVersion": f"{kubevirt.GROUP}/v1", "kind": kind, "metadata": metadata, "spec": {}}
     return there.post(collection, made)
 
 
 def _owner(kind: str, made: Object) -> Object:
     return {
-        "apiVersion": f"{vms.GROUP}/v1",
+        "apiVersion": f"{kubevirt.GROUP}/v1",
         "kind": kind,
         "name": made["metadata"]["name"],
         "uid": made["metadata"]["uid"],
@@ -123,9 +125,9 @@ def _definition(kind: str) -> Object:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{vms.GROUP}"},
+        "metadata": {"name": f"{plural}.{kubevirt.GROUP}"},
         "spec": {
-            "group": vms.GROUP,
+            "group": kubevirt.GROUP,
             "scope": "Namespaced",
             "names": {"kind": kind, "plural": plural},
             "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],

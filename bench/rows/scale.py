@@ -10,10 +10,10 @@ from bench.controllers import Controller, controlling
 from bench.results import Outcome
 from bench.size import Size
 from bench.world import CLIENTS, World, held_pod
-from webhook import holds
+from holdfast.webhook.model.annotations import DELAY_KEYS
 
 HELD, DUE = "held", "due"
-FAR = {holds.DELAY_KEYS[0]: "150h"}
+FAR = {DELAY_KEYS[0]: "150h"}
 PART = 5_000
 """Pods created in one go, between two looks at how far it is."""
 SETTLE_SECONDS = 30.0

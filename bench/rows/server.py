@@ -1,4 +1,4 @@
-"""What a review costs: CPU, latency and throughput, server beside server."""
+"""The cost of a review on each server: CPU, latency and throughput."""
 
 from __future__ import annotations
 

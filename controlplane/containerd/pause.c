@@ -1,4 +1,4 @@
-// Holds a pod's namespaces open until it is told to end.
+// Holds a pod's namespaces open until it gets a signal to end.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
-"""Install KubeVirt into a control plane that runs, and run its programs beside it.
+"""Install KubeVirt into a control plane that runs, and run its programs alongside it.
 
 Definitions, roles, accounts and webhook configurations are what KubeVirt's own constructors make.
-What nobody here can run, because it wants machines, is played: virt-handler by kwok.
+kwok stands in for virt-handler, which needs virtual machines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from controlplane.progress import Report
 def install(plane: ControlPlane, report: Report | None = None) -> None:
     """Install KubeVirt; at the return VMs can be created, and kwok's nodes take them.
 
-    Builds it first where it is not cached, and tells `report` the progress. Raises
+    Builds it first where it is not cached, and reports progress to `report`. Raises
     ControlPlaneError.
     """
     binaries = ensure(report, KUBEVIRT)

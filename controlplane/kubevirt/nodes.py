@@ -1,4 +1,4 @@
-"""What virt-handler tells about a node, so that launcher pods may go there."""
+"""The labels and status that virt-handler gives a node, so that launcher pods fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LABELS: Mapping[str, str] = MappingProxyType(
         "machine-type.node.kubevirt.io/q35": "true",
     }
 )
-"""What the node selectors of launcher pods ask for, where a VM asks for amd64 and q35."""
+"""The node labels that launcher pods of amd64 and q35 VMs select."""
 _DEVICES = "1000"  # VMs that fit a node; virt-handler's own device plugin gives this many too
 RESOURCES: Mapping[str, str] = MappingProxyType(
     {
@@ -25,7 +25,7 @@ RESOURCES: Mapping[str, str] = MappingProxyType(
         "ephemeral-storage": "1Ti",
     }
 )
-"""What launcher pods ask of a node, beside CPU and memory."""
+"""The resources that launcher pods request in addition to CPU and memory."""
 
 
 def enable(api: Api, name: str) -> None:

@@ -88,7 +88,7 @@ def served_at(each: Object, port: int, ca: bytes) -> Object:
 
 
 def create(api: Api, objects: Sequence[Object]) -> None:
-    """Create objects, or leave them as they are; many at once: large definitions take a while.
+    """Create objects, or leave them unchanged; many at once: large definitions take a while.
 
     Raises ControlPlaneError where the API server refuses one.
     """
@@ -104,7 +104,7 @@ def remove(api: Api, objects: Sequence[Object]) -> None:
 
 
 def folder(each: Object) -> str:
-    """Tell the path that an object is created at."""
+    """Return the path that an object is created at."""
     kind = each["kind"]
     namespace = each["metadata"].get("namespace")
     within = f"/namespaces/{namespace}" if namespace else ""
@@ -127,7 +127,7 @@ def await_definitions(api: Api, definitions: Sequence[Object]) -> None:
 
 
 def resources(definition: Object) -> set[tuple[str, str]]:
-    """Tell what a definition is to add: the path of each version, and the plural name there."""
+    """Return what a definition adds: the path of each version, and the plural name."""
     spec = definition["spec"]
     served = (each["name"] for each in spec["versions"] if each["served"])
     return {(f"/apis/{spec['group']}/{name}", spec["names"]["plural"]) for name in served}

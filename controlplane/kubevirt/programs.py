@@ -16,7 +16,7 @@ from controlplane.ports import answers, free_ports
 VIRT_CONTROLLER = "virt-controller"
 VIRT_API = "virt-api"
 KWOK_VMI = "kwok-vmi"
-"""The process that plays virt-handler: a kwok of its own, so that the other knows no VMs."""
+"""The process that plays virt-handler: its own kwok, so that the other knows no VMs."""
 
 _STAGES = Path(__file__).resolve().parent / "stages.yaml"
 _LAUNCHER_IMAGE = "quay.io/kubevirt/virt-launcher:v1.8.0"
@@ -77,7 +77,7 @@ def start_virt_api(plane: ControlPlane, binaries: Path) -> int:
 
 
 def _leads(api: Api) -> bool:
-    """Tell whether virt-controller works: it does so once it leads."""
+    """Return whether virt-controller works: it does so once it leads."""
     try:
         said = api.get("/leader")
     except ControlPlaneError:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench import load, page, results, reviews, stats
-from bench.results import BARS, Bar
+from bench.results import BARS, Bar, Outcome
 from bench.rows import creation
-from webhook import review as webhook_review
+from bench.size import FULL, SHORT
+from holdfast.webhook.model import review as webhook_review
 
 
-def test_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
+def test_ratio_is_the_median_of_the_rounds() -> None:
     # the second round met a busy machine, on both sides
     assert stats.median_ratio([1.0, 30.0, 1.2], [2.0, 60.0, 2.0]) == 0.5
 
@@ -32,7 +36,7 @@ def test_interval_holds_the_ratio_and_is_the_same_each_time() -> None:
         pytest.param(creation.ALONE, ["Mutating"], id="the mutating one alone"),
     ],
 )
-def test_each_way_registers_the_webhooks_that_it_is_named_for(way: str, kinds: list[str]) -> None:
+def test_each_installation_registers_its_webhooks(way: str, kinds: list[str]) -> None:
     there: Any = SimpleNamespace(certificate=SimpleNamespace(ca=b"PEM"))
     server: Any = SimpleNamespace(port=8443)
     made = creation._configurations(there, way, server).values()
@@ -58,7 +62,7 @@ def test_every_bar_has_a_key_of_its_own() -> None:
     assert len({bar.key for bar in BARS}) == len(BARS)
 
 
-def test_the_review_is_one_of_four_kilobytes_that_the_server_takes() -> None:
+def test_benchmark_review_has_four_kilobytes() -> None:
     body = reviews.review()
     assert 3_000 < len(body) < 5_000
     assert webhook_review.parse(body).pod.annotations == {reviews.ANNOTATION: "15"}
@@ -74,18 +78,18 @@ def test_the_review_is_one_of_four_kilobytes_that_the_server_takes() -> None:
         pytest.param(b"HTTP/1.1 201 Created\r\n\r\n2\r\n{}\r\n0\r\n\r\n", True, id="all chunks"),
     ],
 )
-def test_end_of_an_answer_is_known(answer: bytes, whole: bool) -> None:
+def test_end_of_a_response_is_detected(answer: bytes, whole: bool) -> None:
     assert load.is_whole(answer) is whole
 
 
-def test_page_shows_what_was_measured_and_says_what_was_not() -> None:
+def test_page_shows_measurements_and_gaps() -> None:
     known: dict[str, Any] = {
         "burst_rate_vs_client_go": 0.9,
         "intervals": {"burst_rate_vs_client_go": [0.85, 0.95]},
     }
     shown = page.measured(known)
     assert "| releases/s in a burst ÷ client-go | 0.9 | 0.85 to 0.95 | ≥ 0.85 | yes |" in shown
-    assert "| CPU of a review ÷ kopf | not yet |  | ≤ 0.7 |  |" in shown
+    assert "| CPU per review ÷ kopf | not measured |  | ≤ 0.7 |  |" in shown
 
 
 def test_page_shows_what_a_creation_takes_each_way() -> None:
@@ -97,7 +101,7 @@ def test_page_shows_what_a_creation_takes_each_way() -> None:
     assert "| none | 14.0 ms | 1.93 ms | 1483 µs |" in shown
 
 
-def test_page_reckons_with_what_was_measured() -> None:
+def test_page_calculates_from_measurements() -> None:
     known: dict[str, Any] = {
         "scale_rss_mb": 250.0,
         "details": {
@@ -116,13 +120,36 @@ def test_page_reckons_with_what_was_measured() -> None:
         },
     }
     shown = page.measured(known)
-    assert "5,000 a second, so 0.5 min for all pods" in shown  # 1 / 200 us
-    assert "| CPU of a release | 1000 µs | 1100 µs |" in shown
+    assert "5,000 per second, or 0.5 min for all pods" in shown  # 1 / 200 us
+    assert "| CPU per release | | 1000 µs | 1100 µs |" in shown
     assert "about 350 MiB" in shown  # 50 + 200 x 1.5
-    assert "What is full first is the controller's releases in a burst." in shown
+    assert "The first bottleneck is: controller, releases in a burst." in shown
 
 
-def test_page_and_readme_say_what_was_measured_last() -> None:
+def test_rounds_go_to_build_and_the_rest_into_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(results, "BUILD", tmp_path / "build")
+    outcome = Outcome({"rate": 0.91234}, {"rate": (0.8, 1.0)}, {"medians": {}, "rounds": [1, 2]})
+
+    results.save("burst", outcome, 3.2, asdict(FULL))
+
+    known = results.load()
+    assert (known["rate"], known["intervals"]) == (0.9123, {"rate": [0.8, 1.0]})
+    assert known["details"]["burst"].keys() == {"when", "medians"}
+    written = json.loads((tmp_path / "build" / "burst.json").read_text())
+    assert written["details"]["rounds"] == [1, 2]
+    assert results.is_measured("burst", asdict(FULL))
+    assert not results.is_measured("burst", asdict(SHORT))
+    assert not results.is_measured("cpu", asdict(FULL))
+
+
+def test_the_summary_is_small() -> None:
+    assert len(results.RESULTS.read_text("utf-8").splitlines()) <= 300
+
+
+def test_page_and_readme_show_the_latest_measurement() -> None:
     known = results.load()
     for path, part in ((page.PAGE, page.measured(known)), (page.README, page.claims(known))):
         text = path.read_text("utf-8")

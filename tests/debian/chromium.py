@@ -1,6 +1,6 @@
 """A real Chromium without a window, spoken to by its DevTools protocol over two pipes.
 
-Its profile is a folder of its own, and it ends with the `with` statement, whatever happens.
+Its profile is its own folder, and it ends with the `with` statement, whatever happens.
 """
 
 from __future__ import annotations

@@ -26,14 +26,14 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
 
 
-def test_promtool_finds_nothing_wrong(rules: Path) -> None:
+def test_promtool_accepts_the_rules(rules: Path) -> None:
     done = promtool("check", "rules", "--lint=all", "--lint-fatal", str(rules))
     assert done.returncode == 0, done.stdout + done.stderr
     count = len(yaml.safe_load(rules.read_text())["groups"][0]["rules"])
     assert f"SUCCESS: {count} rules found" in done.stdout
 
 
-def test_promtool_refuses_what_is_wrong(rules: Path) -> None:
+def test_promtool_rejects_wrong_rules(rules: Path) -> None:
     rules.write_text(rules.read_text().replace("expr: ", "expr: sum(", 1))
     assert promtool("check", "rules", str(rules)).returncode != 0
 
@@ -89,11 +89,26 @@ FIRES = [
     pytest.param("HoldfastPodsOverdue", {"holdfast_overdue_pods": "0x2 3x20"}, 3, "3", id="pods"),
     pytest.param("HoldfastNoLeader", {"holdfast_leader": "1x2 0x20"}, 3, "", id="no leader"),
     pytest.param("HoldfastNoLeader", {"up": "1x20"}, 0, "", id="no controller"),
+    pytest.param(
+        "HoldfastNoLeader",
+        {'holdfast_leader{cluster="a"}': "1x60", 'holdfast_leader{cluster="b"}': "1x2 0x60"},
+        3,
+        "",
+        id="no leader in one cluster of two",
+    ),
+    pytest.param(
+        "HoldfastNoLeader",
+        {'holdfast_leader{cluster="a"}': "1x60", 'holdfast_leader{cluster="b"}': "1x2 stale"},
+        3,
+        "",
+        id="no controller in one cluster of two",
+    ),
     pytest.param("HoldfastReleasesLate", late(0, 6), 1, "14.9s", id="all are late"),
     pytest.param("HoldfastReleasesLate", late(40, 41), 1, "10.9s", id="one of 41 is late"),
     pytest.param("HoldfastClockUnknown", led(UNCERTAIN, "0x2 2x20", "0x40"), 3, "", id="clock"),
-    pytest.param("HoldfastReviewsFail", reviews("failed", "0+1x30"), 1, "", id="failed"),
-    pytest.param("HoldfastReviewsFail", reviews("bad", "0+1x30"), 1, "", id="no reviews"),
+    pytest.param("HoldfastReviewsFail", reviews("failed", "0+1x30"), 4, "", id="failed"),
+    pytest.param("HoldfastReviewsFail", reviews("bad", "0+1x30"), 4, "", id="no reviews"),
+    pytest.param("HoldfastReviewsFail", reviews("failed", "0x5 40x60"), 6, "", id="a burst"),
     pytest.param("HoldfastReviewsSlow", slow("mutate"), 1, "995ms", id="slow"),
     pytest.param(
         "HoldfastRefusalsSpike", reviews("refused", "0x60 0+30x40"), 62, "180", id="refusals"
@@ -103,9 +118,20 @@ FIRES = [
     pytest.param(
         "HoldfastWebhooksUnregistered", led(REGISTERED, "1x2 0x20", "1x40"), 3, "", id="webhooks"
     ),
+    pytest.param(
+        "HoldfastWebhooksUnregistered",
+        {
+            f'{metric}{{cluster="{cluster}"}}': value
+            for cluster, registered in (("a", "1x60"), ("b", "1x2 0x20"))
+            for metric, value in ((REGISTERED, registered), ("holdfast_leader", "1x60"))
+        },
+        3,
+        "",
+        id="webhooks of one cluster of two",
+    ),
     pytest.param("HoldfastVmsKeptBack", {BACK: "0x2 3x20"}, 3, "3", id="VMs"),
 ]
-"""An alert, what is seen each minute, from which minute on that is wrong, and the value told."""
+"""An alert, what is seen each minute, from which minute on it fires, and the value shown."""
 
 HOUR = range(60)
 QUIET = [
@@ -139,6 +165,12 @@ QUIET = [
         HOUR,
         id="standby knows not",
     ),
+    pytest.param(
+        "HoldfastWebhooksUnregistered",
+        led(REGISTERED, " ".join(["NaN"] * 60), " ".join(["NaN"] * 60)),
+        HOUR,
+        id="registered without Holdfast",
+    ),
     pytest.param("HoldfastVmsKeptBack", {BACK: "0x2 3x4 0x2 3x4 0x60"}, HOUR, id="VMs for moments"),
 ]
 """An alert, what is seen each minute, and the minutes in which that is right."""
@@ -167,18 +199,18 @@ def check(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_seen_to_fire_and_to_be_quiet(rules: Path) -> None:
+def test_every_alert_is_tested_both_ways(rules: Path) -> None:
     assert {row.values[0] for row in FIRES} == set(alerts(rules))
     assert {row.values[0] for row in QUIET} == set(alerts(rules))
 
 
 @pytest.mark.parametrize(("alert", "series", "minute", "value"), FIRES)
-def test_an_alert_fires_in_its_time_and_not_before(
+def test_alert_fires_on_time(
     rules: Path, alert: str, series: Series, minute: int, value: str
 ) -> None:
     rule = alerts(rules)[alert]
     waits = int(rule["for"].removesuffix("m"))
-    labels = dict(re.findall(r'(extension_point)="(\w+)"', " ".join(series)))
+    labels = dict(re.findall(r'(extension_point|cluster)="(\w+)"', " ".join(series)))
 
     def told(text: str) -> str:
         text = re.sub(r"{{ \$labels\.(\w+) }}", lambda found: labels[found[1]], text)
@@ -192,7 +224,7 @@ def test_an_alert_fires_in_its_time_and_not_before(
 
 
 @pytest.mark.parametrize(("alert", "series", "minutes"), QUIET)
-def test_an_alert_is_quiet_while_all_is_well(
+def test_alert_does_not_fire_when_healthy(
     rules: Path, alert: str, series: Series, minutes: range
 ) -> None:
     check(rules, alert, series, [(minute, []) for minute in minutes])

@@ -1,6 +1,6 @@
 """The status page of a running controller in a real Chromium: what it shows, to whom, and how.
 
-`HOLDFAST_PICTURES=docs/images make test-debian` takes the pictures of the pages anew.
+`HOLDFAST_PICTURES=docs/images make test-debian` takes the pictures of the pages again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pytest
 from controlplane.launcher import ControlPlane
 from demo.command import Command
 from tests.debian.chromium import Tab, chromium
+from tests.e2e.namespace import Namespace, gates, pod
 from tests.e2e.test_cli import CRDS
 from tests.e2e.test_status_page import free_port
-from tests.e2e.world import World, gates, pod
 
 PICTURES = Path(os.environ.get("HOLDFAST_PICTURES", "build/pictures"))
 MINUTES = (5, 9, 9, 10, 10, 10, 22, 22, 35, 48, 48, 56)
@@ -61,24 +61,24 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("status")
     port = free_port()
     with ControlPlane(nodes=3) as plane:
-        world = World.in_new_namespace(plane, "shop")
-        world.apply(*CRDS)
-        world.kubectl("wait", "--for=condition=Established", "crd", "--all")
+        ns = Namespace.create_new(plane, "shop")
+        ns.apply(*CRDS)
+        ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
         record = {"holdfast.dev/sticky-node": "node-2"}
         for name, annotations in (("db", record), ("cache", {"holdfast.dev/sticky": "false"})):
             metadata = {"name": name, "annotations": annotations}
             kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
-            world.create({**kind, "metadata": metadata})
+            ns.create({**kind, "metadata": metadata})
         gated = [{"name": "holdfast.dev/delay"}]
         for number, minutes in enumerate(MINUTES):
             delay = f"{minutes}m{7 * number % 30}s"
-            world.apply(pod(f"web-{number}", {"delay": delay}, schedulingGates=gated))
+            ns.apply(pod(f"web-{number}", {"delay": delay}, schedulingGates=gated))
         options = ("--health-port", "0", "--status-port", str(port))
         log = folder / "controller.log"
         with Command("controller", "--kubeconfig", str(plane.kubeconfig), *options, log=log):
             for name in ("batch-0", "batch-1"):
-                world.apply(pod(name, {"delay": "2"}, schedulingGates=gated))
-            world.eventually(lambda: len([one for one in world.all("pods") if gates(one)]) == 12)
+                ns.apply(pod(name, {"delay": "2"}, schedulingGates=gated))
+            ns.eventually(lambda: len([one for one in ns.all("pods") if gates(one)]) == 12)
             yield f"http://localhost:{port}/"
 
 
@@ -92,7 +92,7 @@ def tab(url: str) -> Iterator[Tab]:
 
 
 def tree(tab: Tab) -> list[dict[str, Any]]:
-    """Give what a screen reader is told of the page, in order."""
+    """Return what a screen reader announces, in order."""
     nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
     return [node for node in nodes if not node["ignored"]]
 
@@ -101,15 +101,15 @@ def named(nodes: list[dict[str, Any]], role: str) -> list[str]:
     return [node["name"]["value"] for node in nodes if node["role"]["value"] == role]
 
 
-def test_it_shows_what_is_held_released_and_sticky(tab: Tab) -> None:
+def test_page_shows_held_released_and_sticky(tab: Tab) -> None:
     text = tab.evaluate("document.body.innerText")
     for wanted in ("12 held pods", "shop/web-11", "shop/batch-1", "2 VMs", "shop/db", "node-2"):
         assert wanted in text
-    for wanted in ("This controller\nleads", "on average ", "The last 2 releases"):
+    for wanted in ("This controller\nleader", " late on average", "Last 2 releases"):
         assert wanted in text
 
 
-def test_it_asks_for_nothing_but_itself_and_nothing_goes_wrong(tab: Tab, url: str) -> None:
+def test_page_loads_without_errors_or_foreign_requests(tab: Tab, url: str) -> None:
     asked = [
         event["params"]["request"]["url"]
         for event in tab.events
@@ -120,7 +120,7 @@ def test_it_asks_for_nothing_but_itself_and_nothing_goes_wrong(tab: Tab, url: st
     assert [event for event in tab.events if event["method"] == "Runtime.consoleAPICalled"] == []
 
 
-def test_a_screen_reader_finds_its_way(tab: Tab) -> None:
+def test_page_is_accessible_to_screen_readers(tab: Tab) -> None:
     nodes = tree(tab)
     assert {node["role"]["value"] for node in nodes} >= LANDMARKS
     headings = [
@@ -138,9 +138,9 @@ def test_a_screen_reader_finds_its_way(tab: Tab) -> None:
     assert len(tables) == 3
     assert all(tables)
     assert "shop/web-11" in named(nodes, "rowheader")
-    assert {"Pod", "Due", "Left", "Comes back to"} <= set(named(nodes, "columnheader"))
+    assert {"Pod", "Due", "Left", "Returns to"} <= set(named(nodes, "columnheader"))
     (picture,) = named(nodes, "image")
-    assert "held pods are due within the next hour" in picture
+    assert "held pods are due in the next hour" in picture
     assert tab.evaluate("document.documentElement.lang") == "en"
     assert tab.evaluate("document.title") == "Holdfast: 12 held pods"
 
@@ -153,7 +153,7 @@ def test_all_text_can_be_read(tab: Tab, dark: bool) -> None:
     assert [(text, round(ratio, 1)) for text, ratio in found if ratio < READABLE] == []
 
 
-def test_the_measure_of_contrast_sees_pale_text(tab: Tab, url: str) -> None:
+def test_contrast_check_detects_pale_text(tab: Tab, url: str) -> None:
     tab.window(1100, 900)
     tab.evaluate("document.querySelector('h1').style.color = '#aaa'")
     assert dict(tab.evaluate(CONTRASTS))["H1 Holdfast"] < READABLE
@@ -161,13 +161,13 @@ def test_the_measure_of_contrast_sees_pale_text(tab: Tab, url: str) -> None:
 
 
 @pytest.mark.parametrize("width", [pytest.param(360, id="phone"), pytest.param(1100, id="desk")])
-def test_nothing_has_to_be_scrolled_sideways(tab: Tab, width: int) -> None:
+def test_page_does_not_scroll_sideways(tab: Tab, width: int) -> None:
     tab.window(width, 900)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
-def test_its_pictures_are_taken(tab: Tab, url: str, dark: bool) -> None:
+def test_screenshots_are_taken(tab: Tab, url: str, dark: bool) -> None:
     tab.window(1000, 1000)
     tab.open(url)
     height = tab.evaluate("document.documentElement.scrollHeight")

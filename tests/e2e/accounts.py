@@ -28,8 +28,8 @@ def controller_kubeconfig(plane: ControlPlane, path: Path, server: str = "") -> 
 def token_kubeconfig(plane: ControlPlane, path: Path, account: str, server: str = "") -> Path:
     """Write a kubeconfig with the token of one of the shipped ServiceAccounts.
 
-    `server` is where the API server is reached, where that is not where it is. Nobody renews the
-    token, as a kubelet would: it outlasts the longest run.
+    `server` replaces the address of the API server. No kubelet renews the token, but it
+    outlasts the longest run.
     """
     given = ("--namespace", NAMESPACE, f"--duration={_LIFETIME}")
     token = plane.kubectl("create", "token", account, *given)

@@ -12,7 +12,7 @@ import pytest
 from controlplane.kubevirt import install
 from controlplane.launcher import ControlPlane
 from demo.command import Command
-from tests.e2e.world import World
+from tests.e2e.namespace import Namespace
 
 PLANES = pytest.StashKey[list[ControlPlane]]()
 """The clusters that a test started for itself."""
@@ -21,17 +21,12 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what is long first, then groups, which one process runs whole; short ones end it."""
-    items.sort(
-        key=lambda item: (
-            item.get_closest_marker("long") is None,
-            item.get_closest_marker("xdist_group") is None,
-        )
-    )
+    """Run groups first: each runs as a whole in one process, so short tests fill the end."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tell where pytest-xdist keeps no group together: each process would have every cluster."""
+    """Fail where pytest-xdist splits groups: every process would start every cluster."""
     grouped = getattr(item.config.option, "loadgroup", False)
     if grouped and item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
         pytest.fail("this pytest-xdist passes over xdist_group with this pytest; pin another one")
@@ -55,7 +50,7 @@ def pytest_runtest_makereport(
 
 def _logs(item: pytest.Function) -> Iterator[tuple[str, Path]]:
     for value in item.funcargs.values():
-        if isinstance(value, World) and value.holdfast is not None:
+        if isinstance(value, Namespace) and value.holdfast is not None:
             yield "log of the shared holdfast", value.holdfast.log
         elif isinstance(value, Path) and value.is_file():
             yield "log of the test's own holdfast", value
@@ -63,7 +58,7 @@ def _logs(item: pytest.Function) -> Iterator[tuple[str, Path]]:
 
 def _planes(item: pytest.Function) -> Iterator[ControlPlane]:
     for value in item.funcargs.values():
-        if isinstance(value, World):
+        if isinstance(value, Namespace):
             yield value.plane
         elif isinstance(value, ControlPlane):
             yield value
@@ -87,9 +82,9 @@ def holdfast(
 
 
 @pytest.fixture
-def world(control_plane: ControlPlane, holdfast: Command) -> World:
+def ns(control_plane: ControlPlane, holdfast: Command) -> Namespace:
     """A namespace of the test's own, in the cluster with Holdfast."""
-    return World.in_new_namespace(control_plane, _name(), holdfast)
+    return Namespace.create_new(control_plane, _name(), holdfast)
 
 
 @pytest.fixture(scope="session")
@@ -105,22 +100,37 @@ def kubevirt() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def vm_world(kubevirt: ControlPlane) -> World:
+def kubevirt_ns(kubevirt: ControlPlane) -> Namespace:
     """A namespace of the test's own in that cluster, without Holdfast."""
-    return World.in_new_namespace(kubevirt, _name())
+    return Namespace.create_new(kubevirt, _name())
+
+
+@pytest.fixture(scope="session")
+def plain_cluster() -> Iterator[ControlPlane]:
+    """One cluster without Holdfast for all tests of a pytest process that run parts of it."""
+    with ControlPlane(nodes=3, audit=True) as running:
+        yield running
 
 
 @pytest.fixture
-def bare_world(request: pytest.FixtureRequest) -> Iterator[Callable[[], World]]:
-    """Clusters of the test's own, without Holdfast, to be harmed at will."""
+def plain_ns(plain_cluster: ControlPlane) -> Iterator[Namespace]:
+    """A namespace of the test's own in that cluster; its pods are gone after the test."""
+    ns = Namespace.create_new(plain_cluster, _name())
+    yield ns
+    ns.kubectl("delete", "pods", "--all", "--wait=false")
+
+
+@pytest.fixture
+def new_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[[], Namespace]]:
+    """Start clusters without Holdfast that only this test uses, so it may break them."""
     running: list[ControlPlane] = []
 
-    def start() -> World:
+    def start() -> Namespace:
         plane = ControlPlane(nodes=3, audit=True)
         plane.start()
         running.append(plane)
         request.node.stash.setdefault(PLANES, []).append(plane)
-        return World.in_new_namespace(plane, _name())
+        return Namespace.create_new(plane, _name())
 
     yield start
     for plane in running:

@@ -11,11 +11,13 @@ import base64
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,14 @@ import yaml
 
 from controlplane import versions
 from controlplane.components import API_SERVER
+from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from demo.command import Command
-from tests.e2e import pairs
+from holdfast.webhook.errors import ClusterError
+from holdfast.webhook.kube.client import Cluster
+from tests.e2e import certificate_secrets
 from tests.e2e.accounts import MANIFESTS, NAMESPACE, controller_kubeconfig
-from tests.e2e.world import Object, World, pod
-from webhook.cluster import Cluster
-from webhook.errors import ClusterError
+from tests.e2e.namespace import Namespace, Object, pod
 
 SERVICE = "holdfast-webhook"
 KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
@@ -42,11 +45,27 @@ DIALS = {API_SERVER: ["--enable-aggregator-routing=true"]}
 _LABELS = {"app.kubernetes.io/name": "holdfast"}
 
 
-def own_address() -> str:
-    """Give an address of this machine that is not a loopback one: no endpoint may have those."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # nothing is sent
-        return str(probe.getsockname()[0])
+ADDRESS = "192.0.2.1"
+"""Where the Service's endpoints are. Addresses of 127.0.0.0/8 are invalid there, so one of a range
+reserved for documentation is assigned to the loopback interface: traffic to it stays local."""
+
+
+@cache
+def endpoint_address() -> str:
+    """Assign ADDRESS to the loopback interface, which takes root, and return it.
+
+    Raises ControlPlaneError where that is not possible.
+    """
+    assign = ["ip", "address", "replace", f"{ADDRESS}/32", "dev", "lo"]
+    with socket.socket() as probe:
+        try:
+            probe.bind((ADDRESS, 0))
+        except OSError:
+            done = subprocess.run(assign, capture_output=True, text=True, check=False)
+            if done.returncode:
+                cure = f"run once: sudo {' '.join(assign)}"
+                raise ControlPlaneError(f"cannot assign {ADDRESS}: {done.stderr}; {cure}") from None
+    return ADDRESS
 
 
 @dataclass
@@ -88,7 +107,7 @@ class Mount:
 class Installation:
     """The cluster, and what of Holdfast runs in it."""
 
-    world: World
+    ns: Namespace
     kubeconfig: Path
     folder: Path
     stack: ExitStack
@@ -96,14 +115,14 @@ class Installation:
     replicas: list[Command] = field(default_factory=list)
     ports: dict[int, int] = field(default_factory=dict)
     module: str = "tests.e2e.wrong_clock"
-    """What the controllers run by, and `server_module` the admission servers."""
+    """The module that controllers run; `server_module` is that of the admission servers."""
     server_module: str = "webhook"
     environment: dict[str, str] = field(default_factory=dict)
-    """Beside this process's, for all of them."""
+    """Variables added to the environment of all of them."""
 
     @property
     def plane(self) -> ControlPlane:
-        return self.world.plane
+        return self.ns.plane
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl in Holdfast's own namespace."""
@@ -179,7 +198,7 @@ class Installation:
         self.replicas[number].stop()
 
     def _route(self) -> None:
-        """Tell an older API server where the replicas are: it looks at no slices."""
+        """Update the Endpoints, which older API servers read in place of slices."""
         if os.environ.get(versions.VARIABLE, versions.NEWEST) != versions.NEWEST:
             self.apply(endpoints(self.ports.values()))
 
@@ -195,11 +214,11 @@ class Installation:
 
     def secret(self, name: str) -> dict[str, str]:
         """Read a Secret; one that is not there is empty."""
-        return pairs.secret(self, name)
+        return certificate_secrets.secret(self, name)
 
     def ready(self) -> None:
         """Wait until the webhooks are registered, and called."""
-        self.world.eventually(self.world.holds_pods, 90.0)
+        self.ns.eventually(self.ns.holds_pods, 90.0)
 
 
 def port(command: Command) -> int:
@@ -207,7 +226,7 @@ def port(command: Command) -> int:
 
 
 def endpoints(ports: Iterable[int]) -> Object:
-    """Make what the slices say once more, as it was said before there were slices."""
+    """Return the Endpoints object that says the same as the EndpointSlices."""
     return {
         "apiVersion": "v1",
         "kind": "Endpoints",
@@ -217,7 +236,7 @@ def endpoints(ports: Iterable[int]) -> Object:
         },
         "subsets": [
             {
-                "addresses": [{"ip": own_address()}],
+                "addresses": [{"ip": endpoint_address()}],
                 "ports": [{"name": "webhook", "port": at, "protocol": "TCP"}],
             }
             for at in ports
@@ -226,7 +245,7 @@ def endpoints(ports: Iterable[int]) -> Object:
 
 
 def endpoint(number: int, at: int, *, ready: bool = True) -> Object:
-    """Make the slice of one replica; on one machine each has a port of its own."""
+    """Make the slice of one replica; on one machine each has its own port."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -236,7 +255,7 @@ def endpoint(number: int, at: int, *, ready: bool = True) -> Object:
         },
         "addressType": "IPv4",
         "ports": [{"name": "webhook", "port": at, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [own_address()], "conditions": {"ready": ready}}],
+        "endpoints": [{"addresses": [endpoint_address()], "conditions": {"ready": ready}}],
     }
 
 
@@ -310,23 +329,23 @@ def install(plane: ControlPlane, kubeconfig: Path, folder: Path, stack: ExitStac
 
     `stack` ends what is started later.
     """
-    world = World.in_new_namespace(plane, f"users-{os.getpid()}")
-    made = Installation(world, kubeconfig, folder, stack)
+    ns = Namespace.create_new(plane, f"users-{os.getpid()}")
+    made = Installation(ns, kubeconfig, folder, stack)
     plane.kubectl("apply", "-k", str(MANIFESTS / "guard"))
     made.apply(service(), deployment(), *empty_configurations())
     return made
 
 
-def creations(world: World, seconds: float, *, rate: float = 20.0) -> list[str]:
+def creations(ns: Namespace, seconds: float, *, rate: float = 20.0) -> list[str]:
     """Create pods that ask, at this rate, and return what went wrong with any of them."""
     wrong: list[str] = []
     end = time.monotonic() + seconds
     threads: list[threading.Thread] = []
-    cluster = Cluster.connect(world.plane.kubeconfig)
+    cluster = Cluster.connect(ns.plane.kubeconfig)
     number = 0
 
     def create(name: str) -> None:
-        path = f"/api/v1/namespaces/{world.namespace}/pods"
+        path = f"/api/v1/namespaces/{ns.namespace}/pods"
         body = json.dumps(pod(name, {"delay": "3600"})).encode()
         try:
             seen = json.loads(cluster.request("POST", path, query={"dryRun": "All"}, body=body))

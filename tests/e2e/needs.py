@@ -1,4 +1,4 @@
-"""What each right that the manifests give is needed for: what goes wrong where it is missing."""
+"""Why each right in the manifests is needed: what fails without it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import partial
 from types import MappingProxyType
 
 from docs.rights import Right
-from tests.e2e import pairs
-from tests.e2e.deprived import Stage
-from tests.e2e.lacking import (
+from tests.e2e import certificate_secrets
+from tests.e2e.missing_rights import (
     Done,
+    approved,
     blanked,
     by_hand,
     changed,
@@ -20,56 +20,68 @@ from tests.e2e.lacking import (
     expiring,
     lost,
     overtaken,
+    owned,
     spoilt,
     started,
+    unfollowed,
     unlisted,
     untold,
     unwatched,
+    waited_for,
 )
-from tests.e2e.lacking_vms import cordoned, ended, landed, looked_up, moved_in, opted_in, over
+from tests.e2e.missing_vm_rights import (
+    cordoned,
+    ended,
+    identified,
+    landed,
+    looked_up,
+    moved_in,
+    opted_in,
+    over,
+)
+from tests.e2e.revoked_rights import RightsFixture
 
 
 @dataclass(frozen=True)
 class Need:
     """How a right is missed."""
 
-    show: Callable[[Stage, Right], Done]
-    """Does what needs it, and gives what tells whether that got done after all."""
+    show: Callable[[RightsFixture, Right], Done]
+    """Acts so that the right is needed; returns a function that checks for success."""
     without: str
-    """What is seen where it is missing."""
+    """The symptom when it is missing."""
 
 
-_WATCH = "nothing is watched: a change is seen when all are listed again"
-_TRUST = "an emptied caBundle is not put back, and pods that ask are refused"
+_WATCH = "changes are seen only at the next full list"
+_TRUST = "a cleared caBundle is not restored, and pods that ask are rejected"
 _LEASE = " leases holdfast-controller"
 _VMS, _VMIS, _VMIMS = (f"virtualmachine{kind}s" for kind in ("", "instance", "instancemigration"))
 
 
 def _secret(name: str, what: str) -> dict[str, Need]:
-    gone = f"{what} that was deleted is not made again"
+    gone = f"a deleted {what} is not created again"
     return {
         f"controller: get secrets {name}": Need(deleted, gone),
         f"controller: patch secrets {name}": Need(deleted, gone),
         f"controller: create secrets {name}": Need(deleted, gone),
-        f"controller: update secrets {name}": Need(spoilt, f"{what} that was spoilt stays so"),
+        f"controller: update secrets {name}": Need(spoilt, f"a corrupted {what} is not repaired"),
     }
 
 
 NEEDS: Mapping[str, Need] = MappingProxyType(
     {
-        "controller: list pods": Need(unlisted, "pods that are made from then on stay held"),
+        "controller: list pods": Need(unlisted, "pods created afterwards stay held"),
         "controller: watch pods": Need(unwatched, _WATCH),
-        "controller: get pods": Need(
-            changed, "a pod that changes just when it is due stays held until that is seen"
-        ),
+        "controller: get pods": Need(changed, "a pod that changes when it is due is released late"),
         "controller: patch pods": Need(due, "pods stay held"),
-        "controller: release holds": Need(due, "pods stay held: the guard refuses every release"),
-        "controller: create events": Need(untold, "no Event tells that a pod is held"),
-        "releaser: release holds": Need(by_hand, "a namespace's admin can release no pod early"),
+        "controller: release holds": Need(due, "pods stay held: the guard rejects every release"),
+        "controller: create events": Need(untold, "no Event is emitted"),
+        "releaser: release holds": Need(by_hand, "namespace admins cannot release pods early"),
+        "approver: approve holds": Need(approved, "nobody but cluster admins can approve pods"),
         f"controller: get{_LEASE}": Need(
-            overtaken, "a Lease that was written by others is not renewed"
+            overtaken, "a Lease written by someone else is not renewed"
         ),
-        f"controller: create{_LEASE}": Need(lost, "a Lease that was deleted is not made again"),
+        f"controller: create{_LEASE}": Need(lost, "a deleted Lease is not created again"),
         f"controller: update{_LEASE}": Need(expiring, "the Lease is not renewed"),
         **{
             f"controller: {verb} {kind}webhookconfigurations holdfast": Need(blanked, _TRUST)
@@ -80,23 +92,40 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
             partial(blanked, kind="validatingwebhookconfiguration"), _TRUST
         ),
         "controller: get deployments holdfast-webhook": Need(
-            started, "a controller that was started anew does not put back an emptied caBundle"
+            started, "a restarted controller does not restore a cleared caBundle"
         ),
-        **_secret(pairs.LEAF, "a certificate"),
-        **_secret(pairs.CA, "a CA"),  # the last: a new CA issues nothing for a minute
-        f"controller: list {_VMS}": Need(opted_in, "a running VM that opts in gets no record"),
+        **_secret(certificate_secrets.LEAF, "certificate"),
+        **_secret(certificate_secrets.CA, "CA"),  # the last: a new CA issues nothing for a minute
+        f"controller: list {_VMS}": Need(opted_in, "a running VM that opts in is not recorded"),
         f"controller: watch {_VMS}": Need(unwatched, _WATCH),
-        f"controller: get {_VMS}": Need(landed, "no landing is recorded"),
-        f"controller: patch {_VMS}": Need(landed, "no landing is recorded"),
-        f"controller: list {_VMIS}": Need(moved_in, "a VM whose pod was not kept gets no record"),
+        f"controller: get {_VMS}": Need(landed, "no VM node is recorded"),
+        f"controller: patch {_VMS}": Need(landed, "no VM node is recorded"),
+        f"controller: list {_VMIS}": Need(
+            moved_in, "a VM whose pod has no finalizer is not recorded"
+        ),
         f"controller: watch {_VMIS}": Need(unwatched, _WATCH),
-        f"controller: get {_VMIS}": Need(landed, "no landing is recorded"),
-        f"controller: list {_VMIMS}": Need(ended, "a pod is kept when its migration has failed"),
+        f"controller: get {_VMIS}": Need(landed, "no VM node is recorded"),
+        f"controller: list {_VMIMS}": Need(
+            ended, "the pod of a failed migration keeps its finalizer"
+        ),
         f"controller: watch {_VMIMS}": Need(unwatched, _WATCH),
-        f"controller: get {_VMIMS}": Need(over, "a pod that a migration made is kept"),
-        "controller: get nodes": Need(cordoned, "no Event says that a VM waits for its node"),
-        f"webhook: get {_VMS}": Need(looked_up, "KubeVirt can create no pod of a VM"),
-        f"webhook: get {_VMIS}": Need(looked_up, "KubeVirt can create no pod of a VM"),
+        f"controller: get {_VMIMS}": Need(over, "the pod of a migration keeps its finalizer"),
+        **{
+            f"controller: {verb} {kind} everywhere": Need(
+                partial(waited_for, kind=kind) if verb == "list" else unfollowed,
+                "pods that wait for such objects stay held" if verb == "list" else _WATCH,
+            )
+            for kind in ("jobs", "deployments", "statefulsets", "daemonsets", "endpointslices")
+            for verb in ("list", "watch")
+        },
+        **{
+            f"controller: get {kind}": Need(owned, "with delay-from: owner, replaced pods wait too")
+            for kind in ("replicasets", "controllerrevisions", "jobs")
+        },
+        "controller: get nodes": Need(cordoned, "no Event explains why a VM waits for its node"),
+        f"webhook: get {_VMS}": Need(looked_up, "KubeVirt cannot create pods of VMs"),
+        f"webhook: get {_VMIS}": Need(looked_up, "KubeVirt cannot create pods of VMs"),
+        "webhook: list kubevirts": Need(identified, "KubeVirt cannot create pods of VMs"),
     }
 )
-"""By what `docs.rights.Right` says of itself, in the order in which they are taken away."""
+"""By the text of `docs.rights.Right`, in the order in which tests revoke them."""

@@ -1,6 +1,6 @@
 """Holdfast as its manifests install it, its stolen tokens, and namespaces that admins confine.
 
-What tests/e2e/test_privilege.py asks about.
+Fixtures of tests/e2e/test_privilege.py.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 import yaml
 
 from demo.command import Command
-from tests.e2e import machines
+from tests.e2e import fake_kubevirt
 from tests.e2e.accounts import NAMESPACE, kubevirt_rights, token_kubeconfig
-from tests.e2e.actors import Actor, refusal
 from tests.e2e.installed import Installation, installation, port
+from tests.e2e.kubectl_user import KubectlUser, refusal
+from tests.e2e.namespace import Namespace, Object, pod
 from tests.e2e.test_status_page import free_port
-from tests.e2e.world import Object, World, pod
 
 WEBHOOK = f"system:serviceaccount:{NAMESPACE}:holdfast-webhook"
 CONFINED_TO = "scheduler.alpha.kubernetes.io/node-selector"
@@ -46,7 +46,7 @@ profiles:
          tolerations: [{{key: {TAINT}, operator: Exists}}]}}
       - {{name: late, when: {{annotation: type, in: [late, late-bearing]}}, resolveAtRelease: true,
          require: [{{key: {ROLE}, operator: In, values: [edge]}}]}}
-      - {{name: beside, when: {{annotation: type, equals: late-bearing}},
+      - {{name: toleration, when: {{annotation: type, equals: late-bearing}},
          tolerations: [{{key: {TAINT}, operator: Exists}}]}}
 """
 EDGE = {"key": ROLE, "operator": "In", "values": ["edge"]}
@@ -56,7 +56,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True)
 class Ban:
-    """What an admin's policy forbids the pods of a namespace, and a pod's spec that has it."""
+    """A policy that forbids something in the pods of a namespace, and a spec that violates it."""
 
     message: str
     test: str
@@ -92,37 +92,37 @@ class Secured:
     status_port: int
     webhook_token: Path
 
-    def world(self, name: str, *, confined: bool = False) -> World:
+    def ns(self, name: str, *, confined: bool = False) -> Namespace:
         """Make a namespace where jane may edit what is hers, VMs too."""
-        world = World.in_new_namespace(self.installed.plane, name)
+        ns = Namespace.create_new(self.installed.plane, name)
         if confined:
-            world.kubectl("annotate", "namespace", name, f"{CONFINED_TO}={ZONE}=a")
-        world.kubectl("create", "rolebinding", "jane", "--user=jane", "--clusterrole=edit")
+            ns.kubectl("annotate", "namespace", name, f"{CONFINED_TO}={ZONE}=a")
+        ns.kubectl("create", "rolebinding", "jane", "--user=jane", "--clusterrole=edit")
         rights = ("--verb=*", "--resource=virtualmachines.kubevirt.io")
-        world.kubectl("create", "role", "vms", *rights)
-        world.kubectl("create", "rolebinding", "vms", "--user=jane", "--role=vms")
-        return world
+        ns.kubectl("create", "role", "vms", *rights)
+        ns.kubectl("create", "rolebinding", "vms", "--user=jane", "--role=vms")
+        return ns
 
-    def banned(self, name: str, ban: Ban, operations: Sequence[str]) -> World:
+    def banned(self, name: str, ban: Ban, operations: Sequence[str]) -> Namespace:
         """Make a namespace where a policy of the cluster's admin forbids something."""
-        world = self.world(name)
-        world.plane.kubectl(
+        ns = self.ns(name)
+        ns.plane.kubectl(
             "apply", "-f", "-", stdin=yaml.safe_dump_all(policy(name, ban, operations))
         )
         example = pod("example", None, **ban.example)
-        world.eventually(lambda: ban.message in refusal(self.jane(world).create, example))
-        return world
+        ns.eventually(lambda: ban.message in refusal(self.jane(ns).create, example))
+        return ns
 
-    def jane(self, world: World) -> Actor:
-        return Actor(world, self.installed.plane.kubeconfig_for("jane"))
+    def jane(self, ns: Namespace) -> KubectlUser:
+        return KubectlUser(ns, self.installed.plane.kubeconfig_for("jane"))
 
-    def controller(self, world: World) -> Actor:
+    def controller(self, ns: Namespace) -> KubectlUser:
         """Act as who has stolen the controller's token."""
-        return Actor(world, self.installed.kubeconfig)
+        return KubectlUser(ns, self.installed.kubeconfig)
 
-    def webhook(self, world: World) -> Actor:
+    def webhook(self, ns: Namespace) -> KubectlUser:
         """Act as who has stolen the webhook's token."""
-        return Actor(world, self.webhook_token)
+        return KubectlUser(ns, self.webhook_token)
 
     def ask(self, path: str, body: Any = None) -> tuple[int, str]:
         """Ask the admission server as any pod on the network can: without any credentials."""
@@ -169,16 +169,18 @@ def fetch(
 
 @contextmanager
 def secured_in(folder: Path) -> Iterator[Secured]:
-    """Install everything, start a controller and an admission server, and give it to nobody."""
+    """Install everything, and start a controller and an admission server, without users."""
     with installation(folder, "--enable-admission-plugins=PodNodeSelector") as made:
         plane = made.plane
-        machines.define(plane, "virtualmachines", "virtualmachineinstances")
+        fake_kubevirt.define(plane, "virtualmachines", "virtualmachineinstances")
         for process in ("controller", "webhook"):
             plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
         plane.kubectl("label", "node", HERE, f"{ZONE}=a")
         plane.kubectl("label", "node", THERE, f"{ZONE}=b", f"{ROLE}=edge")
-        token = token_kubeconfig(plane, folder / "webhook.kubeconfig", "holdfast-webhook")
-        made.world.eventually(lambda: not refusal(made.world.kubectl, "get", "vm,vmi"))
+        token = token_kubeconfig(
+            plane, folder / "holdfast.webhook.kube.kubeconfig", "holdfast-webhook"
+        )
+        made.ns.eventually(lambda: not refusal(made.ns.kubectl, "get", "vm,vmi"))
         rules = folder / "holdfast.yaml"
         rules.write_text(RULES)
         serving = made.replica("--kubeconfig", str(token), "--config", str(rules))
@@ -188,19 +190,19 @@ def secured_in(folder: Path) -> Iterator[Secured]:
         yield Secured(made, serving, controlling, status_port, token)
 
 
-def sticky_vm(world: World, node: str) -> Object:
+def sticky_vm(ns: Namespace, node: str) -> Object:
     """Make a VM whose record names a node, and its VMI; return the launcher pod for it."""
-    _, instance = machines.make(world, "vm", record=node)
-    return machines.launcher(instance)
+    _, instance = fake_kubevirt.make(ns, "vm", record=node)
+    return fake_kubevirt.launcher(instance)
 
 
-def refused_by_scheduler(world: World, name: str) -> bool:
-    """Tell whether the scheduler has looked at a pod, and found no node for it."""
-    seen = world.get("pod", name)
+def refused_by_scheduler(ns: Namespace, name: str) -> bool:
+    """Return whether the scheduler has looked at a pod, and found no node for it."""
+    seen = ns.get("pod", name)
     assert "nodeName" not in seen["spec"], seen["spec"]["nodeName"]
     conditions = seen["status"].get("conditions", ())
     return any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
 
 
-def node_of(world: World, name: str) -> str:
-    return str(world.eventually(lambda: world.get("pod", name)["spec"].get("nodeName")))
+def node_of(ns: Namespace, name: str) -> str:
+    return str(ns.eventually(lambda: ns.get("pod", name)["spec"].get("nodeName")))

@@ -3,24 +3,24 @@ from __future__ import annotations
 import pytest
 
 from controlplane.errors import ControlPlaneError
-from tests.e2e.world import World, created, gates, pod
+from tests.e2e.namespace import Namespace, created, gates, pod
 
 GATE = "holdfast.dev/delay"
 
 
-def test_a_delayed_pod_is_held_then_released_on_time_and_runs(world: World) -> None:
-    (made,) = world.apply(pod("held", {"delay": "3"}))
+def test_a_delayed_pod_is_held_then_released_on_time_and_runs(ns: Namespace) -> None:
+    (made,) = ns.apply(pod("held", {"delay": "3"}))
     assert gates(made) == [GATE]
     assert made["metadata"]["annotations"]["holdfast.dev/held"] == "delay=3s"
 
-    world.eventually(
+    ns.eventually(
         lambda: (
-            world.get("pod", "held")["status"].get("conditions", [{}])[0].get("reason")
+            ns.get("pod", "held")["status"].get("conditions", [{}])[0].get("reason")
             == "SchedulingGated"
         )
     )
-    world.eventually(lambda: world.get("pod", "held")["status"]["phase"] == "Running")
-    assert world.releases()["held"] - created(made) >= 3
+    ns.eventually(lambda: ns.get("pod", "held")["status"]["phase"] == "Running")
+    assert ns.releases()["held"] - created(made) >= 3
 
 
 @pytest.mark.parametrize(
@@ -28,48 +28,48 @@ def test_a_delayed_pod_is_held_then_released_on_time_and_runs(world: World) -> N
     [{}, {"team": "a", "delayed": "15"}],
     ids=["without annotations", "with annotations of others"],
 )
-def test_a_pod_that_asks_for_nothing_never_reaches_the_webhook(
-    world: World, annotations: dict[str, str]
+def test_pod_without_our_keys_never_reaches_the_webhook(
+    ns: Namespace, annotations: dict[str, str]
 ) -> None:
-    world.apply(pod("asks", {"delay": "0"}))
-    before = world.reviews()
-    world.apply(*(pod(f"quiet-{number}", annotations) for number in range(10)))
-    world.kubectl("label", "pods", "--all", "touched=yes")
-    assert world.reviews() == before
+    ns.apply(pod("asks", {"delay": "0"}))
+    before = ns.reviews()
+    ns.apply(*(pod(f"quiet-{number}", annotations) for number in range(10)))
+    ns.kubectl("label", "pods", "--all", "touched=yes")
+    assert ns.reviews() == before
 
-    world.apply(pod("asks-too", {"delay": "0"}))
-    assert world.reviews() > before  # so that the count is known to count
+    ns.apply(pod("asks-too", {"delay": "0"}))
+    assert ns.reviews() > before  # so that the count is known to count
 
 
-def test_a_dry_run_shows_gate_and_hint_and_stores_nothing(world: World) -> None:
-    (shown,) = world.apply(pod("dry", {"delay": "15"}), dry_run=True)
+def test_a_dry_run_shows_gate_and_hint_and_stores_nothing(ns: Namespace) -> None:
+    (shown,) = ns.apply(pod("dry", {"delay": "15"}), dry_run=True)
     assert gates(shown) == [GATE]
     assert shown["metadata"]["annotations"]["holdfast.dev/held"] == "delay=15s"
     with pytest.raises(ControlPlaneError, match="NotFound"):
-        world.get("pod", "dry")
+        ns.get("pod", "dry")
 
 
-def test_a_value_that_cannot_be_followed_is_refused_where_the_user_looks(world: World) -> None:
-    message = world.refusal(pod("wrong", {"delay": "soon"}))
-    assert 'annotation delay: "soon" is no duration; write whole seconds such as 15' in message
-    assert world.all("pods") == []
+def test_invalid_value_is_rejected_at_apply(ns: Namespace) -> None:
+    message = ns.refusal(pod("wrong", {"delay": "soon"}))
+    assert 'annotation delay: invalid value "soon": use whole seconds' in message
+    assert ns.all("pods") == []
 
 
-def test_gates_of_others_stay_and_keep_the_pod(world: World) -> None:
-    world.apply(pod("two", {"delay": "1"}, schedulingGates=[{"name": "example.com/mine"}]))
-    world.eventually(lambda: "two" in world.releases())
-    assert gates(world.get("pod", "two")) == ["example.com/mine"]
+def test_other_gates_stay_and_hold_the_pod(ns: Namespace) -> None:
+    ns.apply(pod("two", {"delay": "1"}, schedulingGates=[{"name": "example.com/mine"}]))
+    ns.eventually(lambda: "two" in ns.releases())
+    assert gates(ns.get("pod", "two")) == ["example.com/mine"]
 
 
-def test_a_change_of_a_waiting_pod_is_followed(world: World) -> None:
+def test_change_of_a_held_pod_takes_effect(ns: Namespace) -> None:
     long = pod("shortened", {"delay": "1000"}), pod("removed", {"delay": "1000"})
-    world.apply(*long)
-    world.kubectl("annotate", "pod", "shortened", "delay=1", "--overwrite")
-    world.kubectl("annotate", "pod", "removed", "delay-")
-    world.eventually(lambda: world.releases().keys() == {"shortened", "removed"})
+    ns.apply(*long)
+    ns.kubectl("annotate", "pod", "shortened", "delay=1", "--overwrite")
+    ns.kubectl("annotate", "pod", "removed", "delay-")
+    ns.eventually(lambda: ns.releases().keys() == {"shortened", "removed"})
 
 
-def test_a_waiting_pod_cannot_be_given_an_unreadable_value(world: World) -> None:
-    world.apply(pod("waits", {"delay": "1000"}))
-    with pytest.raises(ControlPlaneError, match='"soon" is no duration'):
-        world.kubectl("annotate", "pod", "waits", "delay=soon", "--overwrite")
+def test_held_pod_cannot_be_given_an_invalid_value(ns: Namespace) -> None:
+    ns.apply(pod("waits", {"delay": "1000"}))
+    with pytest.raises(ControlPlaneError, match='invalid value "soon"'):
+        ns.kubectl("annotate", "pod", "waits", "delay=soon", "--overwrite")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from certs import authority
 from demo.command import Command
+from holdfast.certs import authority
 from tests.e2e.accounts import NAMESPACE
+from tests.e2e.certificate_secrets import CA, LEAF, corrupt, delete, leaf, mismatch, shown, usable
 from tests.e2e.installed import REPAIR, Installation, creations, installation
-from tests.e2e.pairs import CA, LEAF, corrupt, delete, leaf, mismatch, shown, usable
 
 pytestmark = pytest.mark.xdist_group("certificates")
 
@@ -45,7 +45,7 @@ def test_everything_comes_up_from_nothing(installed: Installation) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
-def test_a_blanked_bundle_is_right_again(installed: Installation, kind: str) -> None:
+def test_emptied_ca_bundle_is_restored(installed: Installation, kind: str) -> None:
     before = installed.bundles()
     patch = json.dumps(
         [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]
@@ -53,7 +53,7 @@ def test_a_blanked_bundle_is_right_again(installed: Installation, kind: str) -> 
     named = ("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-o", "json")
     blanked = json.loads(installed.kubectl(*named, "-p", patch))["webhooks"][0]
     assert not blanked["clientConfig"].get("caBundle")
-    installed.world.eventually(lambda: installed.bundles() == before, REPAIR)
+    installed.ns.eventually(lambda: installed.bundles() == before, REPAIR)
 
 
 @pytest.mark.parametrize(
@@ -64,33 +64,33 @@ def test_a_blanked_bundle_is_right_again(installed: Installation, kind: str) -> 
         pytest.param(corrupt, id="corrupted"),
     ],
 )
-def test_a_spoilt_leaf_is_replaced_and_no_call_fails(
+def test_corrupt_leaf_is_replaced_without_failed_calls(
     installed: Installation, spoil: Callable[[Installation], None]
 ) -> None:
     before = leaf(installed).fingerprint
     ca = installed.secret(CA)
     spoil(installed)
-    assert creations(installed.world, 5) == []
-    installed.world.eventually(lambda: usable(installed), REPAIR)
+    assert creations(installed.ns, 5) == []
+    installed.ns.eventually(lambda: usable(installed), REPAIR)
     assert leaf(installed).fingerprint != before
     assert installed.secret(CA) == ca
-    assert creations(installed.world, 5) == []
+    assert creations(installed.ns, 5) == []
     assert served(installed) == {leaf(installed).fingerprint}
 
 
-def test_a_lost_ca_is_replaced_with_overlap(installed: Installation) -> None:
+def test_lost_ca_is_replaced_with_overlap(installed: Installation) -> None:
     before = installed.secret(CA)["tls.crt"]
     certificate = leaf(installed).fingerprint
     installed.kubectl("delete", "secret", CA)
-    assert creations(installed.world, 5) == []
-    installed.world.eventually(lambda: installed.secret(CA), REPAIR)
+    assert creations(installed.ns, 5) == []
+    installed.ns.eventually(lambda: installed.secret(CA), REPAIR)
     after = installed.secret(CA)
     assert after["tls.crt"] != before
     assert after["retired.crt"] == before
     both = base64.b64encode(base64.b64decode(after["tls.crt"]) + base64.b64decode(before)).decode()
-    installed.world.eventually(lambda: installed.bundles() == {both}, REPAIR)
+    installed.ns.eventually(lambda: installed.bundles() == {both}, REPAIR)
     assert leaf(installed).fingerprint == certificate  # until API servers know the new CA
-    assert creations(installed.world, 5) == []
+    assert creations(installed.ns, 5) == []
 
 
 def served(installed: Installation) -> set[str]:
@@ -100,10 +100,10 @@ def served(installed: Installation) -> set[str]:
         found = {shown(one.address) for one in installed.replicas}
         return found if len(found) == 1 else set()
 
-    return installed.world.eventually(same)
+    return installed.ns.eventually(same)
 
 
-def test_a_wrong_clock_issues_nothing_by_its_own_time(tmp_path: Path) -> None:
+def test_wrong_clock_does_not_affect_issued_certificates(tmp_path: Path) -> None:
     with installation(tmp_path) as made:
         made.replica()
         made.controller(seconds_ahead=400 * 86_400)
@@ -112,7 +112,7 @@ def test_a_wrong_clock_issues_nothing_by_its_own_time(tmp_path: Path) -> None:
         assert abs((datetime.now(UTC) - issued).total_seconds()) < 300
 
 
-def test_a_server_for_api_servers_alone_has_probes_and_metrics_beside(
+def test_server_with_client_ca_serves_probes_and_metrics_on_another_port(
     installed: Installation, tmp_path: Path
 ) -> None:
     ca = authority.new_ca("api-servers", now=datetime.now(UTC))

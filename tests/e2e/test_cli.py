@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.world import World, gates, pod
+from holdfast.webhook.model import kubevirt
+from tests.e2e.namespace import Namespace, gates, pod
 
 GATE = "holdfast.dev/delay"
 LIST_SECONDS = 3.0
@@ -98,7 +99,7 @@ class Cli:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         process = subprocess.Popen(
-            [sys.executable, "-m", "webhook", *arguments, "-n", self._namespace],
+            [sys.executable, "-m", "holdfast.webhook", *arguments, "-n", self._namespace],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -124,38 +125,38 @@ class Cli:
 
 
 @pytest.fixture
-def cli(world: World) -> Cli:
-    return Cli(world.plane.kubeconfig, world.namespace)
+def cli(ns: Namespace) -> Cli:
+    return Cli(ns.plane.kubeconfig, ns.namespace)
 
 
-def user(world: World, name: str, folder: Path, *roles: str) -> Cli:
+def user(ns: Namespace, name: str, folder: Path, *roles: str) -> Cli:
     """Give a new user of the namespace these ClusterRoles there, and the command as that user."""
-    world.kubectl("create", "serviceaccount", name)
+    ns.kubectl("create", "serviceaccount", name)
     for role in roles:
-        account = f"--serviceaccount={world.namespace}:{name}"
-        world.kubectl("create", "rolebinding", f"{name}-{role}", f"--clusterrole={role}", account)
-    token = world.kubectl("create", "token", name).strip()
-    config = yaml.safe_load(world.plane.kubeconfig.read_text())
+        account = f"--serviceaccount={ns.namespace}:{name}"
+        ns.kubectl("create", "rolebinding", f"{name}-{role}", f"--clusterrole={role}", account)
+    token = ns.kubectl("create", "token", name).strip()
+    config = yaml.safe_load(ns.plane.kubeconfig.read_text())
     config["users"] = [{"name": one["name"], "user": {"token": token}} for one in config["users"]]
     path = folder / f"{name}.kubeconfig"
     path.write_text(yaml.safe_dump(config))
-    return Cli(path, world.namespace)
+    return Cli(path, ns.namespace)
 
 
-def hold(world: World, *names: str, delay: str = "1h", **labels: str) -> None:
+def hold(ns: Namespace, *names: str, delay: str = "1h", **labels: str) -> None:
     for name in names:
         manifest = pod(name, {"delay": delay})
         manifest["metadata"]["labels"] = labels
-        world.apply(manifest)
+        ns.apply(manifest)
 
 
 # --- list ----------------------------------------------------------------------------------------
 
 
-def test_list(world: World, cli: Cli) -> None:
-    hold(world, "held-1", app="web")
-    hold(world, "held-2")
-    world.apply(pod("free"))
+def test_list(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "held-1", app="web")
+    hold(ns, "held-2")
+    ns.apply(pod("free"))
     head, *rows = cli.here("list").splitlines()
     assert head.split() == ["NAME", "HELD", "BY", "SINCE", "LEFT", "OWNER"]
     assert sorted(row.split()[0] for row in rows) == ["held-1", "held-2"]
@@ -164,19 +165,19 @@ def test_list(world: World, cli: Cli) -> None:
     assert (item["name"], item["heldBy"], item["gates"]) == ("held-1", "delay=1h", [GATE])
     assert 3_500 < item["secondsLeft"] <= 3_600
     everywhere = yaml.safe_load(cli.run("list", "-A", "-o", "yaml").stdout)
-    assert world.namespace in {one["namespace"] for one in everywhere["items"]}
+    assert ns.namespace in {one["namespace"] for one in everywhere["items"]}
 
 
-def test_what_is_written_into_a_pipe_has_no_colours_and_is_not_cut(world: World, cli: Cli) -> None:
+def test_piped_output_is_neither_coloured_nor_truncated(ns: Namespace, cli: Cli) -> None:
     name = "a-pod-with-a-very-long-name-" + "x" * 100
-    hold(world, name)
+    hold(ns, name)
     output = cli.here("list", "-o", "wide")
     assert name in output
     assert "\x1b" not in output
 
 
-def test_a_terminal_of_80_columns_is_not_overrun(world: World, cli: Cli) -> None:
-    hold(world, "a-pod-with-a-very-long-name-" + "x" * 100)
+def test_a_terminal_of_80_columns_is_not_overrun(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "a-pod-with-a-very-long-name-" + "x" * 100)
     seen = "".join(cli.terminal("list", "-o", "wide"))
     assert "\x1b[1m" in seen
     lines = CONTROL.sub("", seen).replace("\r", "").splitlines()
@@ -184,46 +185,46 @@ def test_a_terminal_of_80_columns_is_not_overrun(world: World, cli: Cli) -> None
     assert "…" in lines[1]
 
 
-def test_no_held_pod(cli: Cli, world: World) -> None:
-    done = cli.run("list", "-n", world.namespace)
+def test_no_held_pod(cli: Cli, ns: Namespace) -> None:
+    done = cli.run("list", "-n", ns.namespace)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"No pod is held in namespace {world.namespace}.\n"
+    assert done.stderr == f"No held pods in namespace {ns.namespace}.\n"
     assert json.loads(cli.here("list", "-o", "json"))["items"] == []
 
 
-def test_watch_shows_what_becomes_of_a_pod(world: World, cli: Cli) -> None:
-    hold(world, "first")
+def test_watch_shows_changes(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "first")
     seen = ""
     for part in cli.terminal("list", "--watch"):
         seen += part
         if "second" in seen:
             break
-        if "first" in seen and "second" not in world.kubectl("get", "pods"):
-            hold(world, "second")
+        if "first" in seen and "second" not in ns.kubectl("get", "pods"):
+            hold(ns, "second")
     assert "second" in seen
 
 
-def test_kubectl_finds_it_as_a_plugin(world: World) -> None:
-    hold(world, "plugged")
-    environment = {**os.environ, "KUBECONFIG": str(world.plane.kubeconfig)}
+def test_kubectl_finds_it_as_a_plugin(ns: Namespace) -> None:
+    hold(ns, "plugged")
+    environment = {**os.environ, "KUBECONFIG": str(ns.plane.kubeconfig)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    command = [str(world.plane.bin / "kubectl"), "holdfast", "list", "-n", world.namespace]
+    command = [str(ns.plane.bin / "kubectl"), "holdfast", "list", "-n", ns.namespace]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert "plugged" in done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # on a busy machine, storing ten thousand pods takes minutes
 def test_ten_thousand_held_pods_are_listed_whole(
-    bare_world: Callable[[], World], capsys: pytest.CaptureFixture[str]
+    new_cluster: Callable[[], Namespace], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = bare_world()
+    ns = new_cluster()
     gated = [{"name": GATE}]
-    world.create_pods(
+    ns.create_pods(
         pod(f"waits-{number}", {"delay": f"{36_000 + number}"}, schedulingGates=gated)
         for number in range(10_000)
     )
-    cli = Cli(world.plane.kubeconfig, world.namespace)
+    cli = Cli(ns.plane.kubeconfig, ns.namespace)
 
     def listed(output: str) -> str:
         began, worked = time.monotonic(), children_seconds()
@@ -256,34 +257,72 @@ def children_seconds() -> float:
 # --- explain -------------------------------------------------------------------------------------
 
 
-def test_explain_a_held_pod(world: World, cli: Cli) -> None:
-    hold(world, "held")
+def test_explain_a_held_pod(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "held")
     output = cli.here("explain", "held")
     assert "is held until" in output
-    assert 'delay: "1h": 1h from its creation' in output
-    assert "delay: holds it by the gate holdfast.dev/delay" in output
-    assert f"holdfast release held -n {world.namespace}" in output
+    assert 'delay: "1h": 1h from creation' in output
+    assert "delay: adds scheduling gate holdfast.dev/delay" in output
+    assert f"holdfast release held -n {ns.namespace}" in output
 
 
-def test_explain_why_it_waits_on(world: World, cli: Cli) -> None:
+def test_explain_why_it_waits_on(ns: Namespace, cli: Cli) -> None:
     fields = {"schedulingGates": [{"name": "example.com/quota"}]}
     selector = {"kubernetes.io/hostname": "node-9"}
-    world.apply(pod("tied", {"delay": "1h"}, nodeSelector=selector, **fields))
+    ns.apply(pod("tied", {"delay": "1h"}, nodeSelector=selector, **fields))
     output = cli.here("explain", "tied")
-    assert "example.com/quota: somebody else's" in output
-    assert "it has to run on node-9: there is no such node" in output
+    assert "example.com/quota: another component's" in output
+    assert "must run on a node labeled kubernetes.io/hostname=node-9: there is none" in output
 
 
-def test_explain_what_the_scheduler_says(world: World, cli: Cli) -> None:
-    world.apply(pod("nowhere", nodeSelector={"disk": "fast"}))
-    world.eventually(lambda: "Unschedulable" in cli.here("explain", "nowhere"))
-    assert "the scheduler says: Unschedulable: 0/3 nodes" in cli.here("explain", "nowhere")
+def test_explain_what_the_scheduler_says(ns: Namespace, cli: Cli) -> None:
+    ns.apply(pod("nowhere", nodeSelector={"disk": "fast"}))
+    ns.eventually(lambda: "Unschedulable" in cli.here("explain", "nowhere"))
+    assert "scheduler: Unschedulable: 0/3 nodes" in cli.here("explain", "nowhere")
 
 
-def test_explain_a_pod_that_is_not_there(world: World, cli: Cli) -> None:
+def test_explain_a_volume_on_another_node(ns: Namespace, cli: Cli) -> None:
+    hostname = "kubernetes.io/hostname"
+    there = {"matchExpressions": [{"key": hostname, "operator": "In", "values": ["node-2"]}]}
+    size = {"storage": "1Gi"}
+    name = f"disk-{ns.namespace}"
+    shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    volume: Any = {
+        **shared,
+        "capacity": size,
+        "hostPath": {"path": "/disk"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [there]}},
+    }
+    claim = {**shared, "volumeName": name, "resources": {"requests": size}}
+    ns.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": volume,
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data"},
+            "spec": claim,
+        },
+    )
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    ns.apply(pod("far", nodeSelector={hostname: "node-1"}, volumes=volumes))
+
+    def said() -> str:
+        status = ns.get("pod", "far")["status"]
+        return str([one.get("message") for one in status.get("conditions", ())])
+
+    ns.eventually(lambda: any(text in said() for text in kubevirt.OUT_OF_REACH))
+    told = cli.here("explain", "far")
+    assert f'must run on node-1: the volume of claim data requires "{hostname} In [node-2]"' in told
+
+
+def test_explain_a_pod_that_is_not_there(ns: Namespace, cli: Cli) -> None:
     assert cli.refused("explain", "none") == (
-        f"holdfast: there is no pod {world.namespace}/none; "
-        f"see kubectl get pods -n {world.namespace}"
+        f"holdfast: there is no pod {ns.namespace}/none; see kubectl get pods -n {ns.namespace}"
     )
 
 
@@ -303,23 +342,23 @@ def manifest(delay: str) -> str:
 @pytest.mark.parametrize(
     "live", [pytest.param([], id="offline"), pytest.param(["--cluster"], id="live")]
 )
-def test_preview(world: World, cli: Cli, live: list[str]) -> None:
+def test_preview(ns: Namespace, cli: Cli, live: list[str]) -> None:
     output = cli.here("preview", "-f", "-", *live, stdin=manifest("15"))
-    assert f"Deployment {world.namespace}/web: changed" in output
+    assert f"Deployment {ns.namespace}/web: changed" in output
     assert "+    holdfast.dev/held: delay=15s" in output
     assert "+  - name: holdfast.dev/delay" in output
-    done = cli.run("preview", "-f", "-", "-n", world.namespace, *live, stdin=manifest("soon"))
+    done = cli.run("preview", "-f", "-", "-n", ns.namespace, *live, stdin=manifest("soon"))
     assert done.returncode == 1
-    assert "web: refused" in done.stdout
-    assert 'annotation delay: "soon" is no duration' in done.stdout
-    assert done.stderr == "holdfast: 1 would be refused; the reasons are above\n"
-    assert world.all("deployments") == []
-    assert world.all("pods") == []
+    assert "web: rejected" in done.stdout
+    assert 'annotation delay: invalid value "soon"' in done.stdout
+    assert done.stderr == "holdfast: 1 would be rejected; the reasons are above\n"
+    assert ns.all("deployments") == []
+    assert ns.all("pods") == []
 
 
-def test_offline_preview_agrees_with_the_cluster(world: World, cli: Cli) -> None:
+def test_offline_preview_matches_the_cluster(ns: Namespace, cli: Cli) -> None:
     text = yaml.safe_dump(pod("kind", {"type": "space", "delay": "1m"}))
-    (made,) = world.apply(pod("kind", {"type": "space", "delay": "1m"}))
+    (made,) = ns.apply(pod("kind", {"type": "space", "delay": "1m"}))
     offline = cli.here("preview", "-f", "-", stdin=text)
     for key, value in made["metadata"]["annotations"].items():
         if key in {"holdfast.dev/held", "holdfast.dev/profile"}:
@@ -338,20 +377,20 @@ def test_preview_needs_no_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "kind: Service", "a: b"])
-def test_preview_of_what_has_no_pods(text: str, tmp_path: Path) -> None:
+def test_preview_without_pods(text: str, tmp_path: Path) -> None:
     done = Cli(tmp_path / "none", "default").run("preview", "-f", "-", stdin=text)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "No pod and no template of pods is in what was given.\n"
+    assert done.stderr == "No pods and no pod templates found.\n"
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("a: [", "is no YAML", id="no YAML"),
+        pytest.param("a: [", "invalid YAML", id="invalid YAML"),
         pytest.param(None, "cannot be read (No such file or directory)", id="no file"),
     ],
 )
-def test_preview_of_what_cannot_be_read(text: str | None, told: str, tmp_path: Path) -> None:
+def test_preview_of_an_unreadable_file(text: str | None, told: str, tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     if text is not None:
         path.write_text(text)
@@ -361,24 +400,39 @@ def test_preview_of_what_cannot_be_read(text: str | None, told: str, tmp_path: P
 # --- release -------------------------------------------------------------------------------------
 
 
-def test_release(world: World, cli: Cli) -> None:
+def test_release(ns: Namespace, cli: Cli) -> None:
     fields = {"schedulingGates": [{"name": "example.com/quota"}]}
-    world.apply(pod("one", {"delay": "1h"}, **fields))
-    assert cli.here("release", "one") == f"pod {world.namespace}/one released\n"
-    assert gates(world.get("pod", "one")) == ["example.com/quota"]
+    ns.apply(pod("one", {"delay": "1h"}, **fields))
+    assert cli.here("release", "one") == f"pod {ns.namespace}/one released\n"
+    assert gates(ns.get("pod", "one")) == ["example.com/quota"]
     assert "is not held by Holdfast; holdfast explain one" in cli.refused("release", "one")
-    assert f"there is no pod {world.namespace}/two" in cli.refused("release", "two")
+    assert f"there is no pod {ns.namespace}/two" in cli.refused("release", "two")
 
 
-def test_many_are_confirmed(world: World, cli: Cli) -> None:
-    hold(world, "a", "b", app="web")
-    hold(world, "c")
+def test_gate_that_someone_else_removes_early_is_reported(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "asked", "taken")
+    cli.here("release", "asked")
+    ns.kubectl("patch", "pod", "taken", "--type=merge", "-p", '{"spec": {"schedulingGates": null}}')
+    events = ns.eventually(
+        lambda: [one for one in ns.all("events") if one["reason"] == "ReleasedEarly"]
+    )
+    (told,) = [(one["involvedObject"]["name"], one["message"]) for one in events]
+    assert told[0] == "taken"
+    assert told[1].endswith(" s before its due time by someone else")
+    removed = "holdfast.dev/delay: removed by someone else before the due time"
+    assert removed in cli.here("explain", "taken")
+    assert removed not in cli.here("explain", "asked")
+
+
+def test_releasing_many_pods_needs_confirmation(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "a", "b", app="web")
+    hold(ns, "c")
     told = cli.refused("release", "-l", "app=web")
-    assert told == "holdfast: 2 pods are selected and nobody can confirm; give --yes"
-    assert gates(world.get("pod", "a")) == [GATE]
+    assert told == ("holdfast: there is no terminal to confirm on (Release 2 pods now?); add --yes")
+    assert gates(ns.get("pod", "a")) == [GATE]
     assert cli.here("release", "-l", "app=web", "--yes").count("released") == 2
-    assert gates(world.get("pod", "b")) == []
-    assert gates(world.get("pod", "c")) == [GATE]
+    assert gates(ns.get("pod", "b")) == []
+    assert gates(ns.get("pod", "c")) == [GATE]
 
 
 @pytest.mark.parametrize(
@@ -391,26 +445,26 @@ def test_many_are_confirmed(world: World, cli: Cli) -> None:
         pytest.param(["preview"], id="no file"),
     ],
 )
-def test_a_wrong_use_is_exit_status_2(cli: Cli, arguments: list[str]) -> None:
+def test_usage_error_exits_with_status_2(cli: Cli, arguments: list[str]) -> None:
     done = cli.run(*arguments)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("Error: ")
 
 
-def test_who_lacks_the_verb_is_told_so(world: World, tmp_path: Path) -> None:
-    hold(world, "held")
-    editor = user(world, "editor", tmp_path, "edit")
+def test_user_without_the_release_verb_is_rejected(ns: Namespace, tmp_path: Path) -> None:
+    hold(ns, "held")
+    editor = user(ns, "editor", tmp_path, "edit")
     assert editor.refused("release", "held") == (
-        f"holdfast: you may not release pods in namespace {world.namespace}: the verb 'release' on "
+        f"holdfast: you may not release pods in namespace {ns.namespace}: the verb 'release' on "
         "holds.holdfast.dev is missing; ask an admin to bind the ClusterRole holdfast-releaser"
     )
-    assert gates(world.get("pod", "held")) == [GATE]
+    assert gates(ns.get("pod", "held")) == [GATE]
 
 
-def test_who_has_the_verb_releases(world: World, tmp_path: Path) -> None:
-    hold(world, "held")
-    role = f"releaser-{world.namespace}"
-    world.apply(
+def test_user_with_the_release_verb_releases(ns: Namespace, tmp_path: Path) -> None:
+    hold(ns, "held")
+    role = f"releaser-{ns.namespace}"
+    ns.apply(
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRole",
@@ -420,7 +474,7 @@ def test_who_has_the_verb_releases(world: World, tmp_path: Path) -> None:
             ],
         }
     )
-    releaser = user(world, "releaser", tmp_path, "edit", role)
+    releaser = user(ns, "releaser", tmp_path, "edit", role)
     assert "released" in releaser.here("release", "held")
 
 
@@ -428,32 +482,36 @@ def test_who_has_the_verb_releases(world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["explain", "held"], ["release", "held"]], ids=str)
-def test_a_user_without_rights_is_told_what_is_missing(
-    world: World, tmp_path: Path, arguments: list[str]
+def test_error_for_a_user_without_rights_names_the_missing_right(
+    ns: Namespace, tmp_path: Path, arguments: list[str]
 ) -> None:
-    told = user(world, "nobody", tmp_path).refused(*arguments)
+    told = user(ns, "nobody", tmp_path).refused(*arguments)
     assert "cannot " in told
     assert 'resource "pods"' in told
-    assert told.endswith("ask an admin for that right, or name a namespace (-n) where you have it")
+    assert told.endswith(
+        "ask an admin for this permission, or choose a namespace (-n) where you have it"
+    )
 
 
-def test_an_unreachable_cluster(world: World, tmp_path: Path) -> None:
-    config = yaml.safe_load(world.plane.kubeconfig.read_text())
+def test_an_unreachable_cluster(ns: Namespace, tmp_path: Path) -> None:
+    config = yaml.safe_load(ns.plane.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     told = Cli(path, "default").refused("list")
     assert "https://127.0.0.1:1 does not answer" in told
-    assert told.endswith("check that the cluster runs, and --kubeconfig, --context, KUBECONFIG")
+    assert told.endswith(
+        "check that the cluster is running, and check --kubeconfig, --context and KUBECONFIG"
+    )
     done = Cli(path, "default").run("doctor")
     assert done.returncode == 1
     assert "does not answer" in done.stderr
 
 
-def test_the_contexts_namespace_is_meant_where_none_is_named(world: World, tmp_path: Path) -> None:
-    hold(world, "held")
-    config = yaml.safe_load(world.plane.kubeconfig.read_text())
-    config["contexts"][0]["context"]["namespace"] = world.namespace
+def test_namespace_defaults_to_the_contexts(ns: Namespace, tmp_path: Path) -> None:
+    hold(ns, "held")
+    config = yaml.safe_load(ns.plane.kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = ns.namespace
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     assert "held" in Cli(path, "").run("list").stdout
@@ -475,9 +533,9 @@ def test_doctor_on_a_cluster_with_holdfast(cli: Cli) -> None:
     assert {about: found[about] for about in well} == dict.fromkeys(well, "OK")
 
 
-def test_doctor_on_an_empty_cluster(bare_world: Callable[[], World]) -> None:
-    world = bare_world()
-    cli = Cli(world.plane.kubeconfig, world.namespace)
+def test_doctor_on_an_empty_cluster(new_cluster: Callable[[], Namespace]) -> None:
+    ns = new_cluster()
+    cli = Cli(ns.plane.kubeconfig, ns.namespace)
     done = cli.run("doctor")
     found = levels(done.stdout)
     assert done.returncode == 1
@@ -485,18 +543,18 @@ def test_doctor_on_an_empty_cluster(bare_world: Callable[[], World]) -> None:
     assert found["held pods"] == "OK"
     assert "no mutating and no validating webhook is registered" in done.stdout
     gated = [{"name": GATE}]
-    world.apply(pod("stuck", {"delay": "1"}, schedulingGates=gated))
-    overdue = world.eventually(
+    ns.apply(pod("stuck", {"delay": "1"}, schedulingGates=gated))
+    overdue = ns.eventually(
         lambda: re.search("1 of 1 is overdue: .*stuck", cli.run("doctor").stdout)
     )
     assert overdue is not None
     assert levels(cli.run("doctor").stdout)["leader"] == "PROBLEM"
-    assert "is held still" in cli.here("explain", "stuck")
+    assert "is still held" in cli.here("explain", "stuck")
     assert cli.run("list", "-A").stdout.splitlines()[1].split()[4] == "overdue"
 
 
-def test_doctor_for_a_user_without_rights(world: World, tmp_path: Path) -> None:
-    done = user(world, "patient", tmp_path).run("doctor")
+def test_doctor_for_a_user_without_rights(ns: Namespace, tmp_path: Path) -> None:
+    done = user(ns, "patient", tmp_path).run("doctor")
     found = levels(done.stdout)
     assert found["API server"] == "OK"
     assert found["webhooks"] == found["leader"] == found["held pods"] == "UNKNOWN"
@@ -511,49 +569,90 @@ def test_version(cli: Cli) -> None:
 # --- uninstall -----------------------------------------------------------------------------------
 
 
-def test_uninstall_says_who_else_holds_pods(bare_world: Callable[[], World]) -> None:
-    world = bare_world()
-    cli = Cli(world.plane.kubeconfig, world.namespace)
+def test_uninstall_reports_a_running_dev(new_cluster: Callable[[], Namespace]) -> None:
+    ns = new_cluster()
+    cli = Cli(ns.plane.kubeconfig, ns.namespace)
     arguments = ("uninstall", "--release", "now", "--yes")
     assert cli.run(*arguments).stdout == "Holdfast is uninstalled\n"
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
-    world.apply({**kind, "metadata": {"name": "holdfast-dev"}})
+    ns.apply({**kind, "metadata": {"name": "holdfast-dev"}})
     told = cli.run(*arguments).stdout.splitlines()
     assert told[0] == "Holdfast is uninstalled"
-    assert "holdfast dev serves this cluster; end it with Ctrl-C" in told[1]
+    assert "holdfast dev still holds pods in this cluster; stop it with Ctrl-C" in told[1]
 
 
 # --- sticky --------------------------------------------------------------------------------------
 
 
-def test_sticky(bare_world: Callable[[], World]) -> None:
-    world = bare_world()
-    cli = Cli(world.plane.kubeconfig, world.namespace)
+def test_sticky(new_cluster: Callable[[], Namespace]) -> None:
+    ns = new_cluster()
+    cli = Cli(ns.plane.kubeconfig, ns.namespace)
     for asked in (("list",), ("show", "db")):
         assert "this cluster has no KubeVirt" in cli.refused("sticky", *asked)
-    world.apply(*CRDS)
-    world.kubectl("wait", "--for=condition=Established", "crd", "--all")
-    made: Any = world.create(
+    ns.apply(*CRDS)
+    ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    made: Any = ns.create(
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "db"}}
     )
     assert cli.here("sticky", "list").splitlines()[1].split() == ["db", "-", "yes", "-"]
     assert "there is no node node-9" in cli.refused("sticky", "set", "db", "node-9")
     assert "there is no VM" in cli.refused("sticky", "show", "none")
-    world.kubectl("cordon", "node-2")
+    ns.kubectl("cordon", "node-2")
     output = cli.here("sticky", "set", "db", "node-2")
-    assert "comes back to node-2 at its next start" in output
+    assert "returns to node-2 at its next start" in output
     assert "warning: node-2: it is cordoned" in output
-    annotations = world.get("virtualmachine", "db")["metadata"]["annotations"]
+    annotations = ns.get("virtualmachine", "db")["metadata"]["annotations"]
     assert annotations == {
         "holdfast.dev/sticky-node": "node-2",
         "holdfast.dev/sticky-node-uid": made["metadata"]["uid"],
     }
-    assert "comes back to node-2" in cli.here("sticky", "show", "db")
+    shown = cli.here("sticky", "show", "db")
+    assert "returns to node-2" in shown
+    assert "was created on" not in shown
     (item,) = json.loads(cli.here("sticky", "list", "-o", "json"))["items"]
     assert (item["node"], item["runsOn"]) == ("node-2", None)
-    assert "has no node recorded now" in cli.here("sticky", "clear", "db")
+    own = {"template": {"spec": {"nodeSelector": {"zone": "b"}}}}
+    ns.kubectl("patch", "vm", "db", "--type=merge", "-p", json.dumps({"spec": own}))
+    why = 'the node selector or affinity of the pod requires "zone In [b]"'
+    assert f"warning: node-1: {why}" in cli.here("sticky", "set", "db", "node-1")
+    assert "no longer has a recorded node" in cli.here("sticky", "clear", "db")
     recorded = {"holdfast.dev/sticky-node-uid": made["metadata"]["uid"]}
-    assert world.get("virtualmachine", "db")["metadata"]["annotations"] == recorded
+    assert ns.get("virtualmachine", "db")["metadata"]["annotations"] == recorded
+
+
+def test_vms_of_a_node_that_was_renamed_or_recreated(new_cluster: Callable[[], Namespace]) -> None:
+    ns = new_cluster()
+    cli = Cli(ns.plane.kubeconfig, ns.namespace)
+    ns.apply(*CRDS)
+    ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
+    for name, node in (("a", "old"), ("b", "old"), ("c", "node-1")):
+        annotations = {"holdfast.dev/sticky-node": node}
+        ns.create({**kind, "metadata": {"name": name, "annotations": annotations}})
+    move = ("sticky", "move", "--from", "old", "--to")
+    assert "there is no node new" in cli.refused(*move, "new")
+    told = (
+        "holdfast: there is no terminal to confirm on (Move 2 VMs from old to node-2?); add --yes"
+    )
+    assert cli.refused(*move, "node-2") == told
+    assert cli.here(*move, "node-2", "--yes").count("returns to node-2 at its next start") == 2
+    assert cli.here(*move, "node-2", "--yes") == ""
+    listed = cli.here("sticky", "list").splitlines()[1:]
+    assert [line.split()[:2] for line in listed] == [
+        ["a", "node-2"],
+        ["b", "node-2"],
+        ["c", "node-1"],
+    ]
+
+    assert "was created on" not in cli.here("sticky", "show", "a")
+    manifest = ns.get("node", "node-2")
+    ns.kubectl("delete", "node", "node-2")
+    time.sleep(1.1)  # times have whole seconds
+    kept = {key: manifest["metadata"][key] for key in ("name", "labels", "annotations")}
+    ns.create({"apiVersion": "v1", "kind": "Node", "metadata": kept})
+    shown = cli.here("sticky", "show", "a")
+    assert "node-2 was created on" in shown
+    assert "it may be another node of that name, without the VM's disks" in shown
 
 
 STICKY_BY_PROFILE = """
@@ -568,17 +667,17 @@ profiles:
 """
 
 
-def test_sticky_goes_by_what_the_cluster_goes_by(
-    bare_world: Callable[[], World], tmp_path: Path
+def test_sticky_uses_the_registered_annotation(
+    new_cluster: Callable[[], Namespace], tmp_path: Path
 ) -> None:
-    world = bare_world()
-    cli = Cli(world.plane.kubeconfig, world.namespace)
-    world.apply(*CRDS)
-    world.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    ns = new_cluster()
+    cli = Cli(ns.plane.kubeconfig, ns.namespace)
+    ns.apply(*CRDS)
+    ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
     kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
-    world.create({**kind, "metadata": {"name": "db"}})
+    ns.create({**kind, "metadata": {"name": "db"}})
     gold = {"template": {"spec": {"schedulerName": "gold"}}}
-    world.create({**kind, "metadata": {"name": "other"}, "spec": gold})
+    ns.create({**kind, "metadata": {"name": "other"}, "spec": gold})
     registered = {
         "name": "templates.holdfast.dev",
         "clientConfig": {"url": "https://127.0.0.1:1/validate"},
@@ -587,7 +686,7 @@ def test_sticky_goes_by_what_the_cluster_goes_by(
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     }
-    world.apply(
+    ns.apply(
         {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "ValidatingWebhookConfiguration",
@@ -595,33 +694,33 @@ def test_sticky_goes_by_what_the_cluster_goes_by(
             "webhooks": [registered],
         }
     )
-    unheard = "does not look at annotation holdfast.dev/sticky-node of VMs in this cluster; give"
+    unheard = "in this cluster does not read annotation holdfast.dev/sticky-node of VMs; give"
     for change in (["set", "db", "node-2"], ["clear", "db"]):
         assert unheard in cli.refused("sticky", *change)
-    assert "annotations" not in world.get("virtualmachine", "db")["metadata"]
-    assert unheard in cli.run("sticky", "list", "-n", world.namespace).stderr
-    assert unheard in cli.run("sticky", "show", "db", "-n", world.namespace).stderr
+    assert "annotations" not in ns.get("virtualmachine", "db")["metadata"]
+    assert unheard in cli.run("sticky", "list", "-n", ns.namespace).stderr
+    assert unheard in cli.run("sticky", "show", "db", "-n", ns.namespace).stderr
 
     configuration = tmp_path / "holdfast.yaml"
-    configuration.write_text(STICKY_BY_PROFILE.replace("NAME", world.namespace))
+    configuration.write_text(STICKY_BY_PROFILE.replace("NAME", ns.namespace))
     by = ("--config", str(configuration))
-    assert "comes back to node-2" in cli.here("sticky", "set", "db", "node-2", *by)
-    annotations = world.get("virtualmachine", "db")["metadata"]["annotations"]
+    assert "returns to node-2" in cli.here("sticky", "set", "db", "node-2", *by)
+    annotations = ns.get("virtualmachine", "db")["metadata"]["annotations"]
     assert annotations["example.com/node"] == "node-2"
-    listed = cli.run("sticky", "list", "-n", world.namespace, *by)
+    listed = cli.run("sticky", "list", "-n", ns.namespace, *by)
     assert listed.stderr == ""
     assert [line.split()[:3] for line in listed.stdout.splitlines()[1:]] == [
         ["db", "node-2", "yes"],
         ["other", "-", "no"],
     ]
-    not_run = "by this configuration the plugin sticky does not run for its pods"
+    not_run = "the sticky plugin does not run for its pods in this configuration"
     assert not_run in cli.refused("sticky", "set", "other", "node-2", *by)
     assert not_run in cli.here("sticky", "show", "other", *by)
 
     configuration.write_text(STICKY_BY_PROFILE.replace("NAME", "elsewhere"))
     told = cli.here("sticky", "set", "db", "node-1", *by)
     assert "node-1 is recorded for VM" in told
-    assert "which does not stick: namespace" in told
+    assert "which is not sticky: namespace" in told
     configuration.write_text(STICKY_BY_PROFILE.replace("nodeAnnotation", "nodeAnotation"))
     refused = cli.refused("sticky", "list", *by)
-    assert "there is no field 'nodeAnotation' here; did you mean nodeAnnotation" in refused
+    assert "unknown field 'nodeAnotation': did you mean nodeAnnotation" in refused

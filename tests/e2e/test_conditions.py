@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import Iterator
 
 import pytest
 import yaml
 
-from tests.e2e.world import Object, World, pod
-from tests.unit.builders import read_review
-from webhook import conditions, config, holds, plugins
-from webhook.errors import ApiStatusError
-from webhook.framework import Code
-from webhook.objects import Pod
-from webhook.pipeline import Pipeline
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.framework import conditions
+from holdfast.webhook.framework.pipeline import AdmissionPipeline
+from holdfast.webhook.framework.plugin import Code
+from holdfast.webhook.model.annotations import OWN_PREFIX
+from holdfast.webhook.model.objects import Pod
+from tests.e2e.namespace import Namespace, Object, pod
+from tests.support.builders import make_pipeline, read_review
 
 SEED = 364
 KEYS = ["delay", "holdfast.dev/delay", "holdfast.dev/not-before", "holdfast.dev/jitter", "type"]
@@ -53,39 +53,33 @@ def generated(source: random.Random, number: int) -> Object:
 
 
 def owner(api_version: str, kind: str, *, controller: bool) -> Object:
-    """Make an owner reference; one that is no controller may say so, or nothing."""
+    """Make an owner reference; `controller: false` may be explicit or left out."""
     reference = {"apiVersion": api_version, "kind": kind, "name": "x", "uid": "y"}
     return {**reference, "controller": True} if controller else reference
 
 
-def default_pipeline() -> Pipeline:
-    return config.build_pipeline(
-        config.Configuration(),
-        plugins.registry(found=()),
-        source="",
-        timer=time.perf_counter,
-        observe=lambda **_: None,
-    )
+def default_pipeline() -> AdmissionPipeline:
+    return make_pipeline()
 
 
-def test_a_pod_is_sent_where_python_says_that_it_has_to_be(world: World) -> None:
-    profile = default_pipeline().profiles["*"]
+def test_pod_matches_exactly_when_a_plugin_concerns_it(ns: Namespace) -> None:
+    profile = default_pipeline().profiles.by_name["*"]
 
     def concerned(manifest: Object) -> bool:
         read = Pod.of(manifest)
         marks = (*read.gates, *read.finalizers)
         return any(plugin.concerns(read) for plugin in profile.plugins) or any(
-            mark.startswith(holds.OWN_PREFIX) for mark in marks
+            mark.startswith(OWN_PREFIX) for mark in marks
         )
 
     source = random.Random(SEED)
     outcomes = set()
-    before = world.reviews()
+    before = ns.reviews()
     for number in range(200):
         manifest = generated(source, number)
         with contextlib.suppress(ApiStatusError):  # some are refused: they have been sent as well
-            world.create_pods([manifest], dry_run=True)
-        after = world.reviews()
+            ns.create_pods([manifest], dry_run=True)
+        after = ns.reviews()
         sent, before = after > before, after
         assert sent == concerned(manifest), (SEED, manifest)
         outcomes.add(sent)
@@ -101,11 +95,11 @@ UNSETTLED = "has to be checked"
 
 
 @pytest.fixture
-def judged(world: World) -> Iterator[World]:
+def judged(ns: Namespace) -> Iterator[Namespace]:
     """The one namespace where no webhook is asked, with the condition as a policy in it."""
     kind = {"apiVersion": "admissionregistration.k8s.io/v1"}
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
-    expression = f"!({conditions.unsettled(default_pipeline())})"
+    expression = f"!({conditions.validate_condition(default_pipeline().profiles)})"
     policy = {
         **kind,
         "kind": "ValidatingAdmissionPolicy",
@@ -127,15 +121,15 @@ def judged(world: World) -> Iterator[World]:
             "matchResources": {"namespaceSelector": only},
         },
     }
-    world.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([policy, binding]))
-    found = World(world.plane, "kube-system")
+    ns.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([policy, binding]))
+    found = Namespace(ns.plane, "kube-system")
     found.eventually(lambda: unsettled(found, pod("asks", {"delay": "15"})))
     yield found
     kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding"
-    world.kubectl("delete", kinds, JUDGE)
+    ns.kubectl("delete", kinds, JUDGE)
 
 
-def unsettled(judged: World, manifest: Object) -> bool:
+def unsettled(judged: Namespace, manifest: Object) -> bool:
     try:
         judged.create_pods([manifest], dry_run=True)
     except ApiStatusError as exc:
@@ -146,7 +140,7 @@ def unsettled(judged: World, manifest: Object) -> bool:
 
 
 def test_a_new_pod_is_stored_without_a_check_only_where_there_is_nothing_to_say(
-    judged: World,
+    judged: Namespace,
 ) -> None:
     pipeline, source = default_pipeline(), random.Random(SEED)
     outcomes = set()
@@ -186,8 +180,8 @@ def test_a_new_pod_is_stored_without_a_check_only_where_there_is_nothing_to_say(
         ),
     ],
 )
-def test_what_is_checked_by_a_call(
-    judged: World, annotations: dict[str, str], gates: list[str], expected: bool
+def test_checks_made_by_calls(
+    judged: Namespace, annotations: dict[str, str], gates: list[str], expected: bool
 ) -> None:
     manifest = pod("made", annotations)
     manifest["spec"]["schedulingGates"] = [{"name": name} for name in gates]

@@ -9,52 +9,50 @@ from pathlib import Path
 import pytest
 
 from demo.command import Command, CommandError
-from tests.e2e.world import World, gates, listens, pod
+from tests.e2e.namespace import Namespace, gates, listens, pod
 
 CONFIGURATIONS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
 
-def configurations(world: World) -> list[str]:
-    return [each["metadata"]["name"] for each in world.all(CONFIGURATIONS)]
+def configurations(ns: Namespace) -> list[str]:
+    return [each["metadata"]["name"] for each in ns.all(CONFIGURATIONS)]
 
 
 def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "webhook", *arguments]
+    command = [sys.executable, "-m", "holdfast.webhook", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False
     )
 
 
 def test_dev_registers_unregisters_and_recovers_from_being_killed(
-    bare_world: Callable[[], World], log: Path
+    new_cluster: Callable[[], Namespace], log: Path
 ) -> None:
-    world = bare_world()
-    with Command("dev", "--kubeconfig", str(world.plane.kubeconfig), log=log) as dev:
-        assert configurations(world) == ["holdfast-dev", "holdfast-dev"]
+    ns = new_cluster()
+    with Command("dev", "--kubeconfig", str(ns.plane.kubeconfig), log=log) as dev:
+        assert configurations(ns) == ["holdfast-dev", "holdfast-dev"]
         assert dev.stop() == 0
-        assert configurations(world) == []
+        assert configurations(ns) == []
 
         dev.start()
         address = dev.address
         dev.kill()
-        world.eventually(lambda: not listens(address))  # the server went with it
-        assert "failed calling webhook" in world.refusal(pod("asks", {"delay": "1"}))
-        world.apply(pod("asks-nothing"))
+        ns.eventually(lambda: not listens(address))  # the server went with it
+        assert "failed calling webhook" in ns.refusal(pod("asks", {"delay": "1"}))
+        ns.apply(pod("asks-nothing"))
 
         dev.start()
-        (made,) = world.apply(pod("asks", {"delay": "1"}))
+        (made,) = ns.apply(pod("asks", {"delay": "1"}))
         assert gates(made) == ["holdfast.dev/delay"]
-        world.eventually(lambda: "asks" in world.releases())
+        ns.eventually(lambda: "asks" in ns.releases())
 
 
-def test_a_taken_port_is_one_clear_line(world: World, log: Path) -> None:
+def test_a_taken_port_is_one_clear_line(ns: Namespace, log: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        command = Command(
-            "dev", "--kubeconfig", str(world.plane.kubeconfig), "--port", port, log=log
-        )
+        command = Command("dev", "--kubeconfig", str(ns.plane.kubeconfig), "--port", port, log=log)
         with pytest.raises(CommandError), command:
             pass
     assert f"cannot listen on 127.0.0.1:{port}: address already in use" in log.read_text()
@@ -66,7 +64,7 @@ def test_a_taken_port_is_one_clear_line(world: World, log: Path) -> None:
     [
         (
             ["dev", "--kubeconfig", "nowhere"],
-            "holdfast: no usable kubeconfig nowhere (no such file); name one",
+            "holdfast: no usable kubeconfig nowhere (no such file); give one",
         ),
         (["check-config", "nowhere"], "holdfast: nowhere: cannot be read (No such file"),
     ],

@@ -15,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from certs import authority
+from holdfast.certs import authority
 from tests.e2e.accounts import NAMESPACE
+from tests.e2e.certificate_secrets import CA, LEAF
 from tests.e2e.installed import KINDS, SERVICE, Installation, installation, port
-from tests.e2e.pairs import CA, LEAF
+from tests.e2e.namespace import Object, pod
 from tests.e2e.test_cli import Cli
-from tests.e2e.world import Object, pod
 
 pytestmark = pytest.mark.xdist_group("doctor")
 
@@ -29,7 +29,7 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Findings:
-    """What it says: the exit status, and of each thing its level, the text, and the cure."""
+    """The output of doctor: the exit status, and for each check its level, text and fix."""
 
     status: int
     lines: list[tuple[str, str, str, str]]
@@ -54,7 +54,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 
 def cli(of: Installation) -> Cli:
-    return Cli(of.plane.kubeconfig, of.world.namespace)
+    return Cli(of.plane.kubeconfig, of.ns.namespace)
 
 
 def doctor(of: Installation) -> Findings:
@@ -67,7 +67,7 @@ def doctor(of: Installation) -> Findings:
     return Findings(done.returncode, lines)
 
 
-def test_a_whole_installation_is_well(whole: Installation) -> None:
+def test_healthy_installation(whole: Installation) -> None:
     found = doctor(whole)
     assert found.levels == dict.fromkeys(
         (
@@ -87,24 +87,24 @@ def left_alone(whole: Installation) -> Installation:
     return whole
 
 
-def test_without_a_leader(left_alone: Installation) -> None:
+def test_no_leader(left_alone: Installation) -> None:
     found = doctor(left_alone)
     level, text, cure = found.of("leader")
     assert (found.status, level) == (1, "PROBLEM")
-    assert text.startswith("no controller leads; the last one's Lease ran out ")
+    assert text.startswith("no controller is the leader; the last Lease expired ")
     assert "rollout restart deployment/holdfast-controller" in cure
     assert {level for about, level in found.levels.items() if about != "leader"} == {"OK"}
 
 
-def test_a_gate_without_a_controller(left_alone: Installation) -> None:
-    world = left_alone.world
-    world.create_when_called(pod("stuck", {"delay": "1"}))
-    world.eventually(lambda: doctor(left_alone).levels["held pods"] == "PROBLEM")
+def test_held_pod_without_a_controller(left_alone: Installation) -> None:
+    ns = left_alone.ns
+    ns.create_when_called(pod("stuck", {"delay": "1"}))
+    ns.eventually(lambda: doctor(left_alone).levels["held pods"] == "PROBLEM")
     found = doctor(left_alone)
     _, text, cure = found.of("held pods")
-    assert text == f"1 of 1 is overdue: {world.namespace}/stuck"
+    assert text == f"1 of 1 is overdue: {ns.namespace}/stuck"
     assert "holdfast release" in cure
-    assert found.of("leader")[1].endswith("; 1 held pod waits for one")
+    assert found.of("leader")[1].endswith("; 1 held pod waits")
     assert found.status == 1
     cli(left_alone).here("release", "stuck")
     assert doctor(left_alone).levels["held pods"] == "OK"
@@ -138,7 +138,7 @@ def keep(installed: Installation, leaf: dict[str, str]) -> None:
     [
         pytest.param(KINDS, "pods are not held", id="both"),
         pytest.param(KINDS[:1], "pods are not held", id="mutating"),
-        pytest.param(KINDS[1:], "bad values are not refused", id="validating"),
+        pytest.param(KINDS[1:], "invalid values are accepted", id="validating"),
     ],
 )
 def test_configurations_without_webhooks(
@@ -153,14 +153,14 @@ def test_configurations_without_webhooks(
     assert cure.startswith("start the controller")
 
 
-def test_a_ca_bundle_that_was_blanked(spoilt: Installation) -> None:
+def test_empty_ca_bundle(spoilt: Installation) -> None:
     path = "/webhooks/0/clientConfig/caBundle"
     patch(spoilt, KINDS[0], {"op": "remove", "path": path})
     found = doctor(spoilt)
     level, text, cure = found.of("caBundle")
     assert (found.status, level) == (1, "PROBLEM")
-    assert text == "CA 1 of webhook pods.holdfast.dev (mutating) has no certificate"
-    assert "leading controller write the caBundle anew" in cure
+    assert text == "CA 1 of webhook pods.holdfast.dev (mutating): no certificate"
+    assert "leading controller writes the caBundle" in cure
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_ca_bundle_that_was_blanked(spoilt: Installation) -> None:
         pytest.param(-31 * DAY, "PROBLEM", "expired at", id="has expired"),
     ],
 )
-def test_a_certificate_that_was_not_renewed(
+def test_expired_or_expiring_certificate(
     spoilt: Installation, starts: timedelta, level: str, told: str
 ) -> None:
     data = {key: base64.b64decode(value) for key, value in spoilt.secret(CA).items()}
@@ -178,16 +178,16 @@ def test_a_certificate_that_was_not_renewed(
     found = doctor(spoilt)
     assert found.of("certificate")[0] == level
     assert told in found.of("certificate")[1]
-    assert "see that the controller renews it" in found.of("certificate")[2]
+    assert "the controller renews it" in found.of("certificate")[2]
 
 
-def test_a_certificate_of_another_ca(spoilt: Installation) -> None:
+def test_certificate_of_another_ca(spoilt: Installation) -> None:
     other = authority.new_ca("another", now=datetime.now(UTC))
     keep(spoilt, leaf_of(other, timedelta()))
     level, text, cure = doctor(spoilt).of("certificate")
     assert level == "PROBLEM"
-    assert text.startswith("the registered caBundle has not issued the certificate of Service ")
-    assert "a GitOps tool must leave it alone" in cure
+    assert text.startswith("no CA in the registered caBundle issued the certificate of Service ")
+    assert "make GitOps tools ignore that field" in cure
 
 
 def leaf_of(ca: authority.KeyPair, starts: timedelta) -> dict[str, str]:
@@ -199,10 +199,10 @@ def leaf_of(ca: authority.KeyPair, starts: timedelta) -> dict[str, str]:
     return {key: base64.b64encode(value).decode() for key, value in data.items()}
 
 
-def test_no_server_that_is_ready(spoilt: Installation) -> None:
+def test_no_ready_server(spoilt: Installation) -> None:
     spoilt.join(0, port(spoilt.replicas[0]), ready=False)
     found = doctor(spoilt)
     level, text, cure = found.of("server")
     assert (found.status, level) == (1, "PROBLEM")
     assert text.startswith("no admission server is ready at Service ")
-    assert "see the Pods of the Deployment holdfast-webhook" in cure
+    assert "check the pods of Deployment holdfast-webhook" in cure

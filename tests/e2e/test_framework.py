@@ -20,19 +20,19 @@ import yaml
 from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from demo.command import Command
-from tests.e2e.others import other_webhook
-from tests.e2e.world import Object, World, gates, pod
-from tests.matching import REQUIRED
+from tests.e2e.foreign_webhook import other_webhook
+from tests.e2e.namespace import Namespace, Object, gates, pod
+from tests.support.matching import REQUIRED
 
 pytestmark = pytest.mark.xdist_group("framework")
 
 ROOT = Path(__file__).resolve().parents[2]
-DELAY, APPROVAL = "holdfast.dev/delay", "holdfast.dev/approval"
+DELAY, SIGNOFF = "holdfast.dev/delay", "holdfast.dev/signoff"
 PROFILE = "holdfast.dev/profile"
 
 _numbers = itertools.count(1)
 
-Serve = Callable[..., World]
+Serve = Callable[..., Namespace]
 
 
 @pytest.fixture(scope="module")
@@ -43,26 +43,26 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def serve(plane: ControlPlane, tmp_path: Path, log: Path) -> Iterator[Serve]:
-    """Run `holdfast dev` with profiles of the test's own, and give a namespace beside it."""
+    """Run `holdfast dev` with the test's own profiles, and give a namespace alongside it."""
     with ExitStack() as stack:
 
         def start(
             *profiles: Object, environment: Mapping[str, str] = MappingProxyType({})
-        ) -> World:
+        ) -> Namespace:
             config = tmp_path / "holdfast.yaml"
             head = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "HoldfastConfiguration"}
             config.write_text(yaml.safe_dump({**head, "profiles": list(profiles)}))
             arguments = ("--kubeconfig", str(plane.kubeconfig), "--config", str(config))
             command = Command("dev", *arguments, log=log, environment=environment)
             holdfast = stack.enter_context(command)
-            return World.in_new_namespace(plane, f"framework-{next(_numbers)}", holdfast)
+            return Namespace.create_new(plane, f"framework-{next(_numbers)}", holdfast)
 
         yield start
 
 
 def installed(package: Path, target: Path) -> Mapping[str, str]:
     """Install a plugin's package as a user would, and give the environment that has it."""
-    source = target.with_name("source")  # a copy: setuptools builds beside what it packs
+    source = target.with_name("source")  # a copy: setuptools builds alongside what it packs
     shutil.copytree(package, source)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
     command += [str(target), "--no-build-isolation", "--disable-pip-version-check", str(source)]
@@ -72,44 +72,44 @@ def installed(package: Path, target: Path) -> Mapping[str, str]:
 
 def test_two_profiles_serve_pods_of_two_schedulers(serve: Serve) -> None:
     strict = {"pluginConfig": [{"name": "delay", "args": {"maxDelay": "10s"}}]}
-    world = serve({"schedulerName": "impatient", **strict}, {"schedulerName": "*"})
+    ns = serve({"schedulerName": "impatient", **strict}, {"schedulerName": "*"})
     long = {"delay": "3600"}
-    assert "maxDelay=10s" in world.refusal(pod("refused", long, schedulerName="impatient"))
-    (made,) = world.apply(pod("held", long))
+    assert "maxDelay=10s" in ns.refusal(pod("refused", long, schedulerName="impatient"))
+    (made,) = ns.apply(pod("held", long))
     assert gates(made) == [DELAY]
     assert made["metadata"]["annotations"][PROFILE] == "*"
 
 
-def test_a_plugin_that_changes_the_scheduler_leaves_one_profile_and_one_gate(
+def test_plugin_that_changes_the_scheduler_keeps_one_profile_and_gate(
     serve: Serve, plane: ControlPlane
 ) -> None:
     hint = {"pluginConfig": [{"name": "delay", "args": {"schedulerName": "second"}}]}
     other = {"pluginConfig": [{"name": "delay", "args": {"annotations": ["other-delay"]}}]}
-    world = serve({"schedulerName": "first", **hint}, {"schedulerName": "second", **other})
+    ns = serve({"schedulerName": "first", **hint}, {"schedulerName": "second", **other})
     manifest = pod("changed", {"delay": "2"}, schedulerName="first")
 
     def touched() -> bool:
-        (shown,) = world.apply(manifest, dry_run=True)
+        (shown,) = ns.apply(manifest, dry_run=True)
         return bool(shown["metadata"]["annotations"].get("touched") == "gated")
 
     with other_webhook(plane, "a-touch", touched_by_another):
-        world.eventually(touched)  # the API server takes a moment to notice the other webhook
-        (made,) = world.apply(manifest)
+        ns.eventually(touched)  # the API server takes a moment to notice the other webhook
+        (made,) = ns.apply(manifest)
         assert made["metadata"]["annotations"]["touched"] == "gated"  # it was called again
         assert made["spec"]["schedulerName"] == "second"
         assert made["metadata"]["annotations"][PROFILE] == "first"
         assert gates(made) == [DELAY]
-        world.eventually(lambda: "changed" in world.releases())
+        ns.eventually(lambda: "changed" in ns.releases())
 
 
-def test_what_another_webhook_undoes_is_written_again_and_once(
+def test_reinvocation_restores_what_another_webhook_removed(
     serve: Serve, plane: ControlPlane
 ) -> None:
-    world = serve({})
+    ns = serve({})
     with other_webhook(plane, "z-undo", undone_by_another):
         manifest = pod("undone", {"delay": "3600", "type": "space"})
-        world.eventually(lambda: "undone" in noted(world.apply(manifest, dry_run=True)[0]))
-        (made,) = world.apply(manifest)
+        ns.eventually(lambda: "undone" in noted(ns.apply(manifest, dry_run=True)[0]))
+        (made,) = ns.apply(manifest)
 
     assert gates(made) == [DELAY]
     (term,) = made["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
@@ -130,22 +130,22 @@ def undone_by_another(seen: Object) -> list[Object]:
     ]
 
 
-def test_a_mark_that_another_webhook_sets_too_late_is_refused(
+def test_annotation_added_late_by_another_webhook_is_rejected(
     serve: Serve, plane: ControlPlane
 ) -> None:
-    world = serve({})
+    ns = serve({})
 
-    def told() -> str:
+    def warning() -> str:
         try:
-            world.apply(pod("marked"), dry_run=True)
+            ns.apply(pod("marked"), dry_run=True)
         except ControlPlaneError as exc:
             return str(exc)
         return ""  # the API server takes a moment to notice the other webhook
 
     with other_webhook(plane, "z-mark", marked_by_another):
-        said = world.eventually(told)
+        said = ns.eventually(warning)
 
-    assert "made the rule match after Holdfast had seen the pod" in said
+    assert "made the rule match after Holdfast ran" in said
 
 
 def marked_by_another(seen: Object) -> list[Object]:
@@ -164,28 +164,28 @@ def touched_by_another(seen: Object) -> list[Object]:
     return [{"op": "add", "path": "/metadata/annotations/touched", "value": value}]
 
 
-def test_the_example_plugin_holds_pods_until_they_are_approved(
+def test_the_example_plugin_holds_pods_until_they_are_signed_off(
     serve: Serve, tmp_path: Path
 ) -> None:
     environment = installed(ROOT / "examples" / "plugin", tmp_path / "plugins")
-    world = serve({"plugins": {"enabled": [{"name": "approval"}]}}, environment=environment)
-    asks = {"example.com/needs-approval": "true"}
-    (made, both) = world.apply(pod("waits", asks), pod("both", {**asks, "delay": "1"}))
-    assert gates(made) == [APPROVAL]
-    assert gates(both) == [DELAY, APPROVAL]
-    world.kubectl("annotate", "pod", "waits", "both", "example.com/approved-by=ada")
-    world.eventually(lambda: world.releases().keys() == {"waits", "both"})
-    nonsense = {"example.com/needs-approval": "maybe"}
-    assert 'write "true", or leave it out' in world.refusal(pod("nonsense", nonsense))
-    told = world.refusal(pod("nonsense", {**nonsense, "delay": "soon"}))
-    assert '"soon" is no duration' in told
-    assert 'write "true", or leave it out' in told
+    ns = serve({"plugins": {"enabled": [{"name": "signoff"}]}}, environment=environment)
+    asks = {"example.com/needs-signoff": "true"}
+    (made, both) = ns.apply(pod("waits", asks), pod("both", {**asks, "delay": "1"}))
+    assert gates(made) == [SIGNOFF]
+    assert gates(both) == [DELAY, SIGNOFF]
+    ns.kubectl("annotate", "pod", "waits", "both", "example.com/signed-off-by=ada")
+    ns.eventually(lambda: ns.releases().keys() == {"waits", "both"})
+    nonsense = {"example.com/needs-signoff": "maybe"}
+    assert 'use "true", or remove the annotation' in ns.refusal(pod("nonsense", nonsense))
+    told = ns.refusal(pod("nonsense", {**nonsense, "delay": "soon"}))
+    assert 'invalid value "soon"' in told
+    assert 'use "true", or remove the annotation' in told
 
 
 def test_the_example_plugins_own_tests_pass(tmp_path: Path) -> None:
     environment = installed(ROOT / "examples" / "plugin", tmp_path / "plugins")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_approval.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_signoff.py"],
         cwd=ROOT / "examples" / "plugin",
         env={**os.environ, **environment},
         capture_output=True,
@@ -196,66 +196,64 @@ def test_the_example_plugins_own_tests_pass(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_plugin_reaches_what_its_handle_gives_and_keeps_no_overdue_pod(
+def test_plugin_uses_its_handle_and_cannot_keep_an_overdue_pod(
     serve: Serve, tmp_path: Path
 ) -> None:
-    environment = installed(ROOT / "tests" / "e2e" / "steward", tmp_path / "plugins")
-    world = serve({"plugins": {"enabled": [{"name": "steward"}]}}, environment=environment)
-    (waits,) = world.apply(pod("waits", {"steward": "wait"}))
+    environment = installed(ROOT / "tests" / "e2e" / "janitor", tmp_path / "plugins")
+    ns = serve({"plugins": {"enabled": [{"name": "janitor"}]}}, environment=environment)
+    (waits,) = ns.apply(pod("waits", {"janitor": "wait"}))
     notes = waits["metadata"]["annotations"]
-    namespace = json.loads(world.kubectl("get", "namespace", world.namespace, "-o", "json"))
-    assert gates(waits) == ["holdfast.dev/steward"]
-    assert notes["steward-saw"] == namespace["metadata"]["uid"]
-    missed = "held pods are known to the controller alone, not to the server"
-    assert notes["steward-missed"] == missed
-    world.apply(
-        pod("frees", {"steward": "free", "delay": "1"}),
-        pod("fails", {"steward": "fail", "delay": "1"}),
+    namespace = json.loads(ns.kubectl("get", "namespace", ns.namespace, "-o", "json"))
+    assert gates(waits) == ["holdfast.dev/janitor"]
+    assert notes["janitor-saw"] == namespace["metadata"]["uid"]
+    missed = "held pods are available in the controller only"
+    assert notes["janitor-missed"] == missed
+    ns.apply(
+        pod("frees", {"janitor": "free", "delay": "1"}),
+        pod("fails", {"janitor": "fail", "delay": "1"}),
     )
-    world.eventually(lambda: world.releases().keys() == {"waits", "frees", "fails"})
+    ns.eventually(lambda: ns.releases().keys() == {"waits", "frees", "fails"})
 
-    def told(name: str, reason: str) -> str:
-        return world.eventually(
+    def event_note(name: str, reason: str) -> str:
+        return ns.eventually(
             lambda: "".join(
                 one["note"]
-                for one in world.all("events.events.k8s.io")
+                for one in ns.all("events.events.k8s.io")
                 if (one["regarding"]["name"], one["reason"]) == (name, reason)
             )
         )
 
-    assert told("frees", "Freed") == "those that waited may go"
-    assert told("frees", "Released").endswith(": too late to say no")
-    assert told("fails", "Released").endswith("failed in release: RuntimeError: as asked")
-    measured = 'count{extension_point="release",plugin="steward",profile="*",status="%s"} 1.0'
-    for status in ("Refuse", "Error"):
-        assert [one for one in world.controller_metrics() if one.endswith(measured % status)]
+    assert event_note("frees", "Freed") == "those that waited may go"
+    assert event_note("frees", "Released").endswith(": too late to say no")
+    assert event_note("fails", "Released").endswith("failed in release: RuntimeError: as asked")
+    measured = 'count{extension_point="release",plugin="janitor",profile="*",status="%s"} 1.0'
+    for status in ("Reject", "Error"):
+        assert [one for one in ns.controller_metrics() if one.endswith(measured % status)]
 
 
 @pytest.mark.parametrize("how", ["raise", "rubbish", "edits"])
-def test_a_plugin_that_fails_refuses_the_pod_and_is_named(
+def test_failing_plugin_rejects_the_pod_and_is_named(
     serve: Serve, tmp_path: Path, how: str
 ) -> None:
     environment = installed(ROOT / "tests" / "e2e" / "misbehaving", tmp_path / "plugins")
-    world = serve({"plugins": {"enabled": [{"name": "misbehaving"}]}}, environment=environment)
-    assert "failed calling webhook" in world.refusal(pod("asks", {"misbehave": how}))
-    assert gates(world.apply(pod("other", {"delay": "60"}))[0]) == [DELAY]
+    ns = serve({"plugins": {"enabled": [{"name": "misbehaving"}]}}, environment=environment)
+    assert "failed calling webhook" in ns.refusal(pod("asks", {"misbehave": how}))
+    assert gates(ns.apply(pod("other", {"delay": "60"}))[0]) == [DELAY]
     failed = 'plugin="misbehaving",profile="*",status="Error"'
-    counted = [line for line in world.metrics() if "_count" in line and failed in line]
+    counted = [line for line in ns.metrics() if "_count" in line and failed in line]
     assert [line.rpartition(" ")[2] for line in counted] == ["1.0"]
 
 
-def test_a_plugin_that_sleeps_is_given_up_while_others_are_served(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_plugin_that_sleeps_times_out_and_blocks_no_other_pod(serve: Serve, tmp_path: Path) -> None:
     environment = installed(ROOT / "tests" / "e2e" / "misbehaving", tmp_path / "plugins")
-    world = serve({"plugins": {"enabled": [{"name": "misbehaving"}]}}, environment=environment)
+    ns = serve({"plugins": {"enabled": [{"name": "misbehaving"}]}}, environment=environment)
     with ThreadPoolExecutor(1) as pool:
-        sleeping = pool.submit(world.refusal, pod("sleeps", {"misbehave": "sleep"}))
+        sleeping = pool.submit(ns.refusal, pod("sleeps", {"misbehave": "sleep"}))
         served = 0
         while not sleeping.done():
-            world.apply(pod(f"served-{served}", {"delay": "60"}))
+            ns.apply(pod(f"served-{served}", {"delay": "60"}))
             served += 1
         assert "a plugin did not finish the review within" in sleeping.result()
     assert served > 1
     late = 'holdfast_plugin_deadlines_exceeded_total{plugin="misbehaving"}'
-    assert [line.rpartition(" ")[2] for line in world.metrics() if line.startswith(late)] == ["1.0"]
+    assert [line.rpartition(" ")[2] for line in ns.metrics() if line.startswith(late)] == ["1.0"]

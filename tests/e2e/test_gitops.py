@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from holdfast.webhook.registration.writer import FIELD_MANAGER
 from tests.e2e.accounts import MANIFESTS
 from tests.e2e.installed import KINDS, Installation, installation
+from tests.e2e.namespace import Object
 from tests.e2e.test_cli import CRDS, Cli
-from tests.e2e.world import Object
-from webhook.publisher import FIELD_MANAGER
 
 pytestmark = pytest.mark.xdist_group("gitops")
 
@@ -42,7 +42,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 def managed(installed: Installation, kind: str, name: str) -> list[Object]:
     """Read who has written which fields of an object."""
     arguments = ("get", kind, name, "--show-managed-fields", "-o", "json")
-    found = json.loads(installed.world.kubectl(*arguments))["metadata"]["managedFields"]
+    found = json.loads(installed.ns.kubectl(*arguments))["metadata"]["managedFields"]
     return list(found)
 
 
@@ -59,7 +59,7 @@ def take_over(installed: Installation, kind: str, name: str) -> None:
     own = {**taken[0], "manager": FLUX, "operation": "Apply", "fieldsV1": fields}
     value = [own, *(one for one in entries if one not in taken)]
     patch = json.dumps([{"op": "replace", "path": "/metadata/managedFields", "value": value}])
-    installed.world.kubectl("patch", kind, name, "--type=json", "-p", patch)
+    installed.ns.kubectl("patch", kind, name, "--type=json", "-p", patch)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def take_over(installed: Installation, kind: str, name: str) -> None:
         pytest.param((*SERVER_SIDE, f"--field-manager={FLUX}"), id="Flux"),
     ],
 )
-def test_applying_the_manifest_takes_nothing_and_nobody_takes_turns(
+def test_applying_the_manifests_does_not_conflict_with_the_controller(
     running: Installation, arguments: tuple[str, ...]
 ) -> None:
     before = running.webhooks()
@@ -102,14 +102,14 @@ def test_flux_undoes_what_kubectl_writes_on_a_vm_and_leaves_what_holdfast_writes
     def applied() -> Any:
         take_over(running, "vm", "db")
         options = (*SERVER_SIDE, f"--field-manager={FLUX}", "-f", "-")
-        running.world.kubectl("apply", *options, stdin=text)
-        return running.world.get("vm", "db")["metadata"]["annotations"].get(RECORD)
+        running.ns.kubectl("apply", *options, stdin=text)
+        return running.ns.get("vm", "db")["metadata"]["annotations"].get(RECORD)
 
-    running.world.kubectl("apply", *SERVER_SIDE, f"--field-manager={FLUX}", "-f", "-", stdin=text)
-    Cli(running.plane.kubeconfig, running.world.namespace).here("sticky", "set", "db", "node-1")
+    running.ns.kubectl("apply", *SERVER_SIDE, f"--field-manager={FLUX}", "-f", "-", stdin=text)
+    Cli(running.plane.kubeconfig, running.ns.namespace).here("sticky", "set", "db", "node-1")
     assert [applied(), applied()] == ["node-1", "node-1"]
-    running.world.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite")
+    running.ns.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite")
     assert applied() is None
     named = "--field-manager=an-admin"
-    running.world.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite", named)
+    running.ns.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite", named)
     assert applied() == "node-2"

@@ -19,12 +19,15 @@ import yaml
 from controlplane import versions
 from controlplane.launcher import ControlPlane
 from demo.command import Command
+from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, KEY
+from holdfast.webhook.model.approvals import GATE as APPROVAL_GATE
+from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.policies.vms import CONTROLLER_VMS
+from holdfast.webhook.registration.configurations import NOT_YET
 from tests.e2e import vms
 from tests.e2e.accounts import MANIFESTS, controller_kubeconfig
-from tests.e2e.actors import Actor, Operation, refusal
-from tests.e2e.world import Object, World, gates, pod
-from webhook import guard, vm_guard
-from webhook.registration import NOT_YET
+from tests.e2e.kubectl_user import KubectlUser, Operation, refusal
+from tests.e2e.namespace import Namespace, Object, gates, pod
 
 pytestmark = pytest.mark.xdist_group("guard")
 
@@ -32,7 +35,13 @@ VMS = "virtualmachines.kubevirt.io"
 RECORD = "holdfast.dev/sticky-node"
 GATE, FOREIGN_GATE = "holdfast.dev/delay", "example.com/mine"
 CONTROLLER = "system:serviceaccount:holdfast-system:holdfast-controller"
-POLICIES = (guard.HOLD, guard.CONTROLLER_PODS, vm_guard.CONTROLLER_VMS, guard.CONTROLLER_WEBHOOKS)
+POLICIES = (
+    pod_policies.HOLD,
+    pod_policies.APPROVAL,
+    pod_policies.CONTROLLER_PODS,
+    CONTROLLER_VMS,
+    pod_policies.CONTROLLER_WEBHOOKS,
+)
 
 Row = tuple[Sequence[Operation], str]
 """A JSON patch, and what is said of it."""
@@ -156,18 +165,21 @@ MACHINE_MAY_NOT: Mapping[str, Row] = {
         ],
         "metadata.ownerReferences",
     ),
-    "annotation of others": ([annotation("team", "b")], "annotations of a VirtualMachine but"),
+    "annotation of others": (
+        [annotation("team", "b")],
+        "annotations of a VirtualMachine other than",
+    ),
     "annotation of others removed": (
         [annotation("team", None)],
-        "annotations of a VirtualMachine but",
+        "annotations of a VirtualMachine other than",
     ),
     "the user's choice": (
         [annotation("holdfast.dev/sticky", "false")],
-        "annotations of a VirtualMachine but",
+        "annotations of a VirtualMachine other than",
     ),
     "another annotation of ours": (
         [annotation("holdfast.dev/new", "a")],
-        "annotations of a VirtualMachine but",
+        "annotations of a VirtualMachine other than",
     ),
 }
 
@@ -291,11 +303,11 @@ def configuration(
 
 OURS_LEFT_OUT = all_but("kube-system", "holdfast-system")
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-_OTHER_NAME = "may only write webhook configurations of the name holdfast"
-_OTHER_SERVICE = "may only register webhooks of the Service holdfast-system/holdfast-webhook"
+_OTHER_NAME = "may only write webhook configurations named holdfast"
+_OTHER_SERVICE = "may only register webhooks for the Service holdfast-system/holdfast-webhook"
 _OTHER_RULES = "may only register webhooks for CREATE and UPDATE of pods and workloads"
 _OTHER_NAMESPACES = (
-    "may only register webhooks that leave the namespaces kube-system and holdfast-system out"
+    "may only register webhooks that exclude the namespaces kube-system and holdfast-system"
 )
 
 WEBHOOKS_REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -349,56 +361,59 @@ class Guarded:
     plane: ControlPlane
     token_kubeconfig: Path
 
-    def world(self) -> World:
+    def ns(self) -> Namespace:
         """Make a namespace with a developer, jane, and an admin, amy."""
-        world = World.in_new_namespace(self.plane, f"guard-{next(_numbers)}")
+        ns = Namespace.create_new(self.plane, f"guard-{next(_numbers)}")
         for user, role in (("jane", "edit"), ("amy", "admin")):
-            world.kubectl("create", "rolebinding", user, f"--user={user}", f"--clusterrole={role}")
-        return world
+            ns.kubectl("create", "rolebinding", user, f"--user={user}", f"--clusterrole={role}")
+        return ns
 
-    def controller(self, world: World) -> Actor:
+    def controller(self, ns: Namespace) -> KubectlUser:
         """Act as the controller does."""
-        return Actor(world, self.token_kubeconfig)
+        return KubectlUser(ns, self.token_kubeconfig)
 
-    def user(self, world: World, name: str) -> Actor:
+    def user(self, ns: Namespace, name: str) -> KubectlUser:
         """Act as a person."""
-        return Actor(world, self.plane.kubeconfig_for(name))
+        return KubectlUser(ns, self.plane.kubeconfig_for(name))
 
     def apply_guard(self) -> None:
         """Apply the policies and their bindings, as they ship."""
         self.plane.kubectl("apply", "-k", str(MANIFESTS / "guard"))
 
-    def probe(self, world: World, policy: str) -> str:
+    def probe(self, ns: Namespace, policy: str) -> str:
         """Ask, in a dry run, for what a policy alone refuses; return what is said."""
         probes = {
-            guard.HOLD: lambda: self.user(world, "jane").patch("probed", [STRIP]),
-            guard.CONTROLLER_PODS: lambda: self.controller(world).patch(
+            pod_policies.HOLD: lambda: self.user(ns, "jane").patch("probed", [STRIP]),
+            pod_policies.APPROVAL: lambda: self.user(ns, "jane").patch(
+                "probed", [annotation(APPROVED_BY, "jane")]
+            ),
+            pod_policies.CONTROLLER_PODS: lambda: self.controller(ns).patch(
                 "probed", [write("/metadata/labels", {"a": "b"})]
             ),
-            vm_guard.CONTROLLER_VMS: lambda: self.controller(world).patch(
+            CONTROLLER_VMS: lambda: self.controller(ns).patch(
                 "probed", [write("/metadata/labels", {"a": "b"})], kind="vm"
             ),
-            guard.CONTROLLER_WEBHOOKS: lambda: self.controller(world).create(
+            pod_policies.CONTROLLER_WEBHOOKS: lambda: self.controller(ns).create(
                 configuration(KINDS[0], "other")
             ),
         }
         return refusal(probes[policy])
 
-    def await_policy(self, world: World, policy: str) -> None:
+    def await_policy(self, ns: Namespace, policy: str) -> None:
         """Wait until the API server follows a policy, which takes it a moment."""
-        world.eventually(lambda: policy in self.probe(world, policy))
+        ns.eventually(lambda: policy in self.probe(ns, policy))
 
     @contextmanager
-    def left_out(self, world: World, policy: str) -> Iterator[None]:
+    def left_out(self, ns: Namespace, policy: str) -> Iterator[None]:
         """Take a policy's binding away for a while."""
-        world.apply(held("probed"), machine("probed"))
+        ns.apply(held("probed"), machine("probed"))
         self.plane.kubectl("delete", "validatingadmissionpolicybinding", policy)
         try:
-            world.eventually(lambda: not self.probe(world, policy))
+            ns.eventually(lambda: not self.probe(ns, policy))
             yield
         finally:
             self.apply_guard()
-            self.await_policy(world, policy)
+            self.await_policy(ns, policy)
 
 
 def held(name: str, **annotations: str) -> Object:
@@ -481,31 +496,31 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(temptation()))
         running = Guarded(plane, token_kubeconfig)
         running.apply_guard()
-        world = running.world()
-        world.eventually(lambda: not refusal(world.kubectl, "get", "vm"))
-        world.apply(held("probed"), machine("probed"))
+        ns = running.ns()
+        ns.eventually(lambda: not refusal(ns.kubectl, "get", "vm"))
+        ns.apply(held("probed"), machine("probed"))
         for policy in POLICIES:
-            running.await_policy(world, policy)
+            running.await_policy(ns, policy)
         arguments = ["--kubeconfig", str(token_kubeconfig), "--health-port", "0"]
         with Command("controller", *arguments, log=folder / "controller.log"):
             yield running
 
 
 @pytest.fixture
-def world(guarded: Guarded) -> World:
-    return guarded.world()
+def ns(guarded: Guarded) -> Namespace:
+    return guarded.ns()
 
 
 @pytest.fixture(scope="module")
-def shared(guarded: Guarded) -> World:
+def shared(guarded: Guarded) -> Namespace:
     """A namespace with pods for all tests that only ever try, in dry runs."""
-    world = guarded.world()
-    world.apply(held("held"), full("full"), machine("vm"))
-    return world
+    ns = guarded.ns()
+    ns.apply(held("held"), full("full"), machine("vm"), stored("filled", **FILLED))
+    return ns
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_api_server_finds_nothing_wrong_with_the_types(guarded: Guarded, policy: str) -> None:
+def test_policies_pass_type_checking(guarded: Guarded, policy: str) -> None:
     def checked() -> Object:
         seen = guarded.plane.kubectl("get", "validatingadmissionpolicy", policy, "-o", "json")
         found: Object = json.loads(seen)
@@ -513,8 +528,8 @@ def test_the_api_server_finds_nothing_wrong_with_the_types(guarded: Guarded, pol
         current = status.get("observedGeneration") == found["metadata"]["generation"]
         return status if current and "typeChecking" in status else {}
 
-    world = World(guarded.plane, "default")
-    found = world.eventually(checked)["typeChecking"].get("expressionWarnings", [])
+    ns = Namespace(guarded.plane, "default")
+    found = ns.eventually(checked)["typeChecking"].get("expressionWarnings", [])
     if os.environ.get(versions.VARIABLE, versions.NEWEST) != versions.NEWEST:
         # older type checkers take the field for CEL's reserved word; the evaluation does not
         found = [one for one in found if "undefined field 'namespace'" not in one["warning"]]
@@ -528,101 +543,132 @@ def test_applying_the_manifests_again_changes_nothing(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize(("change", "what"), HOLD_CHANGES.values(), ids=HOLD_CHANGES)
-def test_a_developer_can_neither_release_nor_change_what_decides(
-    guarded: Guarded, shared: World, change: Sequence[Operation], what: str
+def test_developer_cannot_release_or_change_a_hold(
+    guarded: Guarded, shared: Namespace, change: Sequence[Operation], what: str
 ) -> None:
     told = refusal(guarded.user(shared, "jane").patch, "held", change, dry_run=False)
     where = shared.namespace
     assert told.endswith(
-        f"pod {where}/held is held by holdfast.dev/delay: jane may not {what}; only who may "
-        f"'release' holds.holdfast.dev in namespace {where} may: ask for the role holdfast-releaser"
+        f"pod {where}/held is held by holdfast.dev/delay: jane may not {what}: this needs "
+        f"the verb 'release' on holds.holdfast.dev in namespace {where} (role holdfast-releaser)"
     )
 
 
-def test_the_key_that_the_hint_names_decides_though_no_configuration_knows_it(
-    guarded: Guarded, world: World
-) -> None:
+def test_key_in_the_hint_is_guarded_even_if_unconfigured(guarded: Guarded, ns: Namespace) -> None:
     hint = {"example.com/wait": "1000", "holdfast.dev/held": "example.com/wait=1000s,jitter=1s"}
-    world.apply(pod("old", hint, schedulingGates=[{"name": GATE}]))
-    jane = guarded.user(world, "jane")
+    ns.apply(pod("old", hint, schedulingGates=[{"name": GATE}]))
+    jane = guarded.user(ns, "jane")
     told = refusal(jane.patch, "old", [annotation("example.com/wait", "0")])
-    assert "jane may not change example.com/wait;" in told
+    assert "jane may not change example.com/wait:" in told
     jane.patch("old", [annotation("jitter", "mine")])
 
 
 def test_annotations_cannot_be_changed_through_the_status_either(
-    guarded: Guarded, world: World
+    guarded: Guarded, ns: Namespace
 ) -> None:
-    world.apply(held("held"))
-    world.kubectl("create", "role", "status", "--verb=get,patch", "--resource=pods/status")
-    world.kubectl("create", "rolebinding", "status", "--user=jane", "--role=status")
-    jane = guarded.user(world, "jane")
+    ns.apply(held("held"))
+    ns.kubectl("create", "role", "status", "--verb=get,patch", "--resource=pods/status")
+    ns.kubectl("create", "rolebinding", "status", "--user=jane", "--role=status")
+    jane = guarded.user(ns, "jane")
     told = refusal(jane.patch, "held", [annotation("delay", "0")], "--subresource=status")
-    assert "jane may not change delay;" in told
+    assert "jane may not change delay:" in told
     jane.patch("held", [annotation("team", "a")], "--subresource=status")
 
 
-def test_the_admin_of_a_namespace_may_do_all_of_it_there(guarded: Guarded, world: World) -> None:
-    world.apply(held("held"))
-    amy = guarded.user(world, "amy")
-    world.eventually(lambda: not refusal(amy.patch, "held", [STRIP]))  # is aggregated
+def test_the_admin_of_a_namespace_may_do_all_of_it_there(guarded: Guarded, ns: Namespace) -> None:
+    ns.apply(held("held"))
+    amy = guarded.user(ns, "amy")
+    ns.eventually(lambda: not refusal(amy.patch, "held", [STRIP]))  # is aggregated
     told = {name: refusal(amy.patch, "held", c) for name, (c, _) in HOLD_CHANGES.items()}
     assert told == dict.fromkeys(HOLD_CHANGES, "")
     amy.patch("held", [STRIP], dry_run=False)
-    assert gates(world.get("pod", "held")) == []
+    assert gates(ns.get("pod", "held")) == []
 
 
-def test_the_role_that_the_refusal_names_is_the_cure(guarded: Guarded, world: World) -> None:
-    world.apply(held("held"))
-    jane = guarded.user(world, "jane")
-    assert "ask for the role holdfast-releaser" in refusal(jane.patch, "held", [STRIP])
-    world.kubectl("create", "rolebinding", "cure", "--user=jane", "--clusterrole=holdfast-releaser")
-    world.eventually(lambda: not refusal(jane.patch, "held", [STRIP]))
+def test_role_named_in_the_message_permits_the_release(guarded: Guarded, ns: Namespace) -> None:
+    ns.apply(held("held"))
+    jane = guarded.user(ns, "jane")
+    assert "(role holdfast-releaser)" in refusal(jane.patch, "held", [STRIP])
+    ns.kubectl("create", "rolebinding", "cure", "--user=jane", "--clusterrole=holdfast-releaser")
+    ns.eventually(lambda: not refusal(jane.patch, "held", [STRIP]))
 
 
-def test_the_right_to_release_ends_with_the_namespace(
-    guarded: Guarded, world: World, shared: World
+def test_only_an_approver_approves_and_in_their_own_name(guarded: Guarded, ns: Namespace) -> None:
+    gated = {"schedulingGates": [{"name": APPROVAL_GATE}]}
+    ns.apply(*(pod(name, {KEY: "a test"}, **gated) for name in ("asks", "other")))
+    for role in ("edit", "holdfast-approver"):
+        ns.kubectl("create", "rolebinding", f"ann-{role}", "--user=ann", f"--clusterrole={role}")
+    jane, amy, ann = (guarded.user(ns, name) for name in ("jane", "amy", "ann"))
+    approved, denied = annotation(APPROVED_BY, "ann"), annotation(DENIED_BY, "ann")
+    ns.eventually(lambda: not refusal(ann.patch, "asks", [approved]))
+    for user, name in ((jane, "jane"), (amy, "amy")):  # the admin may release, but not approve
+        told = refusal(user.patch, "asks", [annotation(APPROVED_BY, name)])
+        assert told.endswith(
+            f"{name} may not approve or deny pod {ns.namespace}/asks: this needs the verb "
+            f"'approve' on holds.holdfast.dev in namespace {ns.namespace} (role holdfast-approver)"
+        )
+    for key in (APPROVED_BY, DENIED_BY):
+        assert "must be the name of the user" in refusal(
+            ann.patch, "asks", [annotation(key, "amy")]
+        )
+    assert "may not release it" in refusal(ann.patch, "asks", [STRIP])
+    ann.patch("other", [denied], dry_run=False)
+    ann.patch("asks", [approved], dry_run=False)
+    ns.eventually(lambda: "asks" in ns.releases())
+    assert gates(ns.get("pod", "other")) == [APPROVAL_GATE]
+    assert "must be the name" in refusal(ann.patch, "asks", [annotation(APPROVED_BY, "amy")])
+    (approver,) = {
+        event["user"]["username"]
+        for event in ns.audit()
+        if event["verb"] == "patch"
+        and event["objectRef"]["name"] == "asks"
+        and event["responseStatus"]["code"] == 200
+        and event["user"]["username"] != CONTROLLER
+        and "subresource" not in event["objectRef"]
+        and "dryRun" not in event["requestURI"]
+    }
+    assert approver == "ann"
+
+
+def test_release_right_is_limited_to_the_namespace(
+    guarded: Guarded, ns: Namespace, shared: Namespace
 ) -> None:
-    world.kubectl("create", "rolebinding", "more", "--user=amy", "--clusterrole=edit")
+    ns.kubectl("create", "rolebinding", "more", "--user=amy", "--clusterrole=edit")
     shared.kubectl("create", "rolebinding", "guest", "--user=ann", "--clusterrole=edit")
-    world.kubectl("create", "rolebinding", "chief", "--user=ann", "--clusterrole=admin")
+    ns.kubectl("create", "rolebinding", "chief", "--user=ann", "--clusterrole=admin")
     told = refusal(guarded.user(shared, "ann").patch, "held", [STRIP])
     assert "ann may not release it" in told
 
 
-def test_a_developer_does_everything_else_with_a_held_pod(guarded: Guarded, world: World) -> None:
-    world.apply(full("full"))
-    jane = guarded.user(world, "jane")
+def test_developer_can_do_everything_else_with_a_held_pod(guarded: Guarded, ns: Namespace) -> None:
+    ns.apply(full("full"))
+    jane = guarded.user(ns, "jane")
     jane.kubectl("label", "pod", "full", "app=other", "--overwrite")
     jane.kubectl("annotate", "pod", "full", "team=b", "sticky=yes", "--overwrite")
     jane.patch("full", [{"op": "remove", "path": "/spec/schedulingGates/1"}], dry_run=False)
     jane.patch("full", [{"op": "remove", "path": "/metadata/finalizers"}], dry_run=False)
-    assert gates(world.get("pod", "full")) == [GATE]
+    assert gates(ns.get("pod", "full")) == [GATE]
     jane.kubectl("delete", "pod", "full")
-    assert world.all("pods") == []
+    assert ns.all("pods") == []
 
 
-def test_the_annotations_of_a_pod_without_our_gate_are_anybodys(
-    guarded: Guarded, world: World
-) -> None:
+def test_guard_ignores_pods_without_our_gate(guarded: Guarded, ns: Namespace) -> None:
     foreign = {"schedulingGates": [{"name": FOREIGN_GATE}]}
-    world.apply(pod("free", {"delay": "15"}), pod("others", {"delay": "15"}, **foreign))
-    jane = guarded.user(world, "jane")
+    ns.apply(pod("free", {"delay": "15"}), pod("others", {"delay": "15"}, **foreign))
+    jane = guarded.user(ns, "jane")
     for name in ("free", "others"):
         jane.kubectl("annotate", "pod", name, "delay=0", "holdfast.dev/held=x", "--overwrite")
         jane.kubectl("annotate", "pod", name, "delay-", "holdfast.dev/held-")
     jane.patch("others", [STRIP], dry_run=False)
 
 
-def test_the_controller_releases_under_its_own_account(guarded: Guarded, world: World) -> None:
-    world.apply(
-        pod("soon", {"delay": "1"}, schedulingGates=[{"name": GATE}, {"name": FOREIGN_GATE}])
-    )
-    world.eventually(lambda: "soon" in world.releases())
-    assert gates(world.get("pod", "soon")) == [FOREIGN_GATE]
+def test_the_controller_releases_under_its_own_account(guarded: Guarded, ns: Namespace) -> None:
+    ns.apply(pod("soon", {"delay": "1"}, schedulingGates=[{"name": GATE}, {"name": FOREIGN_GATE}]))
+    ns.eventually(lambda: "soon" in ns.releases())
+    assert gates(ns.get("pod", "soon")) == [FOREIGN_GATE]
     (who,) = {
         event["user"]["username"]
-        for event in world.audit()
+        for event in ns.audit()
         if event["verb"] == "patch"
         and event["userAgent"] == "holdfast"
         and event["objectRef"]["resource"] == "pods"
@@ -630,7 +676,7 @@ def test_the_controller_releases_under_its_own_account(guarded: Guarded, world: 
     assert who == CONTROLLER
 
 
-def test_a_pod_as_large_as_they_get_is_released_and_guarded(guarded: Guarded, world: World) -> None:
+def test_largest_pod_is_released_and_guarded(guarded: Guarded, ns: Namespace) -> None:
     large = pod(
         "large",
         {"delay": "3"} | {f"example.com/key-{number:05}": "x" * 40 for number in range(4000)},
@@ -641,31 +687,29 @@ def test_a_pod_as_large_as_they_get_is_released_and_guarded(guarded: Guarded, wo
         initContainers=[{"name": f"first-{number}", "image": "busybox"} for number in range(200)],
     )
     large["metadata"]["labels"] = {f"label-{number:04}": "x" * 60 for number in range(1000)}
-    jane = guarded.user(world, "jane")
+    jane = guarded.user(ns, "jane")
     jane.create(large, dry_run=False)
     jane.kubectl("label", "pod", "large", "app=mine")
     told = refusal(jane.patch, "large", [annotation("delay", "0")])
-    assert "jane may not change delay;" in told
-    world.eventually(lambda: "large" in world.releases())
-    assert len(gates(world.get("pod", "large"))) == 1000
+    assert "jane may not change delay:" in told
+    ns.eventually(lambda: "large" in ns.releases())
+    assert len(gates(ns.get("pod", "large"))) == 1000
 
 
-def test_a_pod_with_far_too_many_gates_of_ours_wedges_nothing(
-    guarded: Guarded, world: World
-) -> None:
+def test_pod_with_2000_of_our_gates_can_be_updated(guarded: Guarded, ns: Namespace) -> None:
     many = [{"name": f"holdfast.dev/gate-{number}"} for number in range(2000)]
     made = pod("many", {"delay": "1000"}, schedulingGates=many)
     made["metadata"]["finalizers"] = ["example.com/mine"]
-    jane = guarded.user(world, "jane")
+    jane = guarded.user(ns, "jane")
     jane.create(made, dry_run=False)
     jane.patch("many", [{"op": "remove", "path": "/metadata/finalizers"}], dry_run=False)
-    guarded.controller(world).patch("many", [{"op": "remove", "path": "/spec/schedulingGates"}])
+    guarded.controller(ns).patch("many", [{"op": "remove", "path": "/spec/schedulingGates"}])
     assert "many" in refusal(jane.patch, "many", [STRIP])
 
 
 @pytest.mark.parametrize(("change", "what"), CONTROLLER_MAY_NOT.values(), ids=CONTROLLER_MAY_NOT)
-def test_the_controller_cannot_change_what_is_not_its_own(
-    guarded: Guarded, shared: World, change: Sequence[Operation], what: str
+def test_controller_cannot_change_other_fields_of_a_pod(
+    guarded: Guarded, shared: Namespace, change: Sequence[Operation], what: str
 ) -> None:
     told = refusal(guarded.controller(shared).patch, "full", change)
     assert f"'holdfast-controller-pods' denied request: {CONTROLLER} may not change {what}" in told
@@ -673,39 +717,37 @@ def test_the_controller_cannot_change_what_is_not_its_own(
 
 @pytest.mark.parametrize("change", CONTROLLER_MAY.values(), ids=CONTROLLER_MAY)
 def test_the_controller_can_do_its_work(
-    guarded: Guarded, shared: World, change: Sequence[Operation]
+    guarded: Guarded, shared: Namespace, change: Sequence[Operation]
 ) -> None:
     assert "patched" in guarded.controller(shared).patch("full", change)
 
 
 @pytest.mark.parametrize(("change", "what"), MACHINE_MAY_NOT.values(), ids=MACHINE_MAY_NOT)
-def test_the_controller_cannot_change_what_is_not_its_own_of_a_vm(
-    guarded: Guarded, shared: World, change: Sequence[Operation], what: str
+def test_controller_cannot_change_other_fields_of_a_vm(
+    guarded: Guarded, shared: Namespace, change: Sequence[Operation], what: str
 ) -> None:
     told = refusal(guarded.controller(shared).patch, "vm", change, kind="vm")
     assert f"'holdfast-controller-vms' denied request: {CONTROLLER} may not change {what}" in told
 
 
 @pytest.mark.parametrize(("spec", "filled"), MACHINE_MAY.values(), ids=MACHINE_MAY)
-def test_what_kubevirt_fills_in_keeps_no_node_from_being_recorded(
-    guarded: Guarded, world: World, spec: Object, filled: Sequence[Operation]
+def test_record_is_written_although_kubevirt_fills_in_defaults(
+    guarded: Guarded, ns: Namespace, spec: Object, filled: Sequence[Operation]
 ) -> None:
-    world.create(stored("old", **spec))  # apply would drop the nulls
+    ns.create(stored("old", **spec))  # apply would drop the nulls
     record = [annotation(RECORD, "node-1"), *filled]
-    assert "patched" in guarded.controller(world).patch("old", record, kind="vm", dry_run=False)
+    assert "patched" in guarded.controller(ns).patch("old", record, kind="vm", dry_run=False)
 
 
 @pytest.mark.parametrize("change", MACHINE_FILLED_MAY_NOT.values(), ids=MACHINE_FILLED_MAY_NOT)
-def test_what_stands_in_the_spec_of_a_vm_the_controller_cannot_change(
-    guarded: Guarded, world: World, change: Sequence[Operation]
+def test_controller_cannot_change_set_fields_of_a_vms_spec(
+    guarded: Guarded, shared: Namespace, change: Sequence[Operation]
 ) -> None:
-    world.apply(stored("old", **FILLED))
-    told = refusal(guarded.controller(world).patch, "old", change, kind="vm")
+    told = refusal(guarded.controller(shared).patch, "filled", change, kind="vm")
     assert f"'holdfast-controller-vms' denied request: {CONTROLLER} may not change spec" in told
-    assert "patched" in guarded.controller(world).patch("old", [annotation(RECORD, "n")], kind="vm")
 
 
-def test_the_controller_records_and_forgets_a_vms_node(guarded: Guarded, shared: World) -> None:
+def test_controller_records_and_clears_a_vms_node(guarded: Guarded, shared: Namespace) -> None:
     controller = guarded.controller(shared)
     record = [
         annotation("holdfast.dev/sticky-node", "node-1"),
@@ -716,20 +758,22 @@ def test_the_controller_records_and_forgets_a_vms_node(guarded: Guarded, shared:
     assert "patched" in controller.patch("vm", [annotation(RECORD, None)], kind="vm")
 
 
-def test_the_controller_cannot_change_the_status_of_a_vm(guarded: Guarded, shared: World) -> None:
+def test_the_controller_cannot_change_the_status_of_a_vm(
+    guarded: Guarded, shared: Namespace
+) -> None:
     change = [write("/status", {"ready": True})]
     call = guarded.controller(shared).patch
     told = refusal(call, "vm", change, "--subresource=status", kind="vm")
     assert f"{CONTROLLER} may not change a subresource of a VirtualMachine" in told
 
 
-def test_the_controller_cannot_change_a_subresource(guarded: Guarded, shared: World) -> None:
+def test_the_controller_cannot_change_a_subresource(guarded: Guarded, shared: Namespace) -> None:
     change = [write("/status/message", "all is well")]
     told = refusal(guarded.controller(shared).patch, "full", change, "--subresource=status")
     assert f"{CONTROLLER} may not change a subresource of a pod" in told
 
 
-def test_nobody_adds_a_gate_to_a_stored_pod(guarded: Guarded, shared: World) -> None:
+def test_gates_cannot_be_added_to_a_stored_pod(guarded: Guarded, shared: Namespace) -> None:
     for actor in (guarded.controller(shared), guarded.user(shared, "amy")):
         add = [write("/spec/schedulingGates/-", {"name": "holdfast.dev/other"})]
         assert "only deletion is allowed" in refusal(actor.patch, "full", add)
@@ -737,8 +781,8 @@ def test_nobody_adds_a_gate_to_a_stored_pod(guarded: Guarded, shared: World) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("change", "what"), WEBHOOKS_REFUSED.values(), ids=WEBHOOKS_REFUSED)
-def test_the_controller_cannot_register_what_is_not_ours(
-    guarded: Guarded, shared: World, kind: str, change: dict[str, Any], what: str
+def test_controller_cannot_register_other_webhooks(
+    guarded: Guarded, shared: Namespace, kind: str, change: dict[str, Any], what: str
 ) -> None:
     controller = guarded.controller(shared)
     told = refusal(controller.create, configuration(kind, **change))
@@ -747,9 +791,9 @@ def test_the_controller_cannot_register_what_is_not_ours(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_controller_keeps_our_webhook_configurations(
-    guarded: Guarded, shared: World, kind: str
+    guarded: Guarded, shared: Namespace, kind: str
 ) -> None:
-    """Empty ones too: to refuse these would end nothing that conditions do not do as well."""
+    """Also without webhooks, which a condition `false` achieves as well."""
     controller = guarded.controller(shared)
     ours, theirs = configuration(kind), configuration(kind, "others")
     ours["webhooks"][0]["rules"] += [
@@ -795,8 +839,8 @@ def added(made: Object, value: str) -> Object:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_controller_keeps_what_an_admin_has_added_or_leaves_it_out(
-    guarded: Guarded, shared: World, kind: str
+def test_controller_may_keep_or_remove_an_admins_additions(
+    guarded: Guarded, shared: Namespace, kind: str
 ) -> None:
     """Else it could not renew the caBundle there."""
     controller = guarded.controller(shared)
@@ -816,18 +860,18 @@ def test_the_controller_keeps_what_an_admin_has_added_or_leaves_it_out(
         for field in ("matchConditions", "objectSelector", "namespaceSelector"):
             one, other = renewed["webhooks"]
             made = {**ours, "webhooks": [{**one, field: changed[0][field]}, other]}
-            assert f"{CONTROLLER} may only" in refusal(replace, made), field
+            assert f"{CONTROLLER} may " in refusal(replace, made), field
         another = {**ours, "webhooks": [*renewed["webhooks"], changed[1]]}
-        assert "may only register webhooks of the names" in refusal(replace, another)
+        assert "may only register webhooks named" in refusal(replace, another)
     finally:
         shared.plane.kubectl("delete", kind, "holdfast")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_controller_works_beside_an_admins_webhook_of_another_service(
-    guarded: Guarded, shared: World, kind: str
+def test_controller_works_alongside_an_admins_webhook(
+    guarded: Guarded, shared: Namespace, kind: str
 ) -> None:
-    """It stays as it is, and keeps nobody from renewing the caBundle of ours."""
+    """It stays unchanged, and the controller can still renew the caBundle of ours."""
     controller, ours = guarded.controller(shared), configuration(kind)
     (webhook,) = ours["webhooks"]
     theirs = {
@@ -856,42 +900,42 @@ def test_the_controller_works_beside_an_admins_webhook_of_another_service(
         shared.plane.kubectl("delete", kind, "holdfast")
 
 
-def test_others_register_what_they_like(shared: World) -> None:
+def test_guard_does_not_limit_other_users_webhooks(shared: Namespace) -> None:
     for kind in KINDS:
         for change, _ in WEBHOOKS_REFUSED.values():
             made = yaml.safe_dump(configuration(kind, **change))
             shared.plane.kubectl("create", "-f", "-", "--dry-run=server", stdin=made)
 
 
-def test_without_the_hold_policy_a_developer_may(guarded: Guarded, world: World) -> None:
-    world.apply(held("held"))
-    jane = guarded.user(world, "jane")
-    with guarded.left_out(world, guard.HOLD):
+def test_without_the_hold_policy_a_developer_may(guarded: Guarded, ns: Namespace) -> None:
+    ns.apply(held("held"))
+    jane = guarded.user(ns, "jane")
+    with guarded.left_out(ns, pod_policies.HOLD):
         told = [refusal(jane.patch, "held", c) for c, _ in HOLD_CHANGES.values()]
         assert told == [""] * len(HOLD_CHANGES)
 
 
-def test_without_the_pods_policy_the_controller_may(guarded: Guarded, world: World) -> None:
-    world.apply(full("full"))
-    controller = guarded.controller(world)
-    with guarded.left_out(world, guard.CONTROLLER_PODS):
+def test_without_the_pods_policy_the_controller_may(guarded: Guarded, ns: Namespace) -> None:
+    ns.apply(full("full"))
+    controller = guarded.controller(ns)
+    with guarded.left_out(ns, pod_policies.CONTROLLER_PODS):
         changes = [change for change, _ in CONTROLLER_MAY_NOT.values()]
         told = [refusal(controller.patch, "full", c) for c in changes]
         assert told == [""] * len(changes)
 
 
-def test_without_the_vms_policy_the_controller_may(guarded: Guarded, world: World) -> None:
-    world.apply(machine("vm"))
-    controller = guarded.controller(world)
-    with guarded.left_out(world, vm_guard.CONTROLLER_VMS):
+def test_without_the_vms_policy_the_controller_may(guarded: Guarded, ns: Namespace) -> None:
+    ns.apply(machine("vm"))
+    controller = guarded.controller(ns)
+    with guarded.left_out(ns, CONTROLLER_VMS):
         changes = [change for change, _ in MACHINE_MAY_NOT.values()]
         told = [refusal(controller.patch, "vm", c, kind="vm") for c in changes]
         assert told == [""] * len(changes)
 
 
-def test_without_the_webhooks_policy_the_controller_may(guarded: Guarded, world: World) -> None:
-    controller = guarded.controller(world)
-    with guarded.left_out(world, guard.CONTROLLER_WEBHOOKS):
+def test_without_the_webhooks_policy_the_controller_may(guarded: Guarded, ns: Namespace) -> None:
+    controller = guarded.controller(ns)
+    with guarded.left_out(ns, pod_policies.CONTROLLER_WEBHOOKS):
         made = [configuration(KINDS[0], **change) for change, _ in WEBHOOKS_REFUSED.values()]
         told = [refusal(controller.create, m) for m in made]
         assert told == [""] * len(made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import string
 
-from tests.e2e.world import Object, World, gates, pod
+from tests.e2e.namespace import Namespace, Object, gates, pod
 
 GATE = "holdfast.dev/delay"
 SEED = 20261121
@@ -38,11 +38,11 @@ def generated(source: random.Random, number: int) -> Object:
     return made
 
 
-def test_generated_pods_become_what_was_meant(world: World) -> None:
+def test_generated_pods_are_patched_as_intended(ns: Namespace) -> None:
     source = random.Random(SEED)
     asked = [generated(source, number) for number in range(PODS)]
     plain = [pod(f"plain-{number}") for number in range(5)]
-    for before, after in zip(asked, world.create_pods(asked, dry_run=True), strict=True):
+    for before, after in zip(asked, ns.create_pods(asked, dry_run=True), strict=True):
         own = gates(before)
         assert gates(after) == own + [GATE] * (GATE not in own), SEED
         kept = after["metadata"]["annotations"]
@@ -50,5 +50,5 @@ def test_generated_pods_become_what_was_meant(world: World) -> None:
         hint = kept.pop("holdfast.dev/held")
         assert kept == before["metadata"]["annotations"], SEED
         assert hint.partition("=")[0] in {*kept, "jitter"}, SEED
-    for after in world.create_pods(plain, dry_run=True):
+    for after in ns.create_pods(plain, dry_run=True):
         assert gates(after) == []

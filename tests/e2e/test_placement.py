@@ -15,13 +15,13 @@ import pytest
 
 from controlplane.launcher import ControlPlane
 from demo.command import Command
-from tests.e2e.world import Object, World, gates, pod
-from tests.matching import REQUIRED, admits, meets
-from webhook.affinity import impossible
-from webhook.cluster import Cluster
-from webhook.objects import Pod
-from webhook.plugins.placement import Placement, PlacementArgs
-from webhook.review import Requirement
+from holdfast.webhook.framework.node_affinity import impossible
+from holdfast.webhook.kube.client import Cluster
+from holdfast.webhook.model.edits import Requirement
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.placement import Placement, PlacementArgs
+from tests.e2e.namespace import Namespace, Object, gates, pod
+from tests.support.matching import REQUIRED, admits, meets
 
 pytestmark = pytest.mark.xdist_group("placement")
 
@@ -48,7 +48,7 @@ EDGE_NODES = {"node-1", "node-3"}
 
 _numbers = itertools.count(1)
 
-Serve = Callable[..., World]
+Serve = Callable[..., Namespace]
 
 
 def plane_with(*scheduler_profiles: str) -> ControlPlane:
@@ -76,10 +76,10 @@ def plain_plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def serve(tmp_path: Path, log: Path) -> Iterator[Serve]:
-    """Run `holdfast dev` with profiles of the test's own, and give a namespace beside it."""
+    """Run `holdfast dev` with the test's own profiles, and give a namespace alongside it."""
     with ExitStack() as stack:
 
-        def start(plane: ControlPlane, *profiles: Object) -> World:
+        def start(plane: ControlPlane, *profiles: Object) -> Namespace:
             config = tmp_path / "holdfast.yaml"
             head = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "HoldfastConfiguration"}
             config.write_text(json.dumps({**head, "profiles": list(profiles)}))  # is YAML too
@@ -90,8 +90,8 @@ def serve(tmp_path: Path, log: Path) -> Iterator[Serve]:
         yield start
 
 
-def namespace(plane: ControlPlane, holdfast: Command | None = None) -> World:
-    return World.in_new_namespace(plane, f"placement-{next(_numbers)}", holdfast)
+def namespace(plane: ControlPlane, holdfast: Command | None = None) -> Namespace:
+    return Namespace.create_new(plane, f"placement-{next(_numbers)}", holdfast)
 
 
 def placing(*rules: Object, scheduler: str = "*") -> Object:
@@ -123,18 +123,18 @@ def deployment(kind: str = "space", **spec: Any) -> Object:
     }
 
 
-def landed(world: World) -> set[str]:
+def landed(ns: Namespace) -> set[str]:
     """Wait until the Deployment's pods are bound, and name their nodes."""
 
     def bound() -> list[str]:
-        found = [one["spec"].get("nodeName", "") for one in world.all("pods", "app=orbit")]
+        found = [one["spec"].get("nodeName", "") for one in ns.all("pods", "app=orbit")]
         return found if len(found) == REPLICAS and all(found) else []
 
-    return set(world.eventually(bound))
+    return set(ns.eventually(bound))
 
 
-def schedulers(world: World) -> set[str]:
-    return {one["spec"]["schedulerName"] for one in world.all("pods", "app=orbit")}
+def schedulers(ns: Namespace) -> set[str]:
+    return {one["spec"]["schedulerName"] for one in ns.all("pods", "app=orbit")}
 
 
 def required_terms(seen: Object) -> list[Any]:
@@ -145,146 +145,157 @@ def required_terms(seen: Object) -> list[Any]:
 # --- the space workload ------------------------------------------------------------------------
 
 
-def test_without_holdfast_space_pods_land_anywhere(plane: ControlPlane) -> None:
-    world = namespace(plane)
-    world.apply(deployment())
+def test_without_holdfast_space_pods_run_anywhere(plane: ControlPlane) -> None:
+    ns = namespace(plane)
+    ns.apply(deployment())
 
-    assert landed(world) - EDGE_NODES
+    assert landed(ns) - EDGE_NODES
 
 
-def test_space_pods_land_at_the_edge_by_a_scheduler_profile_of_their_own(
+def test_space_pods_run_at_the_edge_with_their_scheduler_profile(
     plane: ControlPlane, serve: Serve
 ) -> None:
-    world = serve(plane, placing(SPACE))
-    world.apply(deployment())
+    ns = serve(plane, placing(SPACE))
+    ns.apply(deployment())
 
-    assert landed(world) == EDGE_NODES
-    assert schedulers(world) == {"spacecloud"}
+    assert landed(ns) == EDGE_NODES
+    assert schedulers(ns) == {"spacecloud"}
 
-    other = namespace(plane, world.holdfast)
+    other = namespace(plane, ns.holdfast)
     other.apply(deployment(kind="ground"))
     assert landed(other) - EDGE_NODES
 
 
-def test_space_pods_land_at_the_edge_by_the_default_scheduler(
+def test_space_pods_run_at_the_edge_with_the_default_scheduler(
     plain_plane: ControlPlane, serve: Serve
 ) -> None:
     mapped = {**SPACE, "schedulerName": "default-scheduler"}
-    world = serve(plain_plane, placing(mapped, scheduler="spacecloud"))
-    world.apply(deployment())
+    ns = serve(plain_plane, placing(mapped, scheduler="spacecloud"))
+    ns.apply(deployment())
 
-    assert landed(world) == EDGE_NODES
-    assert schedulers(world) == {"default-scheduler"}
-    profiles = {one["metadata"]["annotations"]["holdfast.dev/profile"] for one in world.all("pods")}
+    assert landed(ns) == EDGE_NODES
+    assert schedulers(ns) == {"default-scheduler"}
+    profiles = {one["metadata"]["annotations"]["holdfast.dev/profile"] for one in ns.all("pods")}
     assert profiles == {"spacecloud"}
 
 
-def test_a_dry_run_shows_where_a_pod_may_go(plane: ControlPlane, serve: Serve) -> None:
-    world = serve(plane, placing(SPACE))
-    (shown,) = world.apply(pod("dry", {"type": "space"}), dry_run=True)
+def test_dry_run_shows_the_required_nodes(plane: ControlPlane, serve: Serve) -> None:
+    ns = serve(plane, placing(SPACE))
+    (shown,) = ns.apply(pod("dry", {"type": "space"}), dry_run=True)
 
     assert required_terms(shown) == [{"matchExpressions": [EDGE]}]
-    assert world.all("pods") == []
+    assert ns.all("pods") == []
+
+
+def test_rule_replaces_the_default_toleration(plane: ControlPlane, serve: Serve) -> None:
+    taint = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
+    wanted, own = {**taint, "tolerationSeconds": 3600}, {**taint, "tolerationSeconds": 6}
+    ns = serve(plane, placing({**SPACE, "tolerations": [wanted]}))
+    (stored,) = ns.apply(pod("far", {"type": "space"}))
+    tolerated = [one for one in stored["spec"]["tolerations"] if one["key"] == taint["key"]]
+    assert tolerated == [wanted]
+    told = ns.warnings(pod("own", {"type": "space"}, tolerations=[own]))
+    assert "lasts 6 s and comes first: it counts instead of the rule's (3600 s)" in told
 
 
 # --- contradictions ----------------------------------------------------------------------------
 
 
-def test_contradictions_are_told_where_they_are_written(plane: ControlPlane, serve: Serve) -> None:
+def test_contradictions_are_reported_at_apply(plane: ControlPlane, serve: Serve) -> None:
     strict = {
         **SPACE,
         "name": "strict",
         "when": {"label": "tier", "in": ["space"]},
-        "onConflict": "refuse",
+        "onConflict": "reject",
     }
-    world = serve(plane, placing(SPACE, strict))
+    ns = serve(plane, placing(SPACE, strict))
     core: Object = {"nodeSelector": {ROLE: "core"}}
     told = f'rule space: "{ROLE} In [edge]" contradicts nodeSelector "{ROLE} In [core]"'
 
-    assert f"Warning: holdfast: {told}" in world.warnings(pod("odd", {"type": "space"}, **core))
-    assert f"Warning: holdfast: {told}" in world.warnings(deployment(**core))
+    assert f"Warning: holdfast: {told}" in ns.warnings(pod("odd", {"type": "space"}, **core))
+    assert f"Warning: holdfast: {told}" in ns.warnings(deployment(**core))
     refused = pod("refused", **core)
     refused["metadata"]["labels"] = {"tier": "space"}
-    assert told.replace("space", "strict", 1) in world.refusal(refused)
+    assert told.replace("space", "strict", 1) in ns.refusal(refused)
 
-    odd = world.get("pod", "odd")
+    odd = ns.get("pod", "odd")
     assert odd["spec"]["nodeSelector"] == {ROLE: "core"}
     assert required_terms(odd) == [{"matchExpressions": [EDGE]}]
 
 
-def test_a_contradiction_that_an_update_brings_is_told(plane: ControlPlane, serve: Serve) -> None:
-    world = serve(plane, placing(SPACE))
+def test_contradiction_in_an_update_is_reported(plane: ControlPlane, serve: Serve) -> None:
+    ns = serve(plane, placing(SPACE))
     core: Object = {"nodeSelector": {ROLE: "core"}}
     told = f'Warning: holdfast: rule space: "{ROLE} In [edge]" contradicts nodeSelector'
 
-    assert world.warnings(deployment(kind="ground", **core)) == ""
-    assert told in world.warnings(deployment(kind="space", **core))
-    assert world.warnings(deployment(kind="space")) == ""
-    assert told in world.warnings(deployment(kind="space", **core))
+    assert ns.warnings(deployment(kind="ground", **core)) == ""
+    assert told in ns.warnings(deployment(kind="space", **core))
+    assert ns.warnings(deployment(kind="space")) == ""
+    assert told in ns.warnings(deployment(kind="space", **core))
 
 
-def test_updates_that_change_no_template_and_no_key_are_not_sent(
-    plane: ControlPlane, serve: Serve
-) -> None:
-    world = serve(plane, placing(SPACE))
-    world.apply(deployment(), pod("space", {"type": "space"}), pod("ground"))
-    landed(world)
-    before = world.reviews()
-    world.kubectl("scale", "deployment", "orbit", f"--replicas={REPLICAS - 1}")
-    world.kubectl("annotate", "deployment", "orbit", "type=space")
-    world.kubectl("label", "pod", "space", "other=label")
-    world.kubectl("annotate", "pod", "ground", "type=space")
+def test_updates_of_other_fields_are_not_sent(plane: ControlPlane, serve: Serve) -> None:
+    ns = serve(plane, placing(SPACE))
+    ns.apply(deployment(), pod("space", {"type": "space"}), pod("ground"))
+    landed(ns)
+    before = ns.reviews()
+    ns.kubectl("scale", "deployment", "orbit", f"--replicas={REPLICAS - 1}")
+    ns.kubectl("annotate", "deployment", "orbit", "type=space")
+    ns.kubectl("label", "pod", "space", "other=label")
+    ns.kubectl("annotate", "pod", "ground", "type=space")
 
-    assert world.reviews() == before
+    assert ns.reviews() == before
 
 
 def test_daemon_pods_keep_their_nodes(plane: ControlPlane, serve: Serve) -> None:
-    world = serve(plane, placing(SPACE))
+    ns = serve(plane, placing(SPACE))
     daemon = deployment()
     daemon["kind"] = "DaemonSet"
     del daemon["spec"]["replicas"]
     del daemon["spec"]["template"]["spec"]["schedulerName"]
 
-    assert "holdfast: the pods will not be placed: DaemonSet pods" in world.warnings(daemon)
+    assert "holdfast: the pods will not be placed: the DaemonSet controller" in ns.warnings(daemon)
 
     def everywhere() -> bool:
-        found = {one["spec"].get("nodeName") for one in world.all("pods", "app=orbit")}
+        found = {one["spec"].get("nodeName") for one in ns.all("pods", "app=orbit")}
         return found == {f"node-{index}" for index in LABELS}
 
-    world.eventually(everywhere)
+    ns.eventually(everywhere)
 
 
 # --- held pods ---------------------------------------------------------------------------------
 
 
-def test_a_rule_that_waits_is_written_with_the_release(plane: ControlPlane, serve: Serve) -> None:
+def test_rule_resolved_at_release_is_applied_with_the_release(
+    plane: ControlPlane, serve: Serve
+) -> None:
     late = {**SPACE, "resolveAtRelease": True, "nodeSelector": {"zone": "b"}}
-    world = serve(plane, placing(late))
+    ns = serve(plane, placing(late))
     own = {"key": "zone", "operator": "Exists"}
     affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [own]}]}}}
-    (made,) = world.apply(pod("late", {"type": "space", "delay": "3"}, affinity=affinity))
-    (now,) = world.apply(pod("now", {"type": "space"}, affinity=affinity))
+    (made,) = ns.apply(pod("late", {"type": "space", "delay": "3"}, affinity=affinity))
+    (now,) = ns.apply(pod("now", {"type": "space"}, affinity=affinity))
 
     assert gates(made) == ["holdfast.dev/delay"]
     assert required_terms(made) == [{"matchExpressions": [own]}]
     assert "nodeSelector" not in made["spec"]
     assert required_terms(now) == [{"matchExpressions": [own, EDGE]}]
 
-    world.eventually(lambda: world.get("pod", "late")["spec"].get("nodeName"))
+    ns.eventually(lambda: ns.get("pod", "late")["spec"].get("nodeName"))
     for name in ("late", "now"):
-        seen = world.eventually(
-            lambda name=name: bound_pod(world, name)  # type: ignore[misc]
+        seen = ns.eventually(
+            lambda name=name: bound_pod(ns, name)  # type: ignore[misc]
         )
         assert seen["spec"]["nodeName"] == "node-3"
         assert required_terms(seen) == [{"matchExpressions": [own, EDGE]}]
         assert seen["spec"]["nodeSelector"] == {"zone": "b"}
     measured = 'extension_point="release",plugin="placement",profile="*",status="Success"} 1.0'
     series = f"holdfast_plugin_execution_duration_seconds_count{{{measured}"
-    assert [line for line in world.controller_metrics() if line == series]
+    assert [line for line in ns.controller_metrics() if line == series]
 
 
-def bound_pod(world: World, name: str) -> Object:
-    seen = world.get("pod", name)
+def bound_pod(ns: Namespace, name: str) -> Object:
+    seen = ns.get("pod", name)
     return seen if seen["spec"].get("nodeName") else {}
 
 
@@ -350,16 +361,14 @@ def copies(manifest: Object, case: int) -> list[Object]:
 
 
 def is_judged(seen: Object) -> bool:
-    """Tell whether the scheduler has bound a pod, or found no node for it."""
+    """Return whether the scheduler has bound a pod, or found no node for it."""
     conditions = seen["status"].get("conditions", ())
     return bool(seen["spec"].get("nodeName")) or any(
         one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable" for one in conditions
     )
 
 
-def test_the_scheduler_puts_generated_pods_on_the_nodes_of_both_pod_and_rule(
-    plane: ControlPlane, serve: Serve
-) -> None:
+def test_generated_pods_run_where_pod_and_rule_allow(plane: ControlPlane, serve: Serve) -> None:
     source = random.Random(SEED)
     requires = [possible_requirements(source) for _ in range(CASES)]
     asked = [generated(source, case) for case in range(CASES)]
@@ -371,15 +380,15 @@ def test_the_scheduler_puts_generated_pods_on_the_nodes_of_both_pod_and_rule(
         }
         for case, required in enumerate(requires)
     ]
-    world = serve(plane, placing(*rules))
-    nodes = world.all("nodes")
-    world.create_pods([one for case, made in enumerate(asked) for one in copies(made, case)])
+    ns = serve(plane, placing(*rules))
+    nodes = ns.all("nodes")
+    ns.create_pods([one for case, made in enumerate(asked) for one in copies(made, case)])
 
     def settled() -> list[Object]:
-        seen = world.all("pods", "case")
+        seen = ns.all("pods", "case")
         return seen if all(map(is_judged, seen)) else []
 
-    seen = world.eventually(settled)
+    seen = ns.eventually(settled)
     assert len(seen) == CASES * len(LABELS)
     outcomes = set()
     for case, made in enumerate(asked):
@@ -404,6 +413,7 @@ def test_the_scheduler_puts_generated_pods_on_the_nodes_of_both_pod_and_rule(
 TESTS: list[Object] = [{"equals": "x"}, {"in": ["x", "it's"]}, {"exists": True}]
 MARKS = ["kind", "a.b/c", "type"]
 PAIRS = 120
+MANY = 500
 
 
 def whens(namespaces: list[str]) -> list[Object]:
@@ -414,6 +424,8 @@ def whens(namespaces: list[str]) -> list[Object]:
         {"annotation": "a.b/c", **TESTS[2]},
         {"label": "a.b/c", **TESTS[0], "namespaces": namespaces},
         {"annotation": "type", **TESTS[1], "namespaces": ["elsewhere"]},
+        {"annotation": "type", "equals": "y", "namespaces": namespaces},
+        *({"annotation": "type", "equals": f"kind-{number}"} for number in range(MANY)),
     ]
 
 
@@ -443,7 +455,7 @@ def deployed(template: Object) -> Object:
     return whole
 
 
-def test_pods_and_templates_are_sent_where_python_says_that_they_have_to_be(
+def test_conditions_and_placement_agree_on_pods_and_templates(
     plane: ControlPlane, serve: Serve
 ) -> None:
     upcoming = f"placement-{next(_numbers) + 1}"
@@ -451,30 +463,30 @@ def test_pods_and_templates_are_sent_where_python_says_that_they_have_to_be(
         {"name": f"r{number}", "when": when, "prefer": [{"weight": 1, "require": [EDGE]}]}
         for number, when in enumerate(whens([upcoming, "other"]))
     ]
-    world = serve(plane, placing(*rules))
-    assert world.namespace == upcoming
+    ns = serve(plane, placing(*rules))
+    assert ns.namespace == upcoming
     placement = Placement(msgspec.convert({"rules": rules}, PlacementArgs))
 
     def asks(made: Object) -> bool:
-        read = Pod.of({**made, "metadata": {**made["metadata"], "namespace": world.namespace}})
+        read = Pod.of({**made, "metadata": {**made["metadata"], "namespace": ns.namespace}})
         return placement.concerns(read) or "delay" in read.annotations
 
     def delay(made: Object) -> str | None:
         return dict(made["metadata"].get("annotations", {})).get("delay")
 
     def changes(old: Object, new: Object) -> bool:
-        read = Pod.of({**new, "metadata": {**new["metadata"], "namespace": world.namespace}})
+        read = Pod.of({**new, "metadata": {**new["metadata"], "namespace": ns.namespace}})
         return (old != new and placement.concerns(read)) or delay(old) != delay(new)
 
     source = random.Random(SEED)
     outcomes = set()
-    deployments = f"/apis/apps/v1/namespaces/{world.namespace}/deployments"
+    deployments = f"/apis/apps/v1/namespaces/{ns.namespace}/deployments"
     with closing(Cluster.connect(plane.kubeconfig)) as cluster:
 
         def sent(method: str, path: str, made: Object, **query: str) -> bool:
-            before = world.reviews()
+            before = ns.reviews()
             cluster.request(method, path, query=query, body=msgspec.json.encode(made))
-            return world.reviews() > before
+            return ns.reviews() > before
 
         for number in range(PAIRS):
             first, second = marked(source), marked(source)
@@ -484,7 +496,7 @@ def test_pods_and_templates_are_sent_where_python_says_that_they_have_to_be(
                 second = first
             single = {"apiVersion": "v1", "kind": "Pod", **first}
             single["metadata"] = {**first["metadata"], "generateName": "x-"}
-            pods = f"/api/v1/namespaces/{world.namespace}/pods"
+            pods = f"/api/v1/namespaces/{ns.namespace}/pods"
             seen = (
                 sent("POST", pods, single, dryRun="All"),
                 sent("POST", deployments, deployed(first)),

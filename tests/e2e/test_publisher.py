@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from certs import authority
 from demo.command import CommandError
+from holdfast.certs import authority
+from holdfast.webhook.registration.configurations import NOT_YET
+from tests.e2e import short_intervals
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.installed import (
     REPAIR,
@@ -21,17 +23,17 @@ from tests.e2e.installed import (
     deployment,
     installation,
 )
-from tests.e2e.world import Object, pod
-from webhook.registration import NOT_YET
+from tests.e2e.namespace import Object, pod
 
-QUIET = 15.0
-"""Seconds in which something would have happened, had it been about to: more than one look."""
+QUIET = 10 * short_intervals.SECONDS
+"""Seconds in which the controller would have written a configuration: several reconciliations."""
 KEY = "example.com/wait"
 
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Iterator[Installation]:
     with installation(tmp_path) as made:
+        made.module = short_intervals.__name__
         yield made
 
 
@@ -54,7 +56,7 @@ def conditions(installed: Installation) -> str:
 
 
 def holds(installed: Installation, annotations: dict[str, str]) -> bool:
-    (made,) = installed.world.apply(pod("asks", annotations), dry_run=True)
+    (made,) = installed.ns.apply(pod("asks", annotations), dry_run=True)
     return bool(made["spec"].get("schedulingGates"))
 
 
@@ -66,7 +68,7 @@ def edit(installed: Installation, kind: str, *operations: Object) -> list[Object
 
 
 def by_name(webhooks: list[Object]) -> list[Object]:
-    """Put webhooks in an order: that in which they were written first is nobody's to keep."""
+    """Sort webhooks: the API server need not keep the order in which they were written."""
     return sorted(webhooks, key=lambda one: str((one["name"], one["clientConfig"])))
 
 
@@ -92,6 +94,7 @@ RESETS = [
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("shared")) as made:
+        made.module = short_intervals.__name__
         made.replica()
         made.controller()
         made.ready()
@@ -101,15 +104,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 @pytest.mark.xdist_group("publisher")
 @pytest.mark.parametrize("reset", RESETS)
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
-def test_what_is_reset_is_put_back(shared: Installation, kind: str, reset: list[Object]) -> None:
+def test_changed_configuration_is_restored(
+    shared: Installation, kind: str, reset: list[Object]
+) -> None:
     before = shared.webhooks()
     spoilt = edit(shared, kind, *reset)
     assert not spoilt or any(one not in before for one in spoilt)
-    shared.world.eventually(lambda: by_name(shared.webhooks()) == by_name(before), REPAIR)
+    shared.ns.eventually(lambda: by_name(shared.webhooks()) == by_name(before), REPAIR)
 
 
 @pytest.mark.xdist_group("publisher")
-def test_what_others_add_stays_and_nothing_is_written_again_and_again(
+def test_additions_of_others_stay_and_cause_no_write_loop(
     shared: Installation,
 ) -> None:
     mine = {"name": "mine", "expression": "true"}
@@ -122,7 +127,6 @@ def test_what_others_add_stays_and_nothing_is_written_again_and_again(
     assert mine in after["webhooks"][0]["matchConditions"]
 
 
-@pytest.mark.long
 def test_new_conditions_are_published_when_the_rollout_is_complete(
     installed: Installation, tmp_path: Path
 ) -> None:
@@ -139,26 +143,26 @@ def test_new_conditions_are_published_when_the_rollout_is_complete(
     installed.replica("--config", str(new))
     installed.controller("--config", str(new))
     first.stop()
-    assert creations(installed.world, QUIET) == []
+    assert creations(installed.ns, QUIET) == []
     assert conditions(installed) == before  # old replicas are there still
 
     installed.retire(0)
     installed.retire(1)
-    assert creations(installed.world, QUIET) == []
+    assert creations(installed.ns, QUIET) == []
     assert conditions(installed) == before  # the Deployment is not through
     assert not holds(installed, {KEY: "3600"})
 
     edit(installed, "mutating", {"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"})
-    installed.world.eventually(lambda: len(installed.bundles()) == 1, REPAIR)
+    installed.ns.eventually(lambda: len(installed.bundles()) == 1, REPAIR)
     assert conditions(installed) == before
 
     installed.apply(deployment("new"))
-    installed.world.eventually(lambda: holds(installed, {KEY: "3600"}), REPAIR)
+    installed.ns.eventually(lambda: holds(installed, {KEY: "3600"}), REPAIR)
     assert holds(installed, {"delay": "3600"})
     assert "example.com/old" not in conditions(installed)
 
 
-def test_a_broken_configuration_stops_new_replicas_and_the_old_serve_on(
+def test_invalid_configuration_stops_new_replicas_only(
     installed: Installation, tmp_path: Path
 ) -> None:
     old = configuration(tmp_path, "old", "example.com/old")
@@ -173,11 +177,11 @@ def test_a_broken_configuration_stops_new_replicas_and_the_old_serve_on(
     with pytest.raises(CommandError, match=r"broken\.yaml"):
         installed.replica("--config", str(broken))
     edit(installed, "mutating", {"op": "replace", "path": "/webhooks", "value": []})
-    installed.world.eventually(lambda: installed.webhooks() == before, REPAIR)
-    assert creations(installed.world, 3) == []
+    installed.ns.eventually(lambda: installed.webhooks() == before, REPAIR)
+    assert creations(installed.ns, 3) == []
 
 
-def test_cert_manager_gives_the_bundle_and_nobody_is_called_before(
+def test_cert_manager_provides_the_ca_bundle(
     installed: Installation,
 ) -> None:
     now = datetime.now(UTC)
@@ -195,9 +199,9 @@ def test_cert_manager_gives_the_bundle_and_nobody_is_called_before(
     installed.apply(secret)
     installed.replica()
     installed.controller(certificates="cert-manager")
-    installed.world.eventually(lambda: len(installed.webhooks()) == 4)
-    assert not installed.world.holds_pods()
-    installed.world.apply(pod("asks", {"delay": "3600"}), dry_run=True)  # and is not refused
+    installed.ns.eventually(lambda: len(installed.webhooks()) == 4)
+    assert not installed.ns.holds_pods()
+    installed.ns.apply(pod("asks", {"delay": "3600"}), dry_run=True)  # and is not refused
 
     bundle = base64.b64encode(ca.certificate).decode()
     for kind, count in (("mutating", 1), ("validating", 3)):
@@ -205,26 +209,26 @@ def test_cert_manager_gives_the_bundle_and_nobody_is_called_before(
         edit(installed, kind, *({"op": "add", "path": one, "value": bundle} for one in places))
     installed.ready()
     assert installed.bundles() == {bundle}
-    assert creations(installed.world, 3) == []
+    assert creations(installed.ns, 3) == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_leaf_and_ca_rotate_under_load_and_nothing_fails(installed: Installation) -> None:
+def test_leaf_and_ca_rotate_under_load_without_failures(installed: Installation) -> None:
     """Both are renewed when a third of their time is left: the CA twice, the leaf more often."""
     installed.replica()
     installed.replica()
-    short = ["--ca-lifetime", "150s", "--leaf-lifetime", "60s", "--ca-propagation", "5s"]
+    short = ["--ca-lifetime", "75s", "--leaf-lifetime", "30s", "--ca-propagation", "5s"]
     installed.controller(*short)
     installed.ready()
     seen: dict[str, set[str]] = {"holdfast-ca": set(), "holdfast-tls": set()}
     end = time.monotonic() + 320
     wrong: list[str] = []
     while len(seen["holdfast-ca"]) < 3 and time.monotonic() < end:
-        wrong += creations(installed.world, 2)
+        wrong += creations(installed.ns, 2)
         for name, found in seen.items():
             found.add(installed.secret(name)["tls.crt"])
-    wrong += creations(installed.world, 10)
+    wrong += creations(installed.ns, 10)
     assert wrong == []
     assert len(seen["holdfast-ca"]) == 3
     assert len(seen["holdfast-tls"]) >= 5

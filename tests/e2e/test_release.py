@@ -14,8 +14,8 @@ import pytest
 
 from controlplane.errors import ControlPlaneError
 from demo.command import Command
-from tests.e2e.others import other_webhook
-from tests.e2e.world import Object, World, created, gates, listens, pod
+from tests.e2e.foreign_webhook import other_webhook
+from tests.e2e.namespace import Namespace, Object, created, gates, listens, pod
 
 GATE = "holdfast.dev/delay"
 SLACK = 5.0
@@ -26,32 +26,32 @@ def gated(name: str, delay: float) -> Object:
     return pod(name, {"delay": f"{delay:.3f}s"}, schedulingGates=[{"name": GATE}])
 
 
-def controller(world: World, log: Path) -> Command:
-    kubeconfig = str(world.plane.kubeconfig)
+def controller(ns: Namespace, log: Path) -> Command:
+    kubeconfig = str(ns.plane.kubeconfig)
     return Command("controller", "--kubeconfig", kubeconfig, "--health-port", "0", log=log)
 
 
-@pytest.mark.long
-def test_500_pods_and_five_kills(bare_world: Callable[[], World], log: Path) -> None:
-    world = bare_world()
+@pytest.mark.slow
+def test_500_pods_and_five_kills(new_cluster: Callable[[], Namespace], log: Path) -> None:
+    ns = new_cluster()
     source = random.Random(500)
     delays = {f"pod-{number}": source.uniform(0, 30) for number in range(500)}
     dead: list[tuple[float, float]] = []
-    with Command("dev", "--kubeconfig", str(world.plane.kubeconfig), log=log) as holdfast:
+    with Command("dev", "--kubeconfig", str(ns.plane.kubeconfig), log=log) as holdfast:
         manifests = [pod(name, {"delay": f"{delay:.3f}s"}) for name, delay in delays.items()]
-        made = world.create_pods(manifests)
+        made = ns.create_pods(manifests)
         for _ in range(5):
             time.sleep(source.uniform(0.5, 3))
             died = time.time()
             holdfast.kill()
             holdfast.start()
             dead.append((died, time.time()))
-        world.eventually(lambda: not [each for each in world.all("pods") if gates(each)], 60)
+        ns.eventually(lambda: not [each for each in ns.all("pods") if gates(each)], 60)
 
     due = {each["metadata"]["name"]: created(each) for each in made}
     due = {name: at + round(delays[name], 3) for name, at in due.items()}
     # an attempt whose sender was killed meanwhile may have worked, whatever its answer was
-    attempts = world.release_attempts()
+    attempts = ns.release_attempts()
     early = {name: attempts[name][0] - at for name, at in due.items() if attempts[name][0] < at}
     assert early == {}
     # killed within a second of its start, it leaves some to the next: only its life counts
@@ -65,48 +65,48 @@ def alive(since: float, until: float, dead: Iterable[tuple[float, float]]) -> fl
     return until - since - sum(max(0.0, gap) for gap in gaps)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_ten_thousand_held_pods_do_not_slow_one_that_is_due(
-    bare_world: Callable[[], World], log: Path
+    new_cluster: Callable[[], Namespace], log: Path
 ) -> None:
-    world = bare_world()
-    world.create_pods(gated(f"waits-{number}", 36_000 + number) for number in range(10_000))
-    with controller(world, log):
-        (made,) = world.apply(gated("due", 5))
-        world.eventually(lambda: "due" in world.releases())
-        assert 5 <= world.releases()["due"] - created(made) < 5 + SLACK
-        assert len(world.releases()) == 1
+    ns = new_cluster()
+    ns.create_pods(gated(f"waits-{number}", 36_000 + number) for number in range(10_000))
+    with controller(ns, log):
+        (made,) = ns.apply(gated("due", 5))
+        ns.eventually(lambda: "due" in ns.releases())
+        assert 5 <= ns.releases()["due"] - created(made) < 5 + SLACK
+        assert len(ns.releases()) == 1
 
 
-def test_a_wrong_and_stepping_wall_clock_releases_nothing_early(
-    bare_world: Callable[[], World], log: Path, tmp_path: Path
+def test_wrong_or_stepping_wall_clock_releases_nothing_early(
+    plain_ns: Namespace, log: Path, tmp_path: Path
 ) -> None:
-    world = bare_world()
+    ns = plain_ns
     ahead = tmp_path / "seconds-ahead"
     for days in (400, -400):
         ahead.write_text(str(days * 86_400))
         name = f"pod{days}"
         command = Command(
             "controller",
-            *("--kubeconfig", str(world.plane.kubeconfig), "--health-port", "0"),
+            *("--kubeconfig", str(ns.plane.kubeconfig), "--health-port", "0"),
             log=log,
             module="tests.e2e.wrong_clock",
             environment={"SECONDS_AHEAD": str(ahead)},
         )
         with command:
-            (made,) = world.apply(gated(name, 6))
+            (made,) = ns.apply(gated(name, 6))
             for step in (3_600, -3_600, 0):
                 ahead.write_text(str(days * 86_400 + step))
                 time.sleep(1)
-            assert name not in world.releases()
-            world.eventually(lambda name=name: name in world.releases())  # type: ignore[misc]
-            assert 6 <= world.releases()[name] - created(made) < 6 + SLACK
+            assert name not in ns.releases()
+            ns.eventually(lambda name=name: name in ns.releases())  # type: ignore[misc]
+            assert 6 <= ns.releases()[name] - created(made) < 6 + SLACK
 
 
-def test_with_every_replica_down_the_cluster_lives_on(
-    bare_world: Callable[[], World], log: Path
+def test_cluster_keeps_working_with_every_replica_down(
+    new_cluster: Callable[[], Namespace], log: Path
 ) -> None:
-    world = bare_world()
+    ns = new_cluster()
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -134,21 +134,21 @@ def test_with_every_replica_down_the_cluster_lives_on(
             },
         },
     }
-    with Command("dev", "--kubeconfig", str(world.plane.kubeconfig), log=log) as dev:
-        world.apply(job, replicas, pod("alone", {"delay": "6"}))
-        world.eventually(lambda: len(world.all("pods")) == 3)
+    with Command("dev", "--kubeconfig", str(ns.plane.kubeconfig), log=log) as dev:
+        ns.apply(job, replicas, pod("alone", {"delay": "6"}))
+        ns.eventually(lambda: len(ns.all("pods")) == 3)
         dev.kill()
-        world.eventually(lambda: not listens(dev.address))
+        ns.eventually(lambda: not listens(dev.address))
 
-    assert "failed calling webhook" in world.refusal(pod("asks", {"delay": "1"}))
-    world.apply(pod("asks-nothing"))
-    world.kubectl("scale", "replicaset", "replicas", "--replicas=0")
-    world.eventually(lambda: not world.all("pods", "app=scaled"))
-    world.kubectl("label", "replicaset", "replicas", "still=editable")
-    with controller(world, log):
-        world.eventually(lambda: "alone" in world.releases())
-        world.eventually(lambda: world.get("job", "job")["status"].get("succeeded") == 1)
-        finished = world.all("pods", "batch.kubernetes.io/job-name=job")
+    assert "failed calling webhook" in ns.refusal(pod("asks", {"delay": "1"}))
+    ns.apply(pod("asks-nothing"))
+    ns.kubectl("scale", "replicaset", "replicas", "--replicas=0")
+    ns.eventually(lambda: not ns.all("pods", "app=scaled"))
+    ns.kubectl("label", "replicaset", "replicas", "still=editable")
+    with controller(ns, log):
+        ns.eventually(lambda: "alone" in ns.releases())
+        ns.eventually(lambda: ns.get("job", "job")["status"].get("succeeded") == 1)
+        finished = ns.all("pods", "batch.kubernetes.io/job-name=job")
         assert [each["metadata"].get("finalizers", []) for each in finished] == [[]]
 
 
@@ -182,83 +182,80 @@ REFUSING_POLICY: list[Object] = [
 ]
 
 
-def test_a_release_that_others_refuse_is_told_retried_and_holds_up_nobody(
-    bare_world: Callable[[], World], log: Path
+def test_rejected_release_is_reported_and_retried_and_blocks_no_other(
+    plain_ns: Namespace, log: Path
 ) -> None:
-    world = bare_world()
-    world.apply(*REFUSING_POLICY)
-    world.apply(gated("blocked", 4), gated("free", 5))
+    ns = plain_ns
+    ns.apply(*REFUSING_POLICY)
+    ns.apply(gated("blocked", 4), gated("free", 5))
     numbers = itertools.count()  # a label that does not change is not sent
     change = ("label", "pod", "blocked", "--overwrite")
-    world.eventually(lambda: refused(world, *change, f"number={next(numbers)}"))
-    with controller(world, log):
-        world.eventually(lambda: "free" in world.releases())
-        assert gates(world.get("pod", "blocked")) == [GATE]
-        told = world.eventually(lambda: notes(world, "blocked").get("ReleaseFailed", ""))
+    ns.eventually(lambda: refused(ns, *change, f"number={next(numbers)}"))
+    with controller(ns, log):
+        ns.eventually(lambda: "free" in ns.releases())
+        assert gates(ns.get("pod", "blocked")) == [GATE]
+        told = ns.eventually(lambda: notes(ns, "blocked").get("ReleaseFailed", ""))
         assert "not while we are closed" in told
-        assert "it is tried again until it succeeds" in told
-        world.kubectl("delete", "validatingadmissionpolicybinding", "nothing-changes")
-        world.eventually(lambda: "blocked" in world.releases())
-        world.eventually(lambda: "Released" in notes(world, "blocked"))
+        assert "it is retried until it succeeds" in told
+        ns.kubectl("delete", "validatingadmissionpolicybinding", "nothing-changes")
+        ns.eventually(lambda: "blocked" in ns.releases())
+        ns.eventually(lambda: "Released" in notes(ns, "blocked"))
 
 
-def test_a_webhook_that_hangs_and_is_passed_over_stops_no_release(
-    bare_world: Callable[[], World], log: Path
-) -> None:
+@pytest.mark.slow
+def test_hanging_ignored_webhook_does_not_stop_a_release(plain_ns: Namespace, log: Path) -> None:
     """The API server waits for it longer than a first try waits, and goes on then."""
-    world, over = bare_world(), threading.Event()
+    ns, over = plain_ns, threading.Event()
 
     def hang(seen: Object) -> list[Object]:
-        if seen["metadata"]["namespace"] == world.namespace and not gates(seen):
+        if seen["metadata"]["namespace"] == ns.namespace and not gates(seen):
             over.wait(60)
         return []
 
     hanging = other_webhook(
-        world.plane, "hangs", hang, operations=("UPDATE",), failure_policy="Ignore", seconds=15
+        ns.plane, "hangs", hang, operations=("UPDATE",), failure_policy="Ignore", seconds=15
     )
-    with hanging, controller(world, log), ExitStack() as stack:
+    with hanging, controller(ns, log), ExitStack() as stack:
         stack.callback(over.set)
-        world.apply(gated("late", 2))
-        world.eventually(lambda: "late" in world.releases(), 60)
-        assert "ReleaseFailed" in notes(world, "late")
+        ns.apply(gated("late", 2))
+        ns.eventually(lambda: "late" in ns.releases(), 60)
+        assert "ReleaseFailed" in notes(ns, "late")
 
 
-def refused(world: World, *arguments: str) -> bool:
+def refused(ns: Namespace, *arguments: str) -> bool:
     try:
-        world.kubectl(*arguments)
+        ns.kubectl(*arguments)
     except ControlPlaneError:
         return True
     return False
 
 
-def notes(world: World, name: str) -> dict[str, str]:
+def notes(ns: Namespace, name: str) -> dict[str, str]:
     """What Events say about a pod, by reason."""
-    events = world.all("events.events.k8s.io")
+    events = ns.all("events.events.k8s.io")
     return {each["reason"]: each["note"] for each in events if each["regarding"]["name"] == name}
 
 
-def test_what_came_past_the_webhook_has_its_answer_too(
-    bare_world: Callable[[], World], log: Path
-) -> None:
+def test_pods_that_bypassed_the_webhook_are_released(plain_ns: Namespace, log: Path) -> None:
     """No webhook saw these pods; one waits by a key that no configuration names."""
-    world = bare_world()
+    ns = plain_ns
     held = "holdfast.dev/held"
     gate = {"schedulingGates": [{"name": GATE}]}
-    world.apply(
+    ns.apply(
         pod("unreadable", {"delay": "soon", held: "delay=8s"}, **gate),
         pod("key-has-left", {"old/delay": "8", held: "old/delay=8s"}, **gate),
         pod("nothing-said", {}, **gate),
         pod("lengthened", {"delay": "4"}, **gate),
     )
-    world.kubectl("annotate", "pod", "lengthened", "--overwrite", "delay=8")
-    made = {each["metadata"]["name"]: created(each) for each in world.all("pods")}
-    with controller(world, log):
-        world.eventually(lambda: world.releases().keys() == made.keys())
-        waited = {name: at - made[name] for name, at in world.releases().items()}
+    ns.kubectl("annotate", "pod", "lengthened", "--overwrite", "delay=8")
+    made = {each["metadata"]["name"]: created(each) for each in ns.all("pods")}
+    with controller(ns, log):
+        ns.eventually(lambda: ns.releases().keys() == made.keys())
+        waited = {name: at - made[name] for name, at in ns.releases().items()}
         del waited["nothing-said"]
         assert {name: seconds for name, seconds in waited.items() if seconds < 8} == {}
-        world.eventually(lambda: "Released" in notes(world, "unreadable"))
-        assert '"soon" is no duration' in notes(world, "unreadable")["Released"]
-        assert "holdfast.dev/held decides instead" in notes(world, "unreadable")["Released"]
-        world.eventually(lambda: "Released" in notes(world, "nothing-said"))
-        assert "no annotation says" in notes(world, "nothing-said")["Released"]
+        ns.eventually(lambda: "Released" in notes(ns, "unreadable"))
+        assert 'invalid value "soon"' in notes(ns, "unreadable")["Released"]
+        assert "using annotation holdfast.dev/held instead" in notes(ns, "unreadable")["Released"]
+        ns.eventually(lambda: "Released" in notes(ns, "nothing-said"))
+        assert "no annotation asks for a hold" in notes(ns, "nothing-said")["Released"]

@@ -8,35 +8,35 @@ from pathlib import Path
 import pytest
 
 from controlplane.launcher import ControlPlane
-from tests.e2e.apart import Apart
-from tests.e2e.world import World, gates, pod
+from tests.e2e.namespace import Namespace, gates, pod
+from tests.e2e.two_processes import TwoProcesses
 
 pytestmark = pytest.mark.xdist_group("kubevirt")
 
 
 @pytest.fixture
-def world(vm_world: World) -> World:
+def ns(kubevirt_ns: Namespace) -> Namespace:
     """A cluster without Holdfast: the one with KubeVirt, which is there for others anyway."""
-    return vm_world
+    return kubevirt_ns
 
 
 @pytest.mark.parametrize("on_invalid", ["reject", "ignore"])
-def test_a_clock_that_is_ahead_lets_no_pod_through_before_its_time(
-    on_invalid: str, kubevirt: ControlPlane, world: World, tmp_path: Path
+def test_fast_clock_admits_no_pod_early(
+    on_invalid: str, kubevirt: ControlPlane, ns: Namespace, tmp_path: Path
 ) -> None:
     """To the mutating review the time is long past, and it has no other clock."""
     until = (datetime.now(UTC) + timedelta(minutes=30)).isoformat()
     plugin = f"{{name: delay, args: {{onInvalid: {on_invalid}}}}}"
     config = f"profiles: [{{pluginConfig: [{plugin}]}}]\n"
-    with Apart(kubevirt, tmp_path, config=config) as holdfast:
+    with TwoProcesses(kubevirt, tmp_path, config=config) as holdfast:
         holdfast.ahead.write_text("3600")
         asks = {"holdfast.dev/not-before": until}
-        assert "the API server created the pod at" in world.refusal(pod("early", asks))
+        assert "the API server created the pod at" in ns.refusal(pod("early", asks))
 
         holdfast.ahead.write_text("0")
-        (made,) = world.apply(pod("in-time", asks))
+        (made,) = ns.apply(pod("in-time", asks))
         assert gates(made) == ["holdfast.dev/delay"]
 
         holdfast.ahead.write_text("-3600")
-        (made,) = world.apply(pod("behind", asks))
+        (made,) = ns.apply(pod("behind", asks))
         assert gates(made) == ["holdfast.dev/delay"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 from demo.command import Command
-from tests.e2e.world import World, pod
+from tests.e2e.namespace import Namespace, pod
 
 
 def free_port() -> int:
@@ -16,27 +15,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_the_page_tells_of_held_and_of_released_pods(
-    bare_world: Callable[[], World], log: Path
-) -> None:
-    world = bare_world()
+def test_status_page_lists_held_and_released_pods(plain_ns: Namespace, log: Path) -> None:
+    ns = plain_ns
     port = free_port()
     options = ("--health-port", "0", "--status-port", str(port))
-    kubeconfig = str(world.plane.kubeconfig)
+    kubeconfig = str(ns.plane.kubeconfig)
     gated = [{"name": "holdfast.dev/delay"}]
 
     def page() -> str:
         with urllib.request.urlopen(f"http://localhost:{port}/", timeout=10) as answer:
             assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
             return str(answer.read().decode())
 
     with Command("controller", "--kubeconfig", kubeconfig, *options, log=log):
-        world.apply(pod("waits", {"delay": "1h"}, schedulingGates=gated))
-        world.apply(pod("goes", {"delay": "1"}, schedulingGates=gated))
-        name = f"{world.namespace}/goes"
-        seen = world.eventually(lambda: "released 0" in (text := page()) and name in text and text)
+        ns.apply(pod("waits", {"delay": "1h"}, schedulingGates=gated))
+        ns.apply(pod("goes", {"delay": "1"}, schedulingGates=gated))
+        name = f"{ns.namespace}/goes"
+        seen = ns.eventually(lambda: "released 0" in (text := page()) and name in text and text)
         assert isinstance(seen, str)
-        held, _, released = seen.partition("The last 1 release</h2></caption>")
-        assert f"{world.namespace}/waits" in held
+        held, _, released = seen.partition("Last 1 release</h2></caption>")
+        assert f"{ns.namespace}/waits" in held
         assert name in released
-        assert "leads" in seen
+        assert "leader" in seen

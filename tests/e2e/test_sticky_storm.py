@@ -20,13 +20,20 @@ import msgspec
 import pytest
 
 from controlplane.launcher import ControlPlane
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.kube.client import Cluster, pod_path
+from holdfast.webhook.kube.reflector import Reflector
+from holdfast.webhook.model.kubevirt import (
+    STICKY_NODE,
+    Instance,
+    LauncherPod,
+    controller_of,
+    vm_path,
+    vmi_path,
+)
 from tests.e2e import vms
-from tests.e2e.apart import Apart
-from tests.e2e.world import Object, World
-from webhook.cluster import Cluster, pod_path
-from webhook.errors import ApiStatusError
-from webhook.reflector import Reflector
-from webhook.vms import STICKY_NODE, Instance, LauncherPod, controller_of, vm_path, vmi_path
+from tests.e2e.namespace import Namespace, Object
+from tests.e2e.two_processes import TwoProcesses
 
 pytestmark = pytest.mark.xdist_group("kubevirt")
 
@@ -49,23 +56,23 @@ MERGE_PATCH = "application/merge-patch+json"
 
 @dataclass
 class Seen:
-    """What became of the pods of each VMI (webhook.reflector.Follower)."""
+    """The history of the pods of each VMI (a `ResourceEventHandler`)."""
 
     nodes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     bound: set[str] = field(default_factory=set)
 
-    def replace(self, pods: Iterable[LauncherPod]) -> None:
+    def on_sync(self, pods: Iterable[LauncherPod]) -> None:
         for pod in pods:
-            self.update(pod)
+            self.on_update(pod)
 
-    def update(self, pod: LauncherPod) -> None:
+    def on_update(self, pod: LauncherPod) -> None:
         owner = controller_of(pod.metadata, "VirtualMachineInstance")
         if owner is not None and pod.spec.node_name and pod.metadata.uid not in self.bound:
             self.bound.add(pod.metadata.uid)
             self.nodes[owner.name].append(pod.spec.node_name)
 
-    def remove(self, pod: LauncherPod) -> None:
-        self.update(pod)
+    def on_delete(self, pod: LauncherPod) -> None:
+        self.on_update(pod)
 
 
 class Storm:
@@ -139,7 +146,7 @@ class Storm:
         answer = self.cluster.request("GET", self.pods_path)
         return list(msgspec.json.decode(answer)["items"])
 
-    def kill(self, apart: Apart, source: random.Random, until: float) -> None:
+    def kill(self, apart: TwoProcesses, source: random.Random, until: float) -> None:
         """Kill one of the processes, or both, again and again."""
         while time.monotonic() < until:
             time.sleep(source.uniform(*UPTIME))
@@ -194,17 +201,17 @@ def watching(storm: Storm) -> Iterator[None]:
         stop.set()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 2 * PATIENCE)
 def test_storm(kubevirt: ControlPlane, tmp_path: Path) -> None:
-    world = World.in_new_namespace(kubevirt, "storm")
+    ns = Namespace.create_new(kubevirt, "storm")
     source = random.Random(SEED)
     names = [f"vm-{number}" for number in range(VMS)]
     with (
-        Apart(kubevirt, tmp_path) as apart,
+        TwoProcesses(kubevirt, tmp_path) as apart,
         closing(Cluster.connect(kubevirt.kubeconfig)) as cluster,
     ):
-        storm = Storm(cluster, world.namespace, names)
+        storm = Storm(cluster, ns.namespace, names)
         with watching(storm), ThreadPoolExecutor(ACTORS + 1) as pool:
             storm.create()
             until = time.monotonic() + SECONDS
@@ -217,7 +224,7 @@ def test_storm(kubevirt: ControlPlane, tmp_path: Path) -> None:
             began = time.monotonic()
             for name in names:
                 storm.run_strategy(name, "Always")
-            world.eventually(lambda: not storm.unsettled(), PATIENCE)
+            ns.eventually(lambda: not storm.unsettled(), PATIENCE)
             settled = time.monotonic() - began
 
         returned = sum(len(nodes) > 1 for nodes in storm.seen.nodes.values())
@@ -230,8 +237,8 @@ def test_storm(kubevirt: ControlPlane, tmp_path: Path) -> None:
         assert several == {}
         records = {
             vm["metadata"]["name"]: vm["metadata"].get("annotations", {}).get(STICKY_NODE)
-            for vm in world.all("vm")
+            for vm in ns.all("vm")
         }
         assert records == {name: storm.seen.nodes[name][0] for name in names}
         assert returned >= VMS // 5  # else there was no storm
-    kubevirt.kubectl("delete", "namespace", world.namespace, "--wait=false")
+    kubevirt.kubectl("delete", "namespace", ns.namespace, "--wait=false")

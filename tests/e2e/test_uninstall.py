@@ -18,12 +18,12 @@ from controlplane.kubevirt import install
 from controlplane.launcher import ControlPlane
 from tests.e2e import vms
 from tests.e2e.accounts import NAMESPACE, controller_kubeconfig, kubevirt_rights
-from tests.e2e.apart import Apart
 from tests.e2e.installed import deployment
+from tests.e2e.namespace import Namespace, Object, gates, pod
+from tests.e2e.two_processes import TwoProcesses
 from tests.e2e.vms import FEDORA
-from tests.e2e.world import Object, World
 
-pytestmark = pytest.mark.xdist_group("uninstall")
+pytestmark = [pytest.mark.xdist_group("uninstall"), pytest.mark.slow]
 
 CHOSEN, RECORD, CHOICE = (
     "example.com/sticky-node",
@@ -50,12 +50,12 @@ def plane() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def machines(plane: ControlPlane) -> World:
-    return World.in_new_namespace(plane, f"machines-{next(_numbers)}")
+def machines(plane: ControlPlane) -> Namespace:
+    return Namespace.create_new(plane, f"machines-{next(_numbers)}")
 
 
 @contextmanager
-def installed(plane: ControlPlane, folder: Path, config: str = "") -> Iterator[Apart]:
+def installed(plane: ControlPlane, folder: Path, config: str = "") -> Iterator[TwoProcesses]:
     """Install what uninstalling has to remove, and run both processes."""
     kubeconfig = controller_kubeconfig(plane, folder / "kubeconfig")
     for process in ("controller", "webhook"):
@@ -72,12 +72,12 @@ def installed(plane: ControlPlane, folder: Path, config: str = "") -> Iterator[A
     plane.kubectl(*ours, "apply", "-f", "-", stdin=objects)
     plane.kubectl(*ours, "rollout", "status", "deployment/holdfast-controller", "--timeout=60s")
     given = {"config": config, "name": "holdfast", "controller_kubeconfig": kubeconfig}
-    with Apart(plane, folder, **given) as running:  # type: ignore[arg-type]
+    with TwoProcesses(plane, folder, **given) as running:  # type: ignore[arg-type]
         yield running
 
 
 def uninstalling(plane: ControlPlane, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "webhook", "uninstall", "--yes", *arguments]
+    command = [sys.executable, "-m", "holdfast.webhook", "uninstall", "--yes", *arguments]
     with log.open("wb") as output:
         return subprocess.Popen(
             [*command, "--kubeconfig", str(plane.kubeconfig)], stdout=output, stderr=output
@@ -88,8 +88,8 @@ def finalizers(pod: Object) -> list[str]:
     return [one for one in pod["metadata"].get("finalizers", ()) if one == FINALIZER]
 
 
-def annotated(world: World, name: str = FEDORA) -> dict[str, str]:
-    return dict(world.get("vm", name)["metadata"].get("annotations") or {})
+def annotated(ns: Namespace, name: str = FEDORA) -> dict[str, str]:
+    return dict(ns.get("vm", name)["metadata"].get("annotations") or {})
 
 
 def is_gone(plane: ControlPlane) -> bool:
@@ -97,18 +97,20 @@ def is_gone(plane: ControlPlane) -> bool:
     return "holdfast" not in listed
 
 
-def test_a_landing_is_recorded_before_anything_goes(
-    plane: ControlPlane, machines: World, tmp_path: Path
+def test_first_node_is_recorded_before_uninstalling(
+    plane: ControlPlane, machines: Namespace, tmp_path: Path
 ) -> None:
     log = tmp_path / "uninstall.log"
     with installed(plane, tmp_path) as holdfast:
-        holdfast.controller.stop()  # nobody records
+        holdfast.controller.stop()  # the node is not recorded
         machines.create(vms.vm())
         pod = vms.landed(machines)
         assert (finalizers(pod), annotated(machines).get(RECORD)) == ([FINALIZER], None)
 
         with uninstalling(plane, log, "--release", "wait") as command:
-            machines.eventually(lambda: "waiting for 1 landing to be recorded" in log.read_text())
+            machines.eventually(
+                lambda: "waiting for the nodes of 1 VM pod to be recorded" in log.read_text()
+            )
             assert not is_gone(plane)
             holdfast.controller.start()
         assert command.returncode == 0, log.read_text()
@@ -119,8 +121,8 @@ def test_a_landing_is_recorded_before_anything_goes(
     assert finalizers(vms.landed(machines, other_than=vms.uid(pod))) == []
 
 
-def test_nothing_goes_that_is_needed_and_a_purge_forgets_what_was_configured(
-    plane: ControlPlane, machines: World, tmp_path: Path
+def test_uninstall_keeps_records_and_purge_removes_them(
+    plane: ControlPlane, machines: Namespace, tmp_path: Path
 ) -> None:
     log = tmp_path / "uninstall.log"
     with installed(plane, tmp_path, CONFIGURED) as holdfast:
@@ -140,7 +142,7 @@ def test_nothing_goes_that_is_needed_and_a_purge_forgets_what_was_configured(
         with uninstalling(plane, log, "--release", "wait") as command:
             pass
         assert (command.returncode, is_gone(plane)) == (1, False)
-        assert f"no controller runs in {NAMESPACE}" in log.read_text()
+        assert f"no controller is running in {NAMESPACE}" in log.read_text()
         assert finalizers(machines.get("pod", second["metadata"]["name"])) == [FINALIZER]
 
         with uninstalling(plane, log, "--release", "now", "--purge") as command:
@@ -150,3 +152,23 @@ def test_nothing_goes_that_is_needed_and_a_purge_forgets_what_was_configured(
     assert finalizers(machines.get("pod", second["metadata"]["name"])) == []
     left = {**annotated(machines), **annotated(machines, "older")}
     assert {key for key in left if "sticky" in key} == {CHOICE}
+
+
+def test_uninstall_frees_restored_pods_where_holdfast_is_gone(
+    plane: ControlPlane, machines: Namespace, tmp_path: Path
+) -> None:
+    """A restore keeps gates and finalizers; no webhook, CRB or controller is left."""
+    assert is_gone(plane)
+    held, bound = pod("held"), pod("bound")
+    held["spec"]["schedulingGates"] = [{"name": "holdfast.dev/delay"}]
+    bound["metadata"]["finalizers"] = [FINALIZER]
+    bound["spec"]["nodeName"] = "node-1"
+    machines.create(held)
+    machines.create(bound)
+    log = tmp_path / "uninstall.log"
+    with uninstalling(plane, log, "--release", "now") as command:
+        pass
+    assert command.returncode == 0, log.read_text()
+    assert f"the nodes of {machines.namespace}/bound stay unrecorded" in log.read_text()
+    assert gates(machines.get("pod", "held")) == []
+    assert finalizers(machines.get("pod", "bound")) == []

@@ -13,7 +13,7 @@ from typing import Any
 from controlplane.build import ensure
 from controlplane.errors import ControlPlaneError
 from controlplane.modules import KUBEVIRT
-from tests.e2e.world import Object, World
+from tests.e2e.namespace import Namespace, Object
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 FEDORA = "kubevirt-smoke-fedora"
@@ -112,9 +112,9 @@ def template(
     return {"metadata": metadata, "spec": {**usual, **spec}}
 
 
-def launchers(world: World, name: str) -> list[Object]:
+def launchers(ns: Namespace, name: str) -> list[Object]:
     """Read the launcher pods of a VMI, by its owner reference, oldest first."""
-    pods = [pod for pod in world.all("pods") if owner(pod).get("name") == name]
+    pods = [pod for pod in ns.all("pods") if owner(pod).get("name") == name]
     return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
 
@@ -124,34 +124,34 @@ def owner(seen: Object) -> Object:
     return next((dict(each) for each in owners if each.get("controller")), {})
 
 
-def landed(world: World, name: str = FEDORA, *, other_than: str = "") -> Object:
+def landed(ns: Namespace, name: str = FEDORA, *, other_than: str = "") -> Object:
     """Wait until a VMI runs with one bound pod that is not going, and return that pod.
 
     `other_than` is the UID of the pod of an earlier run, which does not count.
     """
 
     def look() -> Object | None:
-        found = find(world, "vmi", name)
+        found = find(ns, "vmi", name)
         if found is None or found.get("status", {}).get("phase") != "Running":
             return None
-        pods = [pod for pod in launchers(world, name) if owner(pod)["uid"] == uid(found)]
+        pods = [pod for pod in launchers(ns, name) if owner(pod)["uid"] == uid(found)]
         pods = [pod for pod in pods if not has_ended(pod)]
         if len(pods) != 1 or uid(pods[0]) == other_than or is_going(pods[0]):
             return None
         return pods[0] if node_of(pods[0]) else None
 
-    pod = world.eventually(look)
+    pod = ns.eventually(look)
     assert pod is not None
     return pod
 
 
 def has_ended(pod: Object) -> bool:
-    """Tell whether a pod's containers have ended, as those that a VM has migrated from have."""
+    """Return whether a pod's containers have ended, as those that a VM has migrated from have."""
     return pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def is_going(pod: Object) -> bool:
-    """Tell whether a pod is being deleted."""
+    """Return whether a pod is being deleted."""
     return "deletionTimestamp" in pod["metadata"]
 
 
@@ -165,87 +165,87 @@ def uid(seen: Object) -> str:
     return str(seen["metadata"]["uid"])
 
 
-def find(world: World, kind: str, name: str) -> Object | None:
+def find(ns: Namespace, kind: str, name: str) -> Object | None:
     """Read one object; None where there is none."""
-    text = world.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
+    text = ns.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
     return dict(json.loads(text)) if text else None
 
 
-def set_running(world: World, name: str, *, running: bool) -> None:
+def set_running(ns: Namespace, name: str, *, running: bool) -> None:
     """Start or stop a VM, without waiting."""
     patch = json.dumps({"spec": {"runStrategy": "Always" if running else "Halted"}})
-    world.kubectl("patch", "vm", name, "--type=merge", "-p", patch)
+    ns.kubectl("patch", "vm", name, "--type=merge", "-p", patch)
 
 
-def start(world: World, name: str = FEDORA) -> Object:
+def start(ns: Namespace, name: str = FEDORA) -> Object:
     """Start a VM, and return its pod when it runs."""
-    set_running(world, name, running=True)
-    return landed(world, name)
+    set_running(ns, name, running=True)
+    return landed(ns, name)
 
 
-def stop(world: World, name: str = FEDORA) -> None:
+def stop(ns: Namespace, name: str = FEDORA) -> None:
     """Stop a VM, and wait until its VMI and pods are gone."""
-    set_running(world, name, running=False)
-    world.eventually(lambda: is_gone(world, name))
+    set_running(ns, name, running=False)
+    ns.eventually(lambda: is_gone(ns, name))
 
 
-def is_gone(world: World, name: str) -> bool:
-    """Tell whether neither VMI nor pods of a VM are left."""
-    return find(world, "vmi", name) is None and not launchers(world, name)
+def is_gone(ns: Namespace, name: str) -> bool:
+    """Return whether neither VMI nor pods of a VM are left."""
+    return find(ns, "vmi", name) is None and not launchers(ns, name)
 
 
-def delete_run(world: World, name: str = FEDORA) -> None:
+def delete_run(ns: Namespace, name: str = FEDORA) -> None:
     """Delete a VM's VMI and its pods, as the sticky plugin's own test does, without waiting."""
-    pods = [str(pod["metadata"]["name"]) for pod in launchers(world, name)]
-    world.kubectl("delete", "vmi", name, "--wait=false", "--ignore-not-found")
+    pods = [str(pod["metadata"]["name"]) for pod in launchers(ns, name)]
+    ns.kubectl("delete", "vmi", name, "--wait=false", "--ignore-not-found")
     if pods:
-        world.kubectl("delete", "pods", *pods, "--wait=false", "--ignore-not-found")
+        ns.kubectl("delete", "pods", *pods, "--wait=false", "--ignore-not-found")
 
 
-def migrate(world: World, name: str = FEDORA) -> tuple[Object, Object]:
+def migrate(ns: Namespace, name: str = FEDORA) -> tuple[Object, Object]:
     """Migrate a VM live; return its former pod and, when it has succeeded, its present one."""
-    source = landed(world, name)
-    made = world.create(migration(f"{name}-{uid(source)[:8]}", name))
-    await_migration(world, made, "Succeeded")
-    end_pod(world, source)
-    target = next(pod for pod in launchers(world, name) if is_target_of(pod, made))
+    source = landed(ns, name)
+    made = ns.create(migration(f"{name}-{uid(source)[:8]}", name))
+    await_migration(ns, made, "Succeeded")
+    end_pod(ns, source)
+    target = next(pod for pod in launchers(ns, name) if is_target_of(pod, made))
     return source, target
 
 
-def await_migration(world: World, made: Object, phase: str) -> Object:
+def await_migration(ns: Namespace, made: Object, phase: str) -> Object:
     """Wait until a migration has come to this phase, and return it."""
 
     def look() -> Object | None:
-        seen = world.get("vmim", str(made["metadata"]["name"]))
+        seen = ns.get("vmim", str(made["metadata"]["name"]))
         return seen if seen.get("status", {}).get("phase") == phase else None
 
-    seen = world.eventually(look)
+    seen = ns.eventually(look)
     assert seen is not None
     return seen
 
 
 def is_target_of(pod: Object, made: Object) -> bool:
-    """Tell whether a migration made this pod."""
+    """Return whether a migration made this pod."""
     return bool(pod["metadata"].get("labels", {}).get(MIGRATION_JOB) == uid(made))
 
 
-def end_pod(world: World, pod: Object) -> None:
+def end_pod(ns: Namespace, pod: Object) -> None:
     """Let a pod's containers end well, as a migrated VM's launcher does."""
     patch = json.dumps({"status": {"phase": "Succeeded"}})
     name = str(pod["metadata"]["name"])
     arguments = ["patch", "pod", name, "--subresource=status", "--type=merge", "-p", patch]
     try:
-        world.kubectl(*arguments)
+        ns.kubectl(*arguments)
     except ControlPlaneError as error:  # gone by itself meanwhile
         if "not found" not in str(error):
             raise
 
 
 @contextmanager
-def avoided(world: World, node: str) -> Iterator[None]:
+def avoided(ns: Namespace, node: str) -> Iterator[None]:
     """Make the scheduler prefer every other node while it lasts."""
-    world.kubectl("taint", "node", node, f"{_AVOIDED}=yes:PreferNoSchedule", "--overwrite")
+    ns.kubectl("taint", "node", node, f"{_AVOIDED}=yes:PreferNoSchedule", "--overwrite")
     try:
         yield
     finally:
-        world.kubectl("taint", "node", node, f"{_AVOIDED}:PreferNoSchedule-")
+        ns.kubectl("taint", "node", node, f"{_AVOIDED}:PreferNoSchedule-")

@@ -26,4 +26,4 @@ time.time_ns = lambda: _time_ns() + int(_ahead() * 1_000_000_000)
 time.clock_gettime = _shifted_gettime
 
 if __name__ == "__main__":
-    runpy.run_module("webhook", run_name="__main__", alter_sys=True)
+    runpy.run_module("holdfast.webhook", run_name="__main__", alter_sys=True)

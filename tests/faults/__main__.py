@@ -7,15 +7,14 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
 
 from rich.console import Console
 
-from tests.faults import records, report
+from tests.faults import report, summary
 from tests.faults.lanes import results
 from tests.faults.product import product
 from tests.faults.report import Run
-from tests.faults.scene import Fault, Result
+from tests.faults.scenario import Result
 from tests.faults.table import FAULTS
 
 LANES = 2
@@ -32,7 +31,7 @@ def main() -> int:
     console.print(f"seed {seed}, product {whole.product}")
     chosen = [fault for fault in FAULTS if not given.only or fault.name in given.only]
     places = {fault.name: place for place, fault in enumerate(FAULTS)}
-    found = known(whole, chosen) if given.resume else []
+    found = report.read(whole, chosen, whole.path) if given.resume else []
     done = {result.fault.name for result in found}
     began = time.monotonic()
     left = [one for one in chosen if one.name not in done]
@@ -40,13 +39,15 @@ def main() -> int:
         for result in results(left, whole, given.lanes):
             found = sorted([*found, result], key=lambda one: places[one.fault.name])
             report.write(found, whole, whole.path)
-            if len(found) == len(FAULTS):
-                report.write(found, whole, whole.kept)
-            _tell(result, whole, console)
+            _print_result(result, whole, console)
     except KeyboardInterrupt:
         console.print(f"stopped after {len(found)} rows; --resume --seed {seed} runs the others")
         return _STOPPED
     report.show(found, seed=seed, console=console)
+    console.print(f"results: {whole.path}", markup=False)
+    if len(found) == len(FAULTS) and not (whole.short or whole.broken):
+        summary.write(whole.path)
+        console.print("commit the summary: python -m docs.generate writes it to its page")
     failed = [one.fault.name for one in found if not (one.caught if whole.broken else one.passed)]
     minutes = (time.monotonic() - began) / 60
     wrong = f"{len(failed)} of {len(found)} rows failed: {', '.join(failed)}"
@@ -55,19 +56,8 @@ def main() -> int:
     return int(bool(failed))
 
 
-def known(whole: Run, chosen: Sequence[Fault]) -> list[Result]:
-    """Read what that run has found before: here, or where the repository keeps it."""
-    kept = records.FOLDER / f"{whole.seed}.json"
-    found = {
-        one.fault.name: one
-        for path in (kept, whole.path)
-        for one in report.read(whole, chosen, path)
-    }
-    return [found[fault.name] for fault in chosen if fault.name in found]
-
-
-def _tell(result: Result, whole: Run, console: Console) -> None:
-    """Tell what came of a row, and how long it took."""
+def _print_result(result: Result, whole: Run, console: Console) -> None:
+    """Print a row's result."""
     verdict = "passed" if result.passed else "failed"
     if whole.broken:
         caught = "caught" if result.caught else "not caught"

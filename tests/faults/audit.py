@@ -1,4 +1,4 @@
-"""What the API server's audit log says of pods: not Holdfast's own account of its releases."""
+"""Creations and releases of pods in the API server's audit log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.e2e.accounts import NAMESPACE
-from tests.e2e.world import seconds
+from tests.e2e.namespace import seconds
 
 Key = tuple[str, str]
 """A pod's namespace and name."""
@@ -35,7 +35,7 @@ POLICY = {
         {"level": "None"},
     ],
 }
-"""What the API server notes: what is read here, and by whom a pod's creation was mutated."""
+"""The audit policy: requests that are read here, and which webhooks mutated a pod."""
 _OK = 200
 
 
@@ -50,12 +50,12 @@ class Write(NamedTuple):
 
     @property
     def may_have_worked(self) -> bool:
-        """Whether it may have been stored: an answer of 5xx tells nothing."""
+        """Whether it may have been stored: a 5xx leaves that open."""
         return self.status < 300 or self.status >= 500
 
     @property
     def worked(self) -> bool:
-        """Whether it was stored, and the writer was told so."""
+        """Whether it was stored and acknowledged."""
         return self.status == _OK
 
 
@@ -112,7 +112,7 @@ class Audit:
             *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
             for line in lines:
                 self._take(line)
-            if not done:  # nobody writes to it any more, and now it has been read to its end
+            if not done:  # rotated, and now read to its end
                 self._close()
 
     def _close(self) -> None:

@@ -59,4 +59,4 @@ if __name__ == "__main__":
         BREAKS[chosen]()
     if slow := os.environ.get(SLOW, ""):
         servers.slow_down(Path(slow))
-    runpy.run_module("webhook", run_name="__main__", alter_sys=True)
+    runpy.run_module("holdfast.webhook", run_name="__main__", alter_sys=True)

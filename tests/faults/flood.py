@@ -1,4 +1,4 @@
-"""A flood of reviews, in a process of its own: asked for whether there are answers or not.
+"""A flood of reviews, in its own process: asked for whether there are answers or not.
 
 `python -m tests.faults.flood HOST:PORT CLIENTS@RATE`: over so many connections, so many requests a
 second, all together. A client of whom no more is taken comes again over another connection. Only
@@ -22,7 +22,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass
 
-from tests.faults.crowd import review
+from tests.faults.client_load import review
 
 RECORD = 16 * 1024
 """Bytes that TLS sends as one: a socket takes such a piece as a whole, or asks for it again."""
@@ -45,7 +45,7 @@ STATUS = b"HTTP/1.1 200"
 
 @dataclass
 class Account:
-    """What all clients together have done and seen."""
+    """The totals of all clients."""
 
     offered: int = 0
     """Whole requests that the server's kernel has acknowledged."""
@@ -98,25 +98,25 @@ class Flood:
         self.piece = self.request * self.each
 
     def run(self, stop: threading.Event) -> None:
-        """Go on until told to stop, and give the account of the time since all were connected."""
-        began, sent, told = time.monotonic(), 0, False
+        """Continue until stopped, and return the account of the time since all were connected."""
+        began, sent, ready = time.monotonic(), 0, False
         while not stop.is_set():
             due = int((time.monotonic() - began) * self.rate) - sent
             self._replace(behind=due > self.rate * BEHIND)
             for key, events in self.selector.select(BEAT):
                 self._attend(key.data, events)
             sent += self._offer(due)
-            if not told and self.account.connections >= self.count:
+            if not ready and self.account.connections >= self.count:
                 print("ready", flush=True)
                 self._settle()
-                self.account, told = Account(), True
+                self.account, ready = Account(), True
                 began, sent = time.monotonic(), 0
         self.account.seconds = time.monotonic() - began
         for client in list(self.clients):
             self._end(client)
 
     def _replace(self, *, behind: bool) -> None:
-        """Have as many clients as there are to be, without those that do not keep up."""
+        """Close clients that do not keep up, if `behind`, and add new ones up to `count`."""
         coming = sum(not one.is_open for one in self.clients)
         full_since = time.monotonic() - PATIENCE
         full = [one for one in self.clients if behind and 0 < one.full_since < full_since]
@@ -167,7 +167,7 @@ class Flood:
         self.ready.append(client)
 
     def _offer(self, due: int) -> int:
-        """Send as many requests as are due and taken, and tell how many; the rest stays due."""
+        """Send as many requests as are due and taken, and return how many; the rest stays due."""
         sent = 0
         for _ in range(MOST_AT_ONCE):
             if sent >= due or not self.ready:
@@ -180,7 +180,7 @@ class Flood:
         return sent
 
     def _send(self, client: Client) -> bool:
-        """Send one piece, and tell whether it was taken."""
+        """Send one piece, and return whether it was taken."""
         try:
             client.socket.send(self.piece)
         except ssl.SSLWantWriteError:

@@ -1,4 +1,4 @@
-"""A lane: a process with a cluster of its own that runs rows, as whoever starts it sees it."""
+"""A lane: a process with its own cluster that runs rows, as seen by its parent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.faults.report import Run, read_back
-from tests.faults.scene import Fault, Result
+from tests.faults.scenario import Fault, Result
 from tests.faults.worker import END, READY
 
 WORKER = "tests.faults.worker"
@@ -18,7 +18,7 @@ FRUGAL = {"GOGC": "400"}
 """The environment of a lane: what is written in Go takes a tenth of its time less, and twice its
 memory, where it looks for garbage less often."""
 TAIL = 400
-"""How much is told of its log: characters."""
+"""Characters of its log in an error message."""
 
 
 class LaneError(Exception):
@@ -30,9 +30,9 @@ class NoClusterError(LaneError):
 
 
 class Lane:
-    """Runs rows on a cluster of its own, from `open` to `close`.
+    """Runs rows on its own cluster, from `open` to `close`.
 
-    What its process says is added to `log`.
+    Output of the process is appended to `log`.
     """
 
     def __init__(self, whole: Run, log: Path, *, broken: str = "") -> None:
@@ -55,7 +55,7 @@ class Lane:
                 stderr=log,
                 text=True,
                 env={**FRUGAL, **os.environ},
-                start_new_session=True,  # it is told to end, and has no Ctrl-C of its own
+                start_new_session=True,  # it ends on request, not by Ctrl-C
             )
         if self._answer() != READY:
             raise NoClusterError(self._said("no cluster"))
@@ -72,13 +72,13 @@ class Lane:
         return read_back(json.loads(answer), fault)
 
     def break_off(self) -> None:
-        """Have it stop what it does; whoever waits for a row has a LaneError."""
+        """Abort it; a caller that waits for a row gets a LaneError."""
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
 
     def close(self) -> None:
-        """Have it leave, and wait until nothing of it runs."""
+        """End the lane's process, and wait until it has ended."""
         if (process := self._process) is not None:
             with suppress(OSError, ValueError):
                 self._tell(END)

@@ -1,4 +1,4 @@
-"""Several lanes beside each other, until all rows have been run."""
+"""Several lanes side by side, until all rows have been run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from queue import SimpleQueue
 
 from tests.faults.lane import Lane, LaneError, NoClusterError
 from tests.faults.report import BUILD, Run
-from tests.faults.scene import Fault, Result
+from tests.faults.scenario import Fault, Result
 from tests.faults.schedule import Schedule
 
 Found = SimpleQueue[Result | Exception | None]
-"""What came of rows, what ended a lane before its time, and None for each lane that has ended."""
+"""Results of rows, errors that ended a lane, and None for each lane that has ended."""
 
 
 def results(faults: Sequence[Fault], whole: Run, lanes: int) -> Iterator[Result]:
@@ -60,7 +60,7 @@ class Driver(threading.Thread):
         """Put into the queue what comes of each row."""
         try:
             self._drive()
-        except Exception as exc:  # noqa: BLE001 - whoever reads the queue raises it
+        except Exception as exc:  # noqa: BLE001 - the reader of the queue raises it
             self._found.put(exc)
         finally:
             self._close()
@@ -68,7 +68,7 @@ class Driver(threading.Thread):
             self._found.put(None)
 
     def break_off(self) -> None:
-        """Have it end at once."""
+        """End the lane at once."""
         self._over = True
         if (lane := self._lane) is not None:
             lane.break_off()
@@ -90,7 +90,7 @@ class Driver(threading.Thread):
 
     def _opened(self, fault: Fault) -> Lane:
         if self._lane is None:
-            log = BUILD / "logs" / f"faults-lane-{self._number}.log"
+            log = BUILD / f"lane-{self._number}.log"
             self._lane = Lane(self._whole, log, broken=fault.broken if self._whole.broken else "")
             self._lane.open()
         return self._lane

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from controlplane.launcher import ControlPlane
-from tests.e2e.world import Object, created, gates, pod
-from webhook.cluster import Cluster
-from webhook.errors import ClusterError
+from holdfast.webhook.errors import ClusterError
+from holdfast.webhook.kube.client import Cluster
+from tests.e2e.namespace import Object, created, gates, pod
 
 RATE = 20.0
 """Creations a second."""
@@ -28,7 +28,7 @@ DELAY = (1.0, 12.0)
 SHORT_DELAY = (1.0, 6.0)
 """Likewise, in the short form."""
 TIMED_OUT = ("deadline exceeded", "imed out", "imeout")
-"""What a failed creation says where somebody did not wait any longer."""
+"""Messages of creations that timed out."""
 _AT_ONCE = 128
 """Creations under way at once: twelve in twenty ask, and each of their two calls may time out."""
 _SWEEP_SECONDS = 2.0
@@ -38,7 +38,7 @@ _BEHIND = 5
 
 @dataclass(frozen=True)
 class Wish:
-    """What one pod of the load asks for."""
+    """The request of one pod of the load."""
 
     name: str
     delay: float
@@ -99,7 +99,7 @@ class Load:
     rate: float = RATE
     delay: tuple[float, float] = DELAY
     due: dict[str, float] = field(default_factory=dict)
-    """When each delayed pod is due: seconds since 1970, by what the API server stored."""
+    """When each delayed pod is due: seconds since 1970, from the stored annotations."""
     made: int = 0
     failures: list[Failure] = field(default_factory=list)
     ungated: list[str] = field(default_factory=list)
@@ -178,7 +178,7 @@ class Load:
         return wish
 
     def burst(self, number: int, name: str) -> None:
-        """Create that many pods at once beside the others, which all ask, and see them created."""
+        """Create this many more delayed pods at once, and wait until they are created."""
         wishes = [Wish(f"{name}-{each}", self.delay[0], placed=True) for each in range(number)]
         with (
             closing(Cluster.connect(self.plane.kubeconfig)) as cluster,
@@ -227,7 +227,7 @@ class Load:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             while not stop.wait(max(0.0, began + number / self.rate - time.monotonic())):
                 behind = (time.monotonic() - began) * self.rate - number
-                if behind > _BEHIND:  # a stall is no reason for a flood
+                if behind > _BEHIND:  # do not catch up after a stall
                     began += behind / self.rate
                 pool.submit(self.create, cluster, self.wish(number))
                 number += 1

@@ -1,4 +1,4 @@
-"""Which Holdfast the rows run on, so that runs on the same one can be told from others."""
+"""Identify the product that rows run on, to compare runs on the same one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("webhook", "certs", "manifests")
-"""What is installed; the tests' own code is none of it."""
+"""The installed product, without the tests."""
 UNKNOWN = "unknown"
 SHORT = 10
 """Characters of each object's name in git."""
@@ -16,7 +16,7 @@ SHORT = 10
 def product() -> str:
     """Name the product by git's names of its folders, with a mark where files differ from those.
 
-    `git rev-parse COMMIT:webhook COMMIT:certs COMMIT:manifests` tells what a commit has.
+    `git rev-parse COMMIT:webhook COMMIT:certs COMMIT:manifests` prints the contents of a commit.
     """
     try:
         names = _git("rev-parse", *(f"HEAD:{folder}" for folder in FOLDERS)).split()

@@ -1,7 +1,7 @@
 """A proxy in front of the API server that can be slow, gone, busy, silent, or forgetful.
 
 It ends TLS and speaks to the API server for its clients: they show tokens, not certificates. The
-answers' heads, `Date` above all, come through as they are.
+response heads, `Date` above all, pass unchanged.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Weather:
     silent: bool = False
     """Watches stay open, and say nothing."""
     expired: bool = False
-    """Watches are told that their version is too old: by status, then by event, in turn."""
+    """Watches expire with 410: by status and by event, in turn."""
 
 
 FINE = Weather()
@@ -136,7 +136,7 @@ class _Server(ThreadingHTTPServer):
         self.port = int(proxy.plane.server.rpartition(":")[2])
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Shake hands in the connection's own thread, so that one that stalls holds up nobody."""
+        """Shake hands in the connection's own thread, so that a stalled client blocks no other."""
         if self.proxy.weather.unreachable:
             return
         with suppress(OSError), self.context.wrap_socket(request, server_side=True) as tls:
@@ -259,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
             while chunk := answer.read1(_CHUNK):
                 if not proxy.weather.silent and me not in proxy.muted:
                     self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-            while proxy.weather.silent or me in proxy.muted:  # not even the end is told
+            while proxy.weather.silent or me in proxy.muted:  # not even the end is sent
                 time.sleep(0.1)
                 self._still_there()
             self.wfile.write(b"0\r\n\r\n")
@@ -269,7 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
                 proxy.muted.discard(me)
 
     def _still_there(self) -> None:
-        """Raise OSError when the client has gone: nothing is written that would tell."""
+        """Raise OSError when the client has gone; no write would reveal it."""
         if self.connection not in self.server.proxy.connections:
             raise ConnectionError("cut")
         self.connection.settimeout(0.01)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from tests.e2e.installed import own_address
+from tests.e2e.installed import endpoint_address
 
 _BYTES = 1 << 16
 
@@ -19,7 +19,7 @@ class Relay:
     """Passes connections on; a context manager. `delay` is how much later each answer comes."""
 
     def __init__(self, target: tuple[str, int], *, delay: float = 0.0) -> None:
-        self._server = _Server((own_address(), 0), _Handler)
+        self._server = _Server((endpoint_address(), 0), _Handler)
         self._server.target, self._server.delay = target, delay
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
@@ -39,7 +39,7 @@ class Relay:
 
     @property
     def port(self) -> int:
-        """Where it listens, at this machine's own address."""
+        """The port where it listens, at `endpoint_address()`."""
         return int(self._server.server_address[1])
 
 

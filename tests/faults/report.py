@@ -1,4 +1,4 @@
-"""What came of the rows: a table for people, JSON for machines."""
+"""The results of rows: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -13,31 +13,27 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tests.faults.scene import Check, Fault, Result
-from webhook.process import write_whole
+from holdfast.webhook.process import write_whole
+from tests.faults.scenario import Check, Fault, Result
 
-BUILD = Path(__file__).resolve().parents[2] / "build"
+BUILD = Path(__file__).resolve().parents[2] / "build" / "faults"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What tells one run of the rows from another."""
+    """The identity of a run."""
 
     seed: int
     short: bool = False
     broken: bool = False
     product: str = ""
-    """What it runs (`tests.faults.product`): rows of another are not of this run."""
+    """The tested version (`tests.faults.product`); rows of other versions are not in this run."""
 
     @property
     def path(self) -> Path:
-        """Where its figures are written."""
-        return BUILD / ("faults-broken.json" if self.broken else "faults.json")
-
-    @property
-    def kept(self) -> Path:
-        """Where the figures of a run of all rows are written too, so that the next leaves them."""
-        return BUILD / f"{self.path.stem}-{self.seed}.json"
+        """The file of its results; a later run leaves it alone."""
+        form = ("-short" if self.short else "") + ("-broken" if self.broken else "")
+        return BUILD / f"{self.seed}{form}.json"
 
 
 def show(results: Sequence[Result], *, seed: int, console: Console) -> None:
@@ -67,7 +63,7 @@ def write(results: Iterable[Result], run: Run, path: Path) -> None:
 
 
 def written(result: Result) -> dict[str, Any]:
-    """Give what came of a row, as it is written."""
+    """Return a row's result as it is written to the file."""
     return {
         "began": datetime.fromtimestamp(result.began, UTC).isoformat(timespec="seconds"),
         "seconds": round(result.seconds, 1),
@@ -96,7 +92,7 @@ def read(run: Run, faults: Iterable[Fault], path: Path) -> list[Result]:
 
 
 def read_back(one: Mapping[str, Any], fault: Fault) -> Result:
-    """Make what came of a row from what was written."""
+    """Return a row's result from what was written to the file."""
     return Result(
         fault,
         {name: Check(each["found"], each["most"]) for name, each in one["checks"].items()},

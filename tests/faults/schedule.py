@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from tests.faults.scene import Fault
+from tests.faults.scenario import Fault
 
 
 class Schedule:
-    """The rows that are left, and the lanes that take them: clusters that run beside each other.
+    """The rows that are left, and the lanes that take them: clusters that run side by side.
 
-    What takes longest comes first, so that all lanes end at about the same time. Rows that need
+    The longest rows come first, so that all lanes end at about the same time. Rows that need
     the machine for themselves come at last: the lane that is still there when all others have left
     has them, those that fill its cluster after the others. Safe for several threads.
     """
@@ -30,7 +30,7 @@ class Schedule:
     def take(self, lane: int) -> Fault | None:
         """Give a lane its next row; none where it is to leave.
 
-        Whoever has a row that runs alone has waited until all other lanes have left.
+        A row that runs alone waits until all other lanes have left.
         """
         with self._changed:
             if self._shared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.faults.rows import scale, soak
-from tests.faults.scene import Fault
+from tests.faults.scenario import Fault
 
 FAULTS: Sequence[Fault] = sorted(
     [*soak.CHOICE, *scale.FAULTS, *soak.FAULTS], key=lambda fault: fault.group

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults import arena
-from tests.faults.play import run
-from tests.faults.scene import Fault
+from tests.faults import testbed
+from tests.faults.runner import run
+from tests.faults.scenario import Fault
 from tests.faults.table import FAULTS
 
 pytestmark = pytest.mark.xdist_group("faults")
@@ -17,15 +17,15 @@ SHORT = [pytest.param(fault, id=fault.name) for fault in FAULTS if fault.tested]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arena.Arena]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testbed.Testbed]:
     """One cluster for all rows."""
-    with arena.arena(tmp_path_factory.mktemp("faults")) as running:
+    with testbed.running_testbed(tmp_path_factory.mktemp("faults")) as running:
         yield running
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", SHORT)
-def test_fault(place: arena.Arena, fault: Fault, seed: int) -> None:
+def test_fault(place: testbed.Testbed, fault: Fault, seed: int) -> None:
     result = run(fault, place, seed=seed, short=True)
     wrong = {name: check for name, check in result.checks.items() if not check.passed}
     assert (result.said, wrong) == ("", {}), "\n".join(result.failures)

@@ -1,4 +1,4 @@
-"""The process of one lane: a cluster, and the rows that it is told to run on it, one by one.
+"""The process of one lane: a cluster, and the rows to run on it, one by one.
 
 `python -m tests.faults.worker` is started by `tests.faults.lane`. It reads the name of a row a
 line, and writes what came of it as a line of JSON; END has it leave. Where its starter has gone, it
@@ -17,31 +17,31 @@ import threading
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.faults.arena import arena
-from tests.faults.play import run
 from tests.faults.report import written
+from tests.faults.runner import run
 from tests.faults.table import FAULTS
+from tests.faults.testbed import running_testbed
 
 READY = "ready"
-"""What is written first, when there is a cluster."""
+"""The first line written, when the cluster is up."""
 END = "end"
-"""What is read last."""
+"""The last line read."""
 
 
 def main() -> None:
     """Run what is read, until END."""
     given = _arguments()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what others print is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not mix with results
     signal.signal(
         signal.SIGINT, signal.default_int_handler
-    )  # whoever was started by nohup has none
+    )  # a process started by nohup has no handler
     orders: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
     by_name = {fault.name: fault for fault in FAULTS}
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder,
-        arena(Path(folder), broken=given.broken) as place,
+        running_testbed(Path(folder), broken=given.broken) as place,
     ):
         print(READY, file=answers)
         for name in iter(orders.get, END):

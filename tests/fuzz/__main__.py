@@ -1,8 +1,8 @@
-"""`make fuzz`: reviews for all of the time, and the other targets in turn beside them.
+"""`make fuzz`: fuzz reviews all the time, and the other targets in turn alongside them.
 
-FUZZ_SECONDS is that time, an hour unless it is set; it takes two cores. What made a target fail is
-in `build/fuzz/found`; the corpus is what covers most in fewest bytes, in `tests/fuzz/corpus`. A run
-that is cut short loses nothing: the next one goes on with what lies in `build/fuzz/corpus`.
+It takes FUZZ_SECONDS (by default an hour) on two cores. Inputs that made a target fail are in
+`build/fuzz/found`. The smallest inputs with the most coverage are in `tests/fuzz/corpus`. After an
+interruption, the next run continues with the inputs in `build/fuzz/corpus`.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ LANES: tuple[dict[str, float], ...] = (
         "hints": 0.06,
     },
 )
-"""What runs beside each other, a core each; of a lane's time, by how much there is to find."""
+"""The lanes, one core each; of a lane's time, by how much there is to find."""
 LONGEST = {
     "reviews": 1 << 18,
     "configuration": 1 << 14,
     "kubeconfig": 1 << 14,
     "requests": 1 << 14,
 }
-"""Bytes of the longest input of a target. An object's annotations have 256 KiB at most; what is
-longer, up to the limit of a body, tests/unit/test_hostile.py sends."""
+"""Bytes of the longest input of a target. An object's annotations have at most 256 KiB; what is
+longer, up to the limit of a body, tests/unit/test_hostile_reviews.py sends."""
 LONGEST_VALUE = 1 << 13
 """Bytes of the longest value, of the other targets."""
 LIMITS = ("-timeout=10", "-rss_limit_mb=1024", "-len_control=0", "-print_final_stats=1")
@@ -97,7 +97,7 @@ def fuzz_in_turn(shares: Mapping[str, float], seconds: float) -> list[Outcome]:
 
 
 def fuzz(target: str, seconds: float) -> Outcome:
-    """Fuzz a target for so long, and write its corpus anew, minimised.
+    """Fuzz a target for so long, and write its corpus again, minimised.
 
     It begins with what a run that was cut short has left, too.
     """

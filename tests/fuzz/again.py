@@ -1,6 +1,6 @@
 """Everything that was kept of a target, once more: `python -m tests.fuzz.again TARGET`.
 
-In a process of its own: the audit hook of `tests.fuzz.targets.no_deeds` stays for good, and beside
+In its own process: the audit hook of `tests.fuzz.targets.no_deeds` stays permanently, and alongside
 one that is written in Python, threads that begin under a trace function, as coverage's, can fail:
 Python 3.11 lets one of them in while another's is being installed.
 """

@@ -29,7 +29,7 @@ def write(target: str, folder: Path) -> int:
 
 
 def unpack(inputs: Iterable[bytes], folder: Path) -> None:
-    """Write each input into a file of its own, named by what is in it, as libFuzzer does."""
+    """Write each input into its own file, named by its hash, as libFuzzer does."""
     for content in inputs:
         name = hashlib.sha1(content, usedforsecurity=False).hexdigest()
         (folder / name).write_bytes(content)

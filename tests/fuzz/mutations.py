@@ -8,10 +8,17 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.unit.delay_values import DELAYS, INSTANTS
-from tests.unit.hostile import EVIL
-from tests.unit.mistakes import places
-from webhook import holds, vms
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.annotations import (
+    DELAY_KEYS,
+    HELD_ANNOTATION,
+    JITTER,
+    NOT_BEFORE,
+    PROFILE_ANNOTATION,
+)
+from tests.support.delay_values import DELAYS, INSTANTS
+from tests.support.hostile import EVIL
+from tests.support.mistakes import places
 
 Mutate = Callable[[bytes, int], bytes]
 """The fuzzer's own mutation of some bytes, to at most so many."""
@@ -23,10 +30,22 @@ LENGTHENED = 0.05
 WORDS: tuple[str, ...] = (
     *(row.value for row in (*DELAYS, *INSTANTS) if len(row.value) < 100),
     *("CREATE", "UPDATE", "Pod", "Deployment", "CronJob", "VirtualMachine", "apps", "batch"),
-    *("delay", *holds.DELAY_KEYS, holds.NOT_BEFORE, holds.JITTER, holds.HELD, holds.PROFILE),
+    *("delay", *DELAY_KEYS, NOT_BEFORE, JITTER, HELD_ANNOTATION, PROFILE_ANNOTATION),
     *("holdfast.dev/delay", "holdfast.dev/sticky", "holdfast.dev/placed", "type", "space@1"),
-    *(vms.STICKY, vms.STICKY_NODE, vms.STICKY_NODE_UID, vms.MIGRATION_JOB, vms.VM, vms.VMI),
-    *(vms.CONTROLLER_ACCOUNT, vms.EPHEMERAL_PROVISIONING, "kubevirt.io/v1", vms.GROUP),
+    *(
+        kubevirt.STICKY,
+        kubevirt.STICKY_NODE,
+        kubevirt.STICKY_NODE_UID,
+        kubevirt.MIGRATION_JOB,
+        kubevirt.VM,
+        kubevirt.VMI,
+    ),
+    *(
+        kubevirt.CONTROLLER_ACCOUNT,
+        kubevirt.EPHEMERAL_PROVISIONING,
+        "kubevirt.io/v1",
+        kubevirt.GROUP,
+    ),
     *("annotations", "labels", "ownerReferences", "finalizers", "schedulingGates", "nodeName"),
     *("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "template"),
     *("nodeSelectorTerms", "matchExpressions", "matchFields", "nodeSelector", "tolerations"),

@@ -1,4 +1,4 @@
-"""What each fuzzer begins with, beside the corpus: the tables and builders of the other tests."""
+"""Seeds of each fuzzer in addition to the corpus: tables and builders of the other tests."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
+from holdfast.webhook.model import kubevirt
 from tests.server.shapes import ENDLESS, HIDDEN, OURS, SHAPES
-from tests.unit.builders import held, make_pod, make_review
-from tests.unit.config_cases import FILES, HEAD
-from tests.unit.delay_values import DELAYS, INSTANTS
-from tests.unit.hostile import CONFIGURATION
-from tests.unit.kubeconfigs import RIGHT
-from tests.unit.vm_builders import VM_UID, make_launcher
-from webhook import vms
+from tests.support.builders import held, make_pod, make_review
+from tests.support.config_cases import FILES, HEAD
+from tests.support.delay_values import DELAYS, INSTANTS
+from tests.support.hostile import CONFIGURATION
+from tests.support.kubeconfigs import RIGHT
+from tests.support.vm_builders import VM_UID, make_launcher
 
 SHORT = 100
 """Bytes of a value that is worth to begin with; the tables have some of megabytes."""
@@ -56,16 +56,16 @@ def _reviews() -> list[bytes]:
             kind={"group": group, "version": "v1", "kind": kind},
         )
 
-    launcher = make_review(make_launcher(), userInfo={"username": vms.CONTROLLER_ACCOUNT})
+    launcher = make_review(make_launcher(), userInfo={"username": kubevirt.CONTROLLER_ACCOUNT})
     made = [
         make_review(pod),
         make_review(make_pod(late)),
         make_review(held(asking), operation="UPDATE", old=held({"delay": "20"})),
         workload("apps", "Deployment", template),
         workload("batch", "CronJob", {"jobTemplate": {"spec": template}}),
-        workload("kubevirt.io", vms.VM, template),
+        workload("kubevirt.io", kubevirt.VM, template),
         launcher,
-        launcher | {"vm": {vms.STICKY_NODE: "node-1", vms.STICKY_NODE_UID: VM_UID}},
+        launcher | {"vm": {kubevirt.STICKY_NODE: "node-1", kubevirt.STICKY_NODE_UID: VM_UID}},
     ]
     return [json.dumps(one, separators=(",", ":")).encode() for one in made]
 

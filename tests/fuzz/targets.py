@@ -1,7 +1,7 @@
-"""What is fuzzed: functions of some bytes, which fail where something does not hold of them.
+"""The fuzz targets: functions of bytes, which fail where a property does not hold.
 
 No hypothesis, no pytest and no fuzzer in here: `make fuzz` calls these millions of times, and
-`tests/unit/test_fuzz_corpus.py` once with each file that was kept.
+`tests/tooling/test_fuzz_corpus.py` once with each file that was kept.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gunicorn.asgi.parser import (  # type: ignore[import-untyped]
-    InvalidChunkSize,
-    InvalidHeader,
-    PythonProtocol,
-)
 from kubernetes.config import kube_config
 
-from tests.server.parsing import check_usual, cut, read
-from tests.unit import hostile, kubeconfigs
-from tests.unit.builders import CREATED_MS, UID, Measured
-from tests.unit.delay_values import MAX_INT64
-from tests.unit.oracle import Refused, oracle_delay
-from webhook import config, guard, holds, plugins, registration, values
-from webhook.errors import ConfigurationError, ValueRefusedError
-from webhook.pipeline import Pipeline
-from webhook.request_parser import RequestParser
+from holdfast.webhook import plugins
+from holdfast.webhook.config import config
+from holdfast.webhook.errors import ConfigurationError, InvalidValueError
+from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.model import durations
+from holdfast.webhook.model.annotations import HELD_ANNOTATION, decide_due, format_hint, read_hint
+from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.runtime import pipelines
+from tests.server import parsing
+from tests.support import hostile, kubeconfigs
+from tests.support.builders import CREATED_MS, UID
+from tests.support.delay_values import MAX_INT64
+from tests.support.oracle import Refused, oracle_delay
 
 Target = Callable[[bytes], None]
 
@@ -46,10 +46,6 @@ FORBIDDEN = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spa
 MESSAGE_LIMIT, VALUE_MESSAGE_LIMIT = 2_000, 250
 LONGEST = MAX_INT64 // 10**6
 """Milliseconds of the longest Go duration; whole seconds can be written that come to more."""
-OURS_ALONE = {
-    f"InvalidHeader: {InvalidHeader('Invalid Content-Length value')}",
-    f"InvalidChunkSize: {InvalidChunkSize('Invalid chunk size')}",
-}
 EPOCH_DAY = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - a day is counted, no time
 _apart = False
 
@@ -57,7 +53,7 @@ _apart = False
 def reviews(content: bytes) -> None:
     """Send a body to both endpoints: a valid answer or a clean 400, and patches that apply.
 
-    What stands in it under `vm`, beside the request, are the annotations of the one VM there is.
+    The field `vm`, alongside the request, has the annotations of the only VM.
     """
     review = _read(content)
     annotations = review.get("vm") if isinstance(review, dict) else None
@@ -72,18 +68,18 @@ def reviews(content: bytes) -> None:
 def configuration(content: bytes) -> None:
     """Start with a configuration file: all that is made of it, or one line that says what is wrong.
 
-    What is accepted once is accepted again, and makes policies and webhooks.
+    An accepted file is accepted again, and yields policies and webhooks.
     """
     try:
-        pipeline = _pipeline(content)
+        profiles = _profiles(content)
     except ConfigurationError as exc:
         told = str(exc)
         assert told.startswith("h.yaml: "), told
         assert told.isprintable(), ascii(told)
         assert len(told) <= MESSAGE_LIMIT, len(told)
         return
-    assert registration.digest(pipeline) == registration.digest(_pipeline(content))
-    json.dumps(guard.policies(pipeline))
+    assert configurations.digest(profiles) == configurations.digest(_profiles(content))
+    json.dumps(pod_policies.policies(profiles))
 
 
 def kubeconfig(content: bytes) -> None:
@@ -97,16 +93,12 @@ def kubeconfig(content: bytes) -> None:
 
 
 def requests(content: bytes) -> None:
-    """Read a request as gunicorn does, in pieces that its first bytes say, or refuse it well.
+    """Send bytes over a connection, in pieces that the first bytes say: a request, or a clean 4xx.
 
-    What is refused beyond that are lengths which gunicorn's parser does not refuse well, or at all.
+    Each review that is read is the one that gunicorn's parser reads.
     """
     cuts, whole = list(content[:3]), content[3:]
-    found, theirs = (read(kind, cut(whole, cuts)) for kind in (RequestParser, PythonProtocol))
-    assert found.is_answered, found.error
-    if found != theirs:
-        assert found.error in OURS_ALONE, (found, theirs)
-    check_usual(whole)
+    parsing.check(parsing.cut(whole, cuts))
 
 
 def delays(content: bytes) -> None:
@@ -115,25 +107,25 @@ def delays(content: bytes) -> None:
     try:
         exact, rounded = oracle_delay(text)
     except Refused:
-        _refused(values.parse_delay, text)
+        _refused(durations.parse_delay, text)
         return
-    milliseconds = values.parse_delay(text)
+    milliseconds = durations.parse_delay(text)
     assert milliseconds >= exact / 10**6, "rounded down"
     assert milliseconds == -(-rounded.numerator // (rounded.denominator * 10**6))
     if milliseconds <= LONGEST:
-        assert milliseconds == values.parse_delay(values.canonical_delay(milliseconds))
+        assert milliseconds == durations.parse_delay(durations.canonical_delay(milliseconds))
 
 
 def instants(content: bytes) -> None:
     """Read a time as Python's own calendar does, where that has one so fine; never rounded down."""
     text = content.decode(errors="replace")
     try:
-        milliseconds = values.parse_instant(text)
-    except ValueRefusedError:
-        _refused(values.parse_instant, text)
+        milliseconds = durations.parse_instant(text)
+    except InvalidValueError:
+        _refused(durations.parse_instant, text)
         return
     assert text.isascii()
-    assert milliseconds == values.parse_instant(values.canonical_instant(milliseconds))
+    assert milliseconds == durations.parse_instant(durations.canonical_instant(milliseconds))
     whole, _, rest = text.partition(".")
     digits = "".join(_leading_digits(rest))
     try:
@@ -148,18 +140,22 @@ def hints(content: bytes) -> None:
     """Read what holds a pod from its annotation, as the controller does; it is anybody's text."""
     text = content.decode(errors="replace")
     keys = ("delay", "x")
-    for texts in ({holds.HELD: text}, {holds.HELD: text, "delay": "soon"}, {"delay": text}):
-        due = holds.decide(texts, created_ms=CREATED_MS, uid=UID, delay_keys=keys)
+    for texts in (
+        {HELD_ANNOTATION: text},
+        {HELD_ANNOTATION: text, "delay": "soon"},
+        {"delay": text},
+    ):
+        due = decide_due(texts, created_ms=CREATED_MS, uid=UID, delay_keys=keys)
         assert due.at_ms >= CREATED_MS, "due before its creation"
         assert due.problem.isprintable(), ascii(due.problem)
     try:
-        ask = holds.read_hint(text)
-    except ValueRefusedError:
-        _refused(holds.read_hint, text)
+        ask = read_hint(text)
+    except InvalidValueError:
+        _refused(read_hint, text)
         return
-    canonical = holds.hint(ask)
+    canonical = format_hint(ask)
     if canonical and max(ask.delay_ms, ask.jitter_ms) <= LONGEST:
-        assert holds.hint(holds.read_hint(canonical)) == canonical
+        assert format_hint(read_hint(canonical)) == canonical
 
 
 TARGETS: dict[str, Target] = {
@@ -180,7 +176,7 @@ def no_deeds() -> Iterator[None]:
     global _apart  # noqa: PLW0603 - an audit hook is for the whole process, and for ever
     _watch()
     _apart = True
-    logging.disable()  # the client logs what it cannot read, beside raising it
+    logging.disable()  # the client logs what it cannot read, alongside raising it
     try:
         yield
     finally:
@@ -210,28 +206,22 @@ def _read(content: bytes) -> Any:
 
 
 def _is_whole(review: Any) -> bool:
-    """Tell whether a patch can apply: the API server leaves out neither of a pod's two halves."""
+    """Return whether a patch can apply: the API server leaves out neither of a pod's two halves."""
     try:
         return all(isinstance(review["request"]["object"][x], dict) for x in ("metadata", "spec"))
     except (TypeError, KeyError):
         return False
 
 
-def _pipeline(content: bytes) -> Pipeline:
-    return config.build_pipeline(
-        config.parse(content, "h.yaml"),
-        KNOWN,
-        source="h.yaml",
-        timer=lambda: 0.0,
-        observe=Measured(),
-    )
+def _profiles(content: bytes) -> Profiles:
+    return pipelines.build_profiles(config.parse(content, "h.yaml"), KNOWN, source="h.yaml")
 
 
 def _refused(parse: Callable[[str], object], text: str) -> None:
     """Check that a value is refused, and in which words."""
     try:
         parse(text)
-    except ValueRefusedError as exc:
+    except InvalidValueError as exc:
         told = str(exc)
         assert told.isprintable(), ascii(told)
         assert len(told) <= VALUE_MESSAGE_LIMIT, told

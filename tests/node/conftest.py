@@ -12,7 +12,7 @@ from controlplane import image, node_plan
 from controlplane.launcher import ControlPlane
 from controlplane.node import Node
 from controlplane.progress import PlainReport
-from tests.e2e.world import World
+from tests.e2e.namespace import Namespace
 from tests.node.installation import TAGS, Installation
 
 _OURS = ("--namespace", "holdfast-system")
@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell of a test that failed what its cluster says, and where the logs are."""
+    """Add the cluster's state and the place of the logs to the report of a failed test."""
     report = yield
     plane = getattr(item, "funcargs", {}).get("plane")
     if report.failed and isinstance(plane, ControlPlane):
@@ -58,8 +58,8 @@ def installation(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def world(plane: ControlPlane, installation: Installation) -> Iterator[World]:
+def ns(plane: ControlPlane, installation: Installation) -> Iterator[Namespace]:
     """A namespace of the test's own."""
-    made = World.in_new_namespace(plane, f"test-{next(_numbers)}")
+    made = Namespace.create_new(plane, f"test-{next(_numbers)}")
     yield made
     plane.kubectl("delete", "namespace", made.namespace, "--wait=false")

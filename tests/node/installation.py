@@ -17,8 +17,8 @@ from typing import Any
 
 from controlplane.launcher import ControlPlane
 from docs import transcript
-from tests.e2e.pairs import shown
-from tests.e2e.world import World
+from tests.e2e.certificate_secrets import shown
+from tests.e2e.namespace import Namespace
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 NAMESPACE = "holdfast-system"
@@ -38,7 +38,7 @@ class Installation:
 
     plane: ControlPlane
     folder: Path
-    """Where a kustomization of one's own may be made."""
+    """A folder for kustomizations of tests."""
     before: set[str] = field(default_factory=set)
     """Everything that was in the cluster before."""
 
@@ -53,7 +53,7 @@ class Installation:
         return self.plane.kubectl("apply", "-k", str(folder))
 
     def ready(self) -> None:
-        """Wait until both Deployments are as they are to be, and the webhooks are called.
+        """Wait until both Deployments are rolled out and the webhooks are called.
 
         Between the registration and the first call that arrives lie kube-proxy's turn and the API
         server's own look at the registration.
@@ -66,8 +66,8 @@ class Installation:
                 *(f"{kind}webhookconfiguration/holdfast", f"--timeout={_PATIENCE}"),
                 timeout=200,
             )
-        world = World(self.plane, "default")
-        world.eventually(world.holds_pods)
+        ns = Namespace(self.plane, "default")
+        ns.eventually(ns.holds_pods)
 
     def rolled_out(self, name: str) -> None:
         """Wait until a Deployment has its replicas, all of the newest template."""
@@ -186,7 +186,14 @@ def reload_failures(address: str) -> float:
 
 def holdfast(plane: ControlPlane, *arguments: str) -> str:
     """Run a command of `holdfast`, which has to succeed; what it says is shown where it fails."""
-    command = [sys.executable, "-m", "webhook", *arguments, "--kubeconfig", str(plane.kubeconfig)]
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast.webhook",
+        *arguments,
+        "--kubeconfig",
+        str(plane.kubeconfig),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -200,7 +207,7 @@ def uninstall(plane: ControlPlane, release: str) -> None:
 def by_the_page(plane: ControlPlane, start: str) -> str:
     """Run the commands of the install page that begin so, among the manifests, as it says.
 
-    They give what they print; that a search finds nothing is no failure.
+    They return their output; a search without a match does not fail.
     """
     page = (MANIFESTS.parent / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
     found = [step.command for step in transcript.steps(page) if step.command.startswith(start)]

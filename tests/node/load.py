@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tests.e2e.world import World, gates, pod
-from webhook.cluster import Cluster
-from webhook.errors import ClusterError
+from holdfast.webhook.errors import ClusterError
+from holdfast.webhook.kube.client import Cluster
+from tests.e2e.namespace import Namespace, gates, pod
 
 RATE = 20.0
 """Creations a second."""
@@ -22,7 +22,7 @@ _AT_ONCE = 40
 
 @dataclass
 class Load:
-    """What became of the creations so far."""
+    """The outcome of the creations so far."""
 
     made: int = 0
     ungated: list[str] = field(default_factory=list)
@@ -33,14 +33,14 @@ class Load:
 
 
 @contextmanager
-def creating(world: World) -> Iterator[Load]:
+def creating(ns: Namespace) -> Iterator[Load]:
     """Create pods that ask for an hour's delay, until the block ends; then all have answered."""
     load, stop = Load(), threading.Event()
     with (
-        closing(Cluster.connect(world.plane.kubeconfig)) as cluster,
+        closing(Cluster.connect(ns.plane.kubeconfig)) as cluster,
         ThreadPoolExecutor(_AT_ONCE) as pool,
     ):
-        clock = threading.Thread(target=_drive, args=(world, cluster, pool, load, stop))
+        clock = threading.Thread(target=_drive, args=(ns, cluster, pool, load, stop))
         clock.start()
         try:
             yield load
@@ -50,22 +50,22 @@ def creating(world: World) -> Iterator[Load]:
 
 
 def _drive(
-    world: World, cluster: Cluster, pool: ThreadPoolExecutor, load: Load, stop: threading.Event
+    ns: Namespace, cluster: Cluster, pool: ThreadPoolExecutor, load: Load, stop: threading.Event
 ) -> None:
     start, number = time.monotonic(), 0
     pending: list[Future[None]] = []
     while not stop.wait(max(0.0, start + number / RATE - time.monotonic())):
-        pending.append(pool.submit(_create, world, cluster, load, number))
+        pending.append(pool.submit(_create, ns, cluster, load, number))
         number += 1
     for one in pending:
         one.result()
 
 
-def _create(world: World, cluster: Cluster, load: Load, number: int) -> None:
+def _create(ns: Namespace, cluster: Cluster, load: Load, number: int) -> None:
     began = time.monotonic()
     body = msgspec.json.encode(pod(f"load-{number}", {"delay": "3600"}))
     try:
-        answer = cluster.request("POST", f"/api/v1/namespaces/{world.namespace}/pods", body=body)
+        answer = cluster.request("POST", f"/api/v1/namespaces/{ns.namespace}/pods", body=body)
     except ClusterError as exc:
         with load.lock:
             load.failures.append((began, str(exc)))

@@ -1,4 +1,4 @@
-"""What is shipped, on a real node: it holds, survives, changes, and goes. In this order."""
+"""The manifests on a real node: install, disrupt, upgrade and uninstall, in this order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from controlplane import node_plan
 from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from docs import transcript
-from tests.e2e.pairs import CA, LEAF, corrupt, leaf, mismatch, secret, usable
-from tests.e2e.world import UNCALLED, World, created, gates, pod
+from tests.e2e.certificate_secrets import CA, LEAF, corrupt, leaf, mismatch, secret, usable
+from tests.e2e.namespace import UNCALLED, Namespace, created, gates, pod
 from tests.node.installation import (
     MANIFESTS,
     NAMESPACE,
@@ -67,17 +67,17 @@ def earlier(plane: ControlPlane) -> list[str]:
     return [one for one in listed if one.startswith("namespace/test-")]
 
 
-def refused(world: World) -> str:
+def refused(ns: Namespace) -> str:
     """Say why a pod that asks is refused; empty while it is not."""
     try:
-        world.apply(pod("asks", ASKS), dry_run=True)
+        ns.apply(pod("asks", ASKS), dry_run=True)
     except ControlPlaneError as exc:
         return str(exc)
     return ""
 
 
 def fetched(url: str) -> str:
-    """Read a page; empty while nobody serves it."""
+    """Return a page; empty while it is not served."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return str(answer.read(), "utf-8")
@@ -85,30 +85,30 @@ def fetched(url: str) -> str:
         return ""
 
 
-def replaced(world: World, installation: Installation) -> None:
+def replaced(ns: Namespace, installation: Installation) -> None:
     """Wait until the Secret is right again, and served by every replica."""
-    world.eventually(lambda: usable(installation), REPAIR)
+    ns.eventually(lambda: usable(installation), REPAIR)
     fresh = {leaf(installation).fingerprint}
-    world.eventually(lambda: installation.served() == fresh, FOLLOW)
+    ns.eventually(lambda: installation.served() == fresh, FOLLOW)
 
 
 @pytest.mark.timeout(900)  # the node, the images and the installation are made for the first test
-def test_pods_are_held(world: World) -> None:
-    made = world.create_pods(pod(f"p-{n}", ASKS) for n in range(200))
+def test_pods_are_held(ns: Namespace) -> None:
+    made = ns.create_pods(pod(f"p-{n}", ASKS) for n in range(200))
     assert [gates(one) for one in made] == [["holdfast.dev/delay"]] * 200
 
 
-def test_a_pod_is_released_and_runs_on_the_node(world: World) -> None:
+def test_a_pod_is_released_and_runs_on_the_node(ns: Namespace) -> None:
     container = {"name": "main", "image": node_plan.PAUSE_IMAGE, "imagePullPolicy": "Never"}
-    made = world.create(pod("real", {"delay": "3"}, containers=[container]))
+    made = ns.create(pod("real", {"delay": "3"}, containers=[container]))
     assert gates(made) == ["holdfast.dev/delay"]
-    world.kubectl("wait", "--for=condition=Ready", "pod/real", "--timeout=60s")
-    seen = world.get("pod", "real")
+    ns.kubectl("wait", "--for=condition=Ready", "pod/real", "--timeout=60s")
+    seen = ns.get("pod", "real")
     assert seen["spec"]["nodeName"] == node_plan.NAME
-    assert world.releases()["real"] >= created(seen) + 3
+    assert ns.releases()["real"] >= created(seen) + 3
 
 
-def test_the_doctor_finds_nothing_wrong(plane: ControlPlane, installation: Installation) -> None:
+def test_doctor_finds_no_problem(plane: ControlPlane, installation: Installation) -> None:
     found = [line.partition(":")[0].split() for line in holdfast(plane, "doctor").splitlines()]
     assert [about for level, *about in found if level != "OK"] == []
     assert [about for _, *about in found] == [
@@ -118,25 +118,25 @@ def test_the_doctor_finds_nothing_wrong(plane: ControlPlane, installation: Insta
 
 
 @pytest.mark.parametrize("command", shown("how-to/respond-to-alerts.md"))
-def test_what_the_runbooks_look_at_is_there(
+def test_runbooks_use_existing_names(
     command: str, plane: ControlPlane, installation: Installation
 ) -> None:
     assert len(plane.kubectl(*shlex.split(command)[1:]).splitlines()) > 1
 
 
 def test_the_level_of_the_logs_is_changed_by_a_rollout(
-    world: World, plane: ControlPlane, installation: Installation
+    ns: Namespace, plane: ControlPlane, installation: Installation
 ) -> None:
     (command,) = shown("reference/logs.md")
     selected = ("-l", "app.kubernetes.io/component=webhook", "--tail=-1")
 
-    def told() -> bool:
-        world.apply(pod("told", ASKS), dry_run=True)  # at first an old replica may be asked still
-        return f"mutate patched: {world.namespace}/told" in installation.kubectl("logs", *selected)
+    def logged() -> bool:
+        ns.apply(pod("logged", ASKS), dry_run=True)  # an old replica may answer at first
+        return f"mutate patched: {ns.namespace}/logged" in installation.kubectl("logs", *selected)
 
     plane.kubectl(*shlex.split(command)[1:])
     installation.rolled_out("holdfast-webhook")
-    world.eventually(told)
+    ns.eventually(logged)
     plane.kubectl(*shlex.split(command.replace("=debug", "-"))[1:])
     installation.rolled_out("holdfast-webhook")
 
@@ -149,21 +149,19 @@ def test_applying_again_changes_nothing(plane: ControlPlane, installation: Insta
 
 
 @pytest.mark.parametrize("account", ["holdfast-webhook", "holdfast-controller"])
-def test_the_rights_are_those_that_are_written_down(
-    account: str, installation: Installation
-) -> None:
+def test_rights_match_the_reference(account: str, installation: Installation) -> None:
     assert installation.rights(account) == written_down(account)
 
 
 @pytest.mark.parametrize("process", ["webhook", "controller"])
-def test_the_rights_with_vms_are_those_that_are_written_down(
-    process: str, world: World, installation: Installation
+def test_rights_on_vms_match_the_reference(
+    process: str, ns: Namespace, installation: Installation
 ) -> None:
     file, account = str(MANIFESTS / "kubevirt" / f"{process}.yaml"), f"holdfast-{process}"
     wanted = written_down(f"{account}-kubevirt")
     installation.kubectl("apply", "-f", file)
     try:
-        world.eventually(lambda: installation.rights(account) == wanted)
+        ns.eventually(lambda: installation.rights(account) == wanted)
     finally:
         installation.kubectl("delete", "-f", file)
 
@@ -180,8 +178,8 @@ def test_a_token_is_mounted_only_where_it_is_needed(
 
 
 @pytest.mark.timeout(900)
-def test_a_rolling_restart_is_not_noticed(world: World, installation: Installation) -> None:
-    with creating(world) as load:
+def test_rolling_restart_causes_no_errors(ns: Namespace, installation: Installation) -> None:
+    with creating(ns) as load:
         for _ in range(RESTARTS):
             installation.kubectl("rollout", "restart", "deployment/holdfast-webhook")
             installation.rolled_out("holdfast-webhook")
@@ -190,10 +188,10 @@ def test_a_rolling_restart_is_not_noticed(world: World, installation: Installati
 
 
 def test_errors_end_soon_after_a_replica_is_killed(
-    world: World, installation: Installation
+    ns: Namespace, installation: Installation
 ) -> None:
     victim = installation.pods("webhook")[0]
-    with creating(world) as load:
+    with creating(ns) as load:
         time.sleep(3.0)
         killed = time.monotonic()
         kill(victim)
@@ -207,55 +205,55 @@ def test_errors_end_soon_after_a_replica_is_killed(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("lost", [LEAF, CA])
 def test_certificates_are_replaced_under_load(
-    lost: str, world: World, installation: Installation
+    lost: str, ns: Namespace, installation: Installation
 ) -> None:
     def kept() -> str:
         return secret(installation, LEAF).get("tls.crt", "")
 
     before = kept()
-    with creating(world) as load:
+    with creating(ns) as load:
         installation.kubectl("delete", "secret", lost)
-        world.eventually(lambda: kept() not in {"", before}, 120.0)
-        replaced(world, installation)
-        time.sleep(3.0)  # calls by what is new
+        ns.eventually(lambda: kept() not in {"", before}, 120.0)
+        replaced(ns, installation)
+        time.sleep(3.0)  # uses the new version
     assert (load.failures, load.ungated) == ([], [])
 
 
 @pytest.mark.timeout(900)
-def test_a_spoilt_pair_is_replaced_and_the_last_good_one_is_served_meanwhile(
-    world: World, installation: Installation
+def test_corrupt_pair_is_replaced_while_the_last_good_one_is_served(
+    ns: Namespace, installation: Installation
 ) -> None:
     good = installation.served()
     failed = {address: reload_failures(address) for address in installation.replicas()}
-    with creating(world) as load:
+    with creating(ns) as load:
         installation.scale("holdfast-controller", 0)  # so that what is spoilt does get there
         mismatch(installation)
-        world.eventually(
+        ns.eventually(
             lambda: all(reload_failures(one) > before for one, before in failed.items()), FOLLOW
         )
         assert installation.served() == good
         installation.scale("holdfast-controller", 2)
-        replaced(world, installation)
+        replaced(ns, installation)
         corrupt(installation)
-        replaced(world, installation)
+        replaced(ns, installation)
     assert (load.failures, load.ungated) == ([], [])
     assert installation.served().isdisjoint(good)
 
 
-def test_an_upgrade_is_not_noticed(world: World, installation: Installation) -> None:
-    held = world.create_pods([pod("held-before", {"delay": "20"})])
-    with creating(world) as load:
+def test_upgrade_causes_no_errors(ns: Namespace, installation: Installation) -> None:
+    held = ns.create_pods([pod("held-before", {"delay": "20"})])
+    with creating(ns) as load:
         installation.apply(installation.version(TAGS[1]))
         installation.ready()
     assert (load.failures, load.ungated) == ([], [])
     images = {one["spec"]["containers"][0]["image"] for one in installation.pods("webhook")}
     assert images == {f"holdfast:{TAGS[1]}"}
-    released = world.eventually(lambda: world.releases().get("held-before", 0.0))
+    released = ns.eventually(lambda: ns.releases().get("held-before", 0.0))
     assert released >= created(held[0]) + 20
 
 
-def test_with_a_client_ca_who_shows_no_certificate_is_not_served(
-    world: World, plane: ControlPlane, installation: Installation
+def test_client_ca_rejects_clients_without_a_certificate(
+    ns: Namespace, plane: ControlPlane, installation: Installation
 ) -> None:
     # the node's API server shows none, so its calls are those of anybody else on the network
     authority = yaml.safe_load(plane.kubeconfig.read_text())["clusters"][0]["cluster"]
@@ -264,40 +262,40 @@ def test_with_a_client_ca_who_shows_no_certificate_is_not_served(
     installation.kubectl("create", "configmap", "holdfast-client-ca", f"--from-file=ca.crt={file}")
     installation.apply(installation.with_components("client-ca", configuration=OWN_KEY))
     installation.rolled_out("holdfast-webhook")  # its probes have no certificate either
-    world.eventually(lambda: UNCALLED in refused(world))
+    ns.eventually(lambda: UNCALLED in refused(ns))
 
     def registered() -> bool:  # once the controller has heard what every replica follows
         found = plane.kubectl("get", "mutatingwebhookconfiguration", "holdfast", "-o", "yaml")
         return "example.com/wait" in found
 
-    world.eventually(registered)
-    assert UNCALLED in refused(world)
+    ns.eventually(registered)
+    assert UNCALLED in refused(ns)
     installation.apply()
     installation.rolled_out("holdfast-webhook")
-    world.eventually(world.holds_pods)
+    ns.eventually(ns.holds_pods)
 
 
 def test_the_status_page_is_seen_through_a_forwarded_port(
-    world: World, plane: ControlPlane, installation: Installation
+    ns: Namespace, plane: ControlPlane, installation: Installation
 ) -> None:
-    page = (DOCS / "how-to" / "at-the-keyboard.md").read_text()
+    page = (DOCS / "how-to" / "inspect-and-release.md").read_text()
     (patch,) = (text for _, text in transcript.blocks(page) if text.startswith("patches:"))
     (command,) = (one for one in transcript.steps(page) if "port-forward" in one.command)
     installation.apply(installation.patched("status", yaml.safe_load(patch)["patches"]))
     installation.rolled_out("holdfast-controller")
     with running(plane, *shlex.split(command.command)[1:]):
-        world.eventually(lambda: "<title>Holdfast" in fetched("http://localhost:8082/"))
+        ns.eventually(lambda: "<title>Holdfast" in fetched("http://localhost:8082/"))
 
 
-def test_without_any_replica_only_those_that_ask_are_refused(
-    world: World, installation: Installation
+def test_without_replicas_only_pods_with_our_keys_are_rejected(
+    ns: Namespace, installation: Installation
 ) -> None:
     installation.scale("holdfast-webhook", 0)
-    assert gates(world.create(pod("unconcerned"))) == []
-    assert UNCALLED in world.refusal(pod("asks", ASKS))
+    assert gates(ns.create(pod("unconcerned"))) == []
+    assert UNCALLED in ns.refusal(pod("asks", ASKS))
     installation.scale("holdfast-webhook", 2)
     # kube-proxy follows a moment after the rollout; until then pods are refused, never let through
-    assert gates(world.create_when_called(pod("asks", ASKS))) == ["holdfast.dev/delay"]
+    assert gates(ns.create_when_called(pod("asks", ASKS))) == ["holdfast.dev/delay"]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +330,7 @@ def test_components_for_other_operators_can_be_built(
 
 
 @pytest.mark.parametrize("component", ["kubevirt", "high-availability", "client-ca"])
-def test_a_configuration_of_ones_own_goes_with_a_component(
+def test_own_configuration_goes_into_a_component(
     component: str, plane: ControlPlane, installation: Installation
 ) -> None:
     folder = installation.with_components(component, configuration="# mine")
@@ -366,7 +364,7 @@ def test_with_a_client_ca_all_that_has_no_certificate_goes_to_a_port_of_its_own(
     assert [one["port"] for one in outbound["ports"]] == ["https", "health"]
 
 
-def test_cert_manager_is_told_where_to_write_and_nothing_else_is_lost(
+def test_cert_manager_annotation_is_added_and_nothing_else_is_lost(
     plane: ControlPlane, installation: Installation
 ) -> None:
     built = plane.kubectl("kustomize", str(installation.with_components("cert-manager")))
@@ -393,12 +391,12 @@ def test_cert_manager_takes_the_right_to_secrets_away(
 
 @pytest.mark.timeout(600)
 def test_uninstalling_leaves_no_trace(plane: ControlPlane, installation: Installation) -> None:
-    world = World.in_new_namespace(plane, "uninstall")
-    world.eventually(lambda: earlier(plane) == [], 300.0)
-    world.create_pods(pod(f"held-{n}", ASKS) for n in range(20))
+    ns = Namespace.create_new(plane, "uninstall")
+    ns.eventually(lambda: earlier(plane) == [], 300.0)
+    ns.create_pods(pod(f"held-{n}", ASKS) for n in range(20))
     uninstall(plane, "now")
-    assert [gates(one) for one in world.all("pods")] == [[]] * 20
-    plane.kubectl("delete", "namespace", world.namespace, timeout=200)
+    assert [gates(one) for one in ns.all("pods")] == [[]] * 20
+    plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
     assert everything(plane) == installation.before
 
 
@@ -407,13 +405,13 @@ def test_uninstalling_may_wait_for_held_pods(
     plane: ControlPlane, installation: Installation
 ) -> None:
     installation.install()
-    world = World.in_new_namespace(plane, "uninstall-later")
-    made = world.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
+    ns = Namespace.create_new(plane, "uninstall-later")
+    made = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
     uninstall(plane, "wait")
-    released = world.releases()
+    released = ns.releases()
     early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
-    assert (early, [gates(one) for one in world.all("pods")]) == ([], [[]] * 20)
-    plane.kubectl("delete", "namespace", world.namespace, timeout=200)
+    assert (early, [gates(one) for one in ns.all("pods")]) == ([], [[]] * 20)
+    plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
     assert everything(plane) == installation.before
 
 
@@ -422,14 +420,14 @@ def test_uninstalling_by_kubectl_alone_leaves_no_trace(
     plane: ControlPlane, installation: Installation
 ) -> None:
     installation.install()
-    world = World.in_new_namespace(plane, "uninstall-by-hand")
-    made = world.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
+    ns = Namespace.create_new(plane, "uninstall-by-hand")
+    made = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
     assert "webhookconfiguration" in by_the_page(plane, "kubectl delete mutating")
     assert by_the_page(plane, "kubectl get pods -A").count("held-") == 20
-    world.eventually(lambda: by_the_page(plane, "kubectl get pods -A") == "")
+    ns.eventually(lambda: by_the_page(plane, "kubectl get pods -A") == "")
     assert 'namespace "holdfast-system" deleted' in by_the_page(plane, "kubectl delete -k .")
-    released = world.releases()
+    released = ns.releases()
     early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
-    assert (early, [gates(one) for one in world.all("pods")]) == ([], [[]] * 20)
-    plane.kubectl("delete", "namespace", world.namespace, timeout=200)
+    assert (early, [gates(one) for one in ns.all("pods")]) == ([], [[]] * 20)
+    plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
     assert everything(plane) == installation.before

@@ -41,7 +41,7 @@ def command(*arguments: str) -> list[str]:
 
 @pytest.fixture
 def kernel() -> Iterator[None]:
-    """What the machine has to be like again afterwards."""
+    """The state of the machine that has to be restored."""
 
     def seen() -> tuple[str, str, list[str]]:
         rules = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""A small API server for lookups: objects by their path, given at once, late, or not until told."""
+"""A small API server for lookups: objects by path, returned at once, late, or on a signal."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from certs import authority
+from holdfast.certs import authority
 from tests.server.harness import Pair, Server
 
 Serve = Callable[..., Server]
@@ -43,13 +43,13 @@ def other_pair(tmp_path: Path, issued: list[authority.KeyPair]) -> Pair:
 
 
 @pytest.fixture
-def start(tmp_path: Path, pair: Pair, other_pair: Pair) -> Iterator[Serve]:
+def start(tmp_path: Path, pair: Pair) -> Iterator[Serve]:
     """Start the server, whatever becomes of it."""
     with ExitStack() as stack:
 
         def begin(**settings: Any) -> Server:
             settings.setdefault("pair", pair)
-            return stack.enter_context(Server(tmp_path, other_pair=other_pair, **settings))
+            return stack.enter_context(Server(tmp_path, **settings))
 
         yield begin
 

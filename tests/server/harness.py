@@ -65,8 +65,7 @@ class Server:
         folder: Path,
         pair: Pair,
         *,
-        other_pair: Pair,
-        bridge: dict[str, Any] | None = None,
+        handler: dict[str, Any] | None = None,
         fault: str | None = None,
         cwd: Path | None = None,
         **settings: Any,
@@ -85,10 +84,9 @@ class Server:
                 "ready_file": str(self.ready_file),
                 **settings,
             },
-            "bridge": bridge or {},
+            "handler": handler or {},
             "fault": fault,
             "stopped_file": str(self.stopped_file),
-            "other_pair": [str(other_pair.certfile), str(other_pair.keyfile)],
         }
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(
@@ -186,7 +184,7 @@ def ask(
 
 
 def everything_from(connection: socket.socket) -> bytes:
-    """What the server sends until it closes the connection, in whatever way."""
+    """Return all bytes until the server closes or resets the connection."""
     received = b""
     try:
         while chunk := connection.recv(65536):

@@ -1,15 +1,18 @@
-"""What a parser of requests makes of some bytes, in the pieces in which they come."""
+"""Parse bytes with a connection that has no socket, in the given chunks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from gunicorn.asgi.parser import ParseError, PythonProtocol  # type: ignore[import-untyped]
+from gunicorn.asgi.parser import PythonProtocol  # type: ignore[import-untyped]
 
-from webhook import usual_request
+from holdfast.webhook.server.connection import BodyBudget, Connection, HttpRequest
+from holdfast.webhook.server.handler import HttpResponse, text
 
+BODY_LIMIT = 100_000
 LIMITS: dict[str, Any] = {
     "limit_request_line": 4094,
     "limit_request_fields": 64,
@@ -19,65 +22,133 @@ LIMITS: dict[str, Any] = {
 }
 
 
+class Transport:
+    """Takes down what is written, and whether the connection is closed."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.closed = self.paused = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed, "written behind the end"
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def set_read_buffer_limits(self, high: int) -> None:
+        """Take the limit."""
+
+    set_write_buffer_limits = set_read_buffer_limits
+
+
+class Worker:
+    """Answers each request at once, and takes them down."""
+
+    draining = False
+    body_limit = BODY_LIMIT
+
+    def __init__(self) -> None:
+        self.loop: Any = self
+        self.requests: list[HttpRequest] = []
+        self.bodies = BodyBudget(8 * BODY_LIMIT)
+        self.waiting: deque[Connection] = deque()
+        self.transport = Transport()
+        self.connection = Connection(self)
+        self.connection.connection_made(self.transport)
+
+    def time(self) -> float:
+        return 0.0
+
+    def respond(self, request: HttpRequest) -> HttpResponse:
+        self.requests.append(request)
+        return text("fine")
+
+    def serve_later(self, connection: Connection) -> None:
+        self.waiting.append(connection)
+
+    def served(self, connection: Connection) -> None:
+        """Take note."""
+
+    def forget(self, connection: Connection) -> None:
+        """Take note."""
+
+    def feed(self, piece: bytes) -> None:
+        """Let a piece come, and what waits be answered."""
+        if not self.transport.closed:
+            self.connection.data_received(piece)
+        while self.waiting:
+            self.waiting.popleft().serve_next()
+
+
 @dataclass
 class Found:
-    """What a parser makes of some bytes."""
+    """The requests and errors that a connection parsed."""
 
-    head: tuple[Any, ...] = ()
-    body: bytes = b""
-    complete: bool = False
-    error: str = ""
-    is_answered: bool = True
-    """Whether the error, if there is one, is of a kind that a connection answers."""
-    behind: bytes = b""
+    requests: list[HttpRequest] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    closed: bool = False
+
+    @property
+    def error(self) -> int | None:
+        """The status of the error that ended it, if one did."""
+        return self.statuses[-1] if len(self.statuses) > len(self.requests) else None
 
 
-def read(kind: type[Any], pieces: list[bytes]) -> Found:
-    """Read one request; what lies behind it is another's."""
-    found = Found()
+def read(pieces: list[bytes]) -> Found:
+    """Read all that comes."""
+    worker = Worker()
+    for piece in pieces:
+        worker.feed(piece)
+    written, closed = worker.transport.written, worker.transport.closed
+    written = written.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+    statuses = [int(one[:3]) for one in written.split(b"HTTP/1.1 ")[1:]]
+    worker.connection.connection_lost(None)
+    return Found(worker.requests, statuses, closed)
 
-    def on_headers_complete() -> bool:
-        found.head = (
-            parser.method,
-            parser.path,
-            parser.http_version,
-            tuple(parser.headers),
-            parser.content_length,
-            parser.is_chunked,
-            parser.should_keep_alive,
-        )
-        return False
 
-    def on_body(chunk: bytes) -> None:
-        found.body += chunk
-
-    parser = kind(on_headers_complete=on_headers_complete, on_body=on_body, **LIMITS)
-    try:
-        for piece in pieces:
-            parser.feed(piece)
-    except Exception as error:  # noqa: BLE001 - whatever the one raises, the other has to
-        found.error = f"{type(error).__name__}: {error}"
-        found.is_answered = isinstance(error, ParseError)
-    found.complete = parser.is_complete
-    found.behind = parser.remaining()
+def read_by_gunicorn(whole: bytes) -> list[tuple[str, str, bytes]]:
+    """Read requests with gunicorn's parser, another strict one, up to the first that it refuses."""
+    found: list[tuple[str, str, bytes]] = []
+    while whole:
+        body: list[bytes] = []
+        parser = PythonProtocol(on_body=body.append, **LIMITS)
+        try:
+            parser.feed(whole)
+        except Exception:  # noqa: BLE001 - whatever it does not like
+            return found
+        if not parser.is_complete:
+            return found
+        path = parser.path.partition(b"?")[0].decode("latin-1")
+        found.append((parser.method.decode("latin-1"), path, b"".join(body)))
+        if not parser.should_keep_alive:
+            return found
+        whole = parser.remaining()
     return found
 
 
-def check_usual(data: bytes) -> None:
-    """What is a usual request to us is the very same request to gunicorn's own parser."""
-    found = usual_request.read(data)
-    if found is None:
-        return
-    body = b"x" * found.length
-    theirs = read(PythonProtocol, [data[: found.begins] + body])
-
-    framing = (found.length, False, True)  # its length, not chunked, kept alive
-    assert theirs.complete, theirs.error
-    method, target, *rest = theirs.head
-    path, _, query = target.partition(b"?")  # an application is told no more of it than these two
-    assert (method, path, query) == (b"POST", found.path.encode(), found.query)
-    assert rest == [(1, 1), found.headers, *framing]
-    assert theirs.body == body
+def check(pieces: list[bytes]) -> Found:
+    """Check that requests are read as one strict parser and the other read them, or refused."""
+    found, whole = read(pieces), b"".join(pieces)
+    assert len(found.statuses) in {len(found.requests), len(found.requests) + 1}
+    assert found.error in {None, 400, 403, 413, 414, 431}
+    assert found.error is None or found.closed
+    together = read([whole])
+    short = len(found.requests)
+    assert found.requests[: short - 1] == together.requests[: short - 1]
+    theirs = read_by_gunicorn(whole)
+    for ours, other in zip(found.requests, theirs, strict=False):
+        if ours.method == "POST":  # bodies of others are not read
+            assert (ours.method, ours.path, ours.body) == other
+    return found
 
 
 def cut(whole: bytes, cuts: list[int]) -> list[bytes]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from certs.authority import KeyPair
 from demo.command import Command
+from holdfast.certs.authority import KeyPair
 from tests.server.conftest import write_pair
 from tests.server.harness import PATIENCE, Answer
 from tests.server.harness import ask as ask_over
@@ -77,10 +77,12 @@ class Serving:
 
         `errors` says whether there may be lines of that level.
         """
-        assert self.workers() == [self.worker], "it was killed and started anew"
+        assert self.workers() == [self.worker], "the worker was killed and restarted"
         metrics = self.ask("GET", "/metrics").body.decode()
         assert "holdfast_reviews_total" in metrics
-        assert 'outcome="failed"' not in metrics
+        failed = re.findall(r'^holdfast_reviews_total\{outcome="failed".* (\S+)$', metrics, re.M)
+        assert failed
+        assert set(failed) == {"0.0"}
         for line in self.log_lines():
             assert line.isprintable(), ascii(line)
             assert len(line) < LONGEST_LINE
@@ -101,7 +103,7 @@ def serve(
     configuration: str = CONFIGURATION,
     log_format: str = "text",
 ) -> Iterator[Serving]:
-    """Run it, with whatever options beside those that a test cannot do without."""
+    """Run it, with these options in addition to the required ones."""
     files = write_pair(folder, "it", pair)
     config = folder / "holdfast.yaml"
     config.write_text(configuration)

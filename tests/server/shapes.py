@@ -23,7 +23,7 @@ SHAPES = {
     "a blank before the colon of a coding": request(
         b"Transfer-Encoding : chunked", body=b"0\r\n\r\n"
     ),
-    "a blank before the colon beside a length": request(
+    "a blank before the colon, and a length": request(
         b"Content-Length: 2", b"Transfer-Encoding : chunked"
     ),
     "a folded header": request(b"Content-Length:", b" 2"),
@@ -73,7 +73,7 @@ OURS = {
         CHUNKED[:-2], body=b"f" * 8_000 + b"\r\n{}\r\n0\r\n\r\n"
     ),
 }
-"""What gunicorn's own parser takes for a request, or fails of."""
+"""Inputs that the parser of gunicorn accepts, or fails on."""
 
 _BEGUN = b"POST /mutate HTTP/1.1\r\nHost: x\r\n" + CHUNKED + b"\r\n"
 ENDLESS = {

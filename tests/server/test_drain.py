@@ -58,6 +58,9 @@ class Load:
         self.announced += answer.headers["Connection"] == "close"
 
 
+# Where a connection is reset before its handshake starts, ssl.SSLSocket._create raises without
+# closing the socket it made (CPython 3.11 to 3.13). Nobody else holds it, so nobody can close it.
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 @pytest.mark.parametrize("again", range(4))
 def test_no_request_is_lost_at_sigterm(serve: Serve, again: int) -> None:
     server = serve(drain=0.4 + 0.1 * again)

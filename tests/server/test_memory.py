@@ -13,11 +13,11 @@ import psutil
 import pytest
 import yaml
 
-from certs.authority import KeyPair
+from holdfast.certs.authority import KeyPair
+from holdfast.webhook.server.handler import BODY_LIMIT
 from tests.server.serving import JSON, PATHS, Serving, in_chunks, serve
 from tests.server.test_hostile_clients import padded
 from tests.unit.test_costs import body_of
-from webhook.bodies import BODY_LIMIT
 
 MANIFEST = Path(__file__).resolve().parents[2] / "manifests" / "base" / "webhook.yaml"
 ROUNDS = 2
@@ -46,7 +46,7 @@ def allowed() -> int:
 
 
 def peak(process: psutil.Process) -> int:
-    """Give the most bytes that a process ever had; where the kernel does not tell, what it has."""
+    """Return the peak memory in bytes, or the current memory if no peak is recorded."""
     status = Path(f"/proc/{process.pid}/status")
     if not status.exists():
         return int(process.memory_info().rss)
@@ -65,7 +65,7 @@ def largest(shape: str) -> bytes:
 WORST = (
     *("annotations", "a long value of others", "control characters", "a long record", "gates"),
     *("finalizers of ours", "different finalizers of ours"),
-    *("finalizers of ours beside those of before", "refused, with short parts"),
+    *("finalizers of ours next to earlier ones", "refused, with short parts"),
     *("empty tolerations", "empty terms", "fields without requirements", "expressions", "values"),
 )
 """Of the shapes, those that take most memory for their length, and the longest values."""
@@ -75,7 +75,7 @@ WORST = (
 def test_memory_stays_within_what_the_manifests_give(serving: Serving) -> None:
     parent, worker = psutil.Process(serving.command.pid), serving.worker
     seen = {"start": peak(worker) >> 20}
-    """MiB, for whoever has to find out why."""
+    """MiB, for the failure message."""
     bodies = {shape: largest(shape) for shape in WORST}
     for turn in range(ROUNDS):
         for shape, body in bodies.items():

@@ -1,22 +1,22 @@
-"""Our parser of requests against gunicorn's own, which it builds on.
+"""The connection's reading of requests against gunicorn's parser, which is another strict one.
 
-Both find the same in any bytes, however they come: the same request with the same end, or the same
-error; and every error is one that a connection answers.
+Each review that is read is the one that the other reads, however the bytes come; and all else ends
+in an error that is answered.
 """
 
 from __future__ import annotations
 
 import pytest
-from gunicorn.asgi.parser import (  # type: ignore[import-untyped]
-    ParseError,
-    PythonProtocol,
-)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.server.parsing import LIMITS, cut, read
+from holdfast.webhook.server.connection import (
+    FIELDS_LIMIT,
+    LENGTH_DIGITS,
+    UNPRODUCTIVE_LIMIT,
+)
+from tests.server.parsing import Worker, check, cut, read
 from tests.server.shapes import ENDLESS, HIDDEN, OURS, SHAPES, request
-from webhook.request_parser import LENGTH_DIGITS, USUAL_HEAD, RequestParser
 
 LINES = [b"POST /mutate?timeout=3s HTTP/1.1", b"GET / HTTP/1.0", b"POST http://a/b HTTP/1.1"]
 FIELDS = [
@@ -79,23 +79,17 @@ def requests(draw: st.DrawFn) -> bytes:
 
 
 USUAL = b"POST /mutate?timeout=3s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
-LONG = [b"X-%d: %s" % (number, b"y" * 100) for number in range(USUAL_HEAD // 100)]
-MANY = [b"X-%d:" % number for number in range(70)]
+FULL = [b"X-%d:" % number for number in range(FIELDS_LIMIT - 3)]
 
 
 @settings(max_examples=3_000, deadline=None)
 @given(requests(), st.lists(st.integers(0, 300), max_size=3))
 @example(USUAL, [])
 @example(USUAL, list(range(80)))
-@example(USUAL.replace(b"\r\n\r\n", b"\r\n" + b"\r\n".join(LONG) + b"\r\n\r\n"), [])
-@example(USUAL.replace(b"\r\n\r\n", b"\r\n" + b"\r\n".join(MANY) + b"\r\n\r\n"), [])
 @example(USUAL + HIDDEN, [])
-@example(request(b"Transfer-Encoding: chunked", body=b"0\r\n" + b"X: y\r\n" * 63 + b"\r\n"), [])
-def test_whatever_comes_is_read_as_gunicorn_reads_it(whole: bytes, cuts: list[int]) -> None:
-    pieces = cut(whole, cuts)
-    found = read(RequestParser, pieces)
-    assert found == read(PythonProtocol, pieces)
-    assert found.is_answered, found.error
+@example(request(b"Transfer-Encoding: chunked", body=b"0\r\n" + b"X: y\r\n" * 61 + b"\r\n"), [])
+def test_whatever_comes_is_read_as_another_parser_reads_it(whole: bytes, cuts: list[int]) -> None:
+    check(cut(whole, cuts))
 
 
 @settings(max_examples=1_000, deadline=None)
@@ -111,44 +105,56 @@ def test_whatever_is_spoilt_ends_in_an_error_that_is_answered(
     for place, new in spoilt:
         at = place % (len(whole) + 1)
         whole = whole[:at] + new + whole[at + len(new) :]
-    found = read(RequestParser, cut(whole, cuts))
-    assert found.is_answered, found.error
+    check(cut(whole, cuts))
 
 
-def test_usual_request_is_read_as_a_whole() -> None:
-    found = read(RequestParser, [USUAL])
-    assert (found.complete, found.body, found.error) == (True, b"{}", "")
-    assert found.head[3] == ((b"host", b"x"), (b"content-length", b"2"))
+@pytest.mark.parametrize("fields", [[], FULL], ids=["few", "as many as may be"])
+def test_good_request_is_read(fields: list[bytes]) -> None:
+    found = check([request(*fields, b"Content-Length: 2", b"Content-Type: a")])
+    assert found.statuses == [200]
+    assert not found.closed
+    assert found.requests[0] == ("POST", "/mutate", "a", "identity", b"{}", False)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_ambiguous_request_is_refused(shape: bytes) -> None:
-    found = read(RequestParser, [shape])
-    assert found.error
-    assert found == read(PythonProtocol, [shape])
-
-
-@pytest.mark.parametrize("shape", OURS.values(), ids=OURS)
-def test_what_gunicorn_does_not_refuse_well_is_refused(shape: bytes) -> None:
-    found, theirs = read(RequestParser, [shape]), read(PythonProtocol, [shape])
-    assert found.error
-    assert found.is_answered
-    assert not theirs.error or not theirs.is_answered
+@pytest.mark.parametrize("shape", (SHAPES | OURS).values(), ids=SHAPES | OURS)
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+def test_ambiguous_request_is_rejected_wherever_it_is_cut(shape: bytes, step: int) -> None:
+    whole = shape + HIDDEN
+    found = check([whole[at : at + step] for at in range(0, len(whole), step)])
+    assert found.requests == []
+    assert found.error in {400, 414, 431}
 
 
 @pytest.mark.parametrize(("head", "piece"), ENDLESS.values(), ids=ENDLESS)
-def test_what_has_no_end_is_refused_or_kept_nothing_of(head: bytes, piece: bytes) -> None:
-    parser = RequestParser(**LIMITS)
-    parser.feed(head)
-    try:
-        for _ in range(10_000):
-            parser.feed(piece)
-            assert len(parser._buffer) <= 16_384
-    except ParseError:
-        pass
+def test_what_has_no_end_is_rejected_or_nothing_of_it_is_kept(head: bytes, piece: bytes) -> None:
+    worker = Worker()
+    worker.feed(head)
+    for sent in range(0, 10 * UNPRODUCTIVE_LIMIT, len(piece)):
+        worker.feed(piece)
+        if worker.transport.closed:
+            assert sent <= UNPRODUCTIVE_LIMIT
+            return
+    assert len(worker.connection._body) < 100
 
 
 def test_longest_length_that_is_read() -> None:
-    digits = b"0" * (LENGTH_DIGITS - 1) + b"2"
-    assert read(RequestParser, [request(b"Content-Length: " + digits)]).body == b"{}"
-    assert read(RequestParser, [request(b"Content-Length: 0" + digits)]).error
+    digits = b"2".zfill(LENGTH_DIGITS)
+    assert read([request(b"Content-Length: " + digits)]).requests[0].body == b"{}"
+    assert read([request(b"Content-Length: 0" + digits)]).error == 400
+
+
+def test_oldest_of_too_many_large_bodies_is_rejected() -> None:
+    """Those that stall are: a client that sends without a pause is done."""
+    first = Worker()
+    workers = [first, *(Worker() for _ in range(9))]
+    for worker in workers:
+        worker.bodies = first.bodies
+        worker.feed(request(b"Content-Length: 100000", body=b" " * 90_000))
+    rest = [worker.transport.written for worker in workers[1:]]
+
+    assert first.transport.written.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+    assert b"\r\nRetry-After: 1\r\n" in first.transport.written
+    assert first.transport.closed
+    assert rest == [b""] * 9 or rest.count(b"") == 8
+    workers[-1].feed(b" " * 10_000)
+    assert len(workers[-1].requests) == 1

@@ -1,35 +1,34 @@
-"""A small Flask application behind the real server, started as a process of its own.
+"""A small handler behind the real server, started in a separate process.
 
-The one argument is JSON: {"server": settings, "bridge": settings, "fault": name or null,
-"stopped_file": path or null, "other_pair": [certificate, key]}.
+The one argument is JSON: {"server": settings, "handler": settings, "fault": name or null,
+"stopped_file": path or null}.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import ssl
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import flask
+from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.server import gunicorn_app
+from holdfast.webhook.server.connection import Connection
+from holdfast.webhook.server.handler import JSON, HttpResponse, text
+from holdfast.webhook.server.offload import AsyncHandler
+from holdfast.webhook.server.settings import ServerSettings
 
-from webhook import gunicorn_conf
-from webhook.asgi import REVIEW, Bridge
-from webhook.errors import ConfigurationError, ReviewError
-from webhook.request_parser import RequestParser
-from webhook.settings import ServerSettings
-from webhook.tls import load_pair
+SIZES = {"/big": 1_000_000, "/huge": 20_000_000}
+"""Bytes of the pages that are for their size."""
 
 
 @dataclass
 class Life:
     orders: dict[str, Any]
-    tls: list[ssl.SSLContext] = field(default_factory=list)
 
     def start(self) -> None:
         if self.orders["fault"] == "startup":
@@ -40,59 +39,46 @@ class Life:
             Path(self.orders["stopped_file"]).write_text("stopped", encoding="utf-8")
 
 
-def prepare(body: bytes) -> tuple[object, bool]:
-    try:
+class Prepared(NamedTuple):
+    review: dict[str, Any]
+    size: int
+    may_block: bool
+
+
+class TinyHandler:
+    """Answers what a test asks for; the pages are what a test wants to know."""
+
+    def __init__(self) -> None:
+        self._calls = itertools.count(1)
+        self._count = 0
+
+    def prepare(self, path: str, _kind: str, body: bytes, _coding: str) -> Prepared | HttpResponse:
+        if path != "/mutate":
+            return self.page("POST", path)
         review = json.loads(body)
-    except ValueError as error:
-        raise ReviewError("not JSON") from error
-    if review.get("prepare") == "raise":
-        raise RuntimeError("prepare is broken")
-    return review, review.get("block", False)
+        return Prepared(review, len(body), review.get("block", False))
+
+    def decide(self, prepared: Prepared) -> HttpResponse:
+        self._count = next(self._calls)
+        time.sleep(prepared.review.get("sleep", 0))
+        found = {"received": prepared.size, "thread": threading.current_thread().name}
+        return HttpResponse(200, json.dumps(found).encode(), JSON)
+
+    def reject_late(self, _prepared: Prepared, seconds: float) -> HttpResponse:
+        return text(f"not decided within {seconds:g} s", 429)
+
+    def reject_full(self, _prepared: Prepared) -> HttpResponse:
+        return text("too many wait", 429)
+
+    def page(self, _method: str, path: str) -> HttpResponse:
+        if path in SIZES:
+            return HttpResponse(200, b"x" * SIZES[path])
+        pages = {"/healthz": b"ok", "/count": b"%d" % self._count}
+        found = pages.get(path)
+        return text("not found", 404) if found is None else HttpResponse(200, found)
 
 
-def make_flask(life: Life) -> flask.Flask:
-    app = flask.Flask("tiny")
-    calls = itertools.count(1)
-    last = {"count": 0}
-
-    @app.post("/mutate")
-    def mutate() -> flask.typing.ResponseReturnValue:
-        last["count"] = next(calls)
-        review = flask.request.environ[REVIEW]
-        if isinstance(review, ReviewError):
-            return str(review), 400
-        time.sleep(review.get("sleep", 0))
-        return {
-            "received": len(flask.request.get_data()),
-            "thread": threading.current_thread().name,
-        }
-
-    @app.get("/healthz")
-    def healthz() -> flask.typing.ResponseReturnValue:
-        return "ok"
-
-    @app.get("/count")
-    def count() -> flask.typing.ResponseReturnValue:
-        return str(last["count"])
-
-    @app.get("/big")
-    def big() -> flask.typing.ResponseReturnValue:
-        return b"x" * 1_000_000
-
-    @app.get("/huge")
-    def huge() -> flask.typing.ResponseReturnValue:
-        return b"x" * 20_000_000
-
-    @app.get("/swap")
-    def swap() -> flask.typing.ResponseReturnValue:
-        certificate, key = life.orders["other_pair"]
-        load_pair(life.tls[0], Path(certificate), Path(key))
-        return "swapped"
-
-    return app
-
-
-def _fail(_parser: RequestParser) -> None:
+def _fail(_connection: Connection) -> None:
     raise KeyError("the parser is\nbroken")
 
 
@@ -105,22 +91,18 @@ def main() -> None:
     }
 
     if orders["fault"] == "parser":
-        RequestParser._finalize_headers = _fail  # type: ignore[method-assign,assignment]
+        Connection.on_headers_complete = _fail  # type: ignore[method-assign,assignment]
 
-    def make_app() -> Bridge:
+    def make_app() -> AsyncHandler:
         if orders["fault"] == "factory":
             raise ConfigurationError("the factory is closed; open it")
         if orders["fault"] == "certificate":
             server["certfile"].write_text("gone", encoding="utf-8")
-        return Bridge(
-            make_flask(life),
-            prepare=prepare,
-            on_startup=life.start,
-            on_shutdown=life.stop,
-            **orders["bridge"],
+        return AsyncHandler(
+            TinyHandler(), on_startup=life.start, on_shutdown=life.stop, **orders["handler"]
         )
 
-    gunicorn_conf.run(make_app, ServerSettings(on_tls=life.tls.append, **server))
+    gunicorn_app.run(make_app, ServerSettings(**server))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-"""What hostile input costs: work in proportion to its length, and memory to a bound.
+"""Hostile input costs work in proportion to its length, and bounded memory.
 
 Nothing here is a time. Work is counted, in lines of Python that run; the same input always takes
 the same. Memory is the peak of what Python allocates for one review.
-
-Seen to fail with terms compared with each other, one by one.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.builders import make_pod, make_review
-from tests.unit.hostile import PATHS, SERVER
+from tests.support.builders import make_pod, make_review
+from tests.support.hostile import PATHS, SERVER
 
 SMALL, TIMES = 200, 8
 """How many of what is repeated there are, and how many times as many there are then."""
@@ -42,7 +40,7 @@ def specified(**spec: Any) -> Any:
 
 
 def refused(**spec: Any) -> Any:
-    """Make a pod of which all that is wrong is told, and not its delay alone."""
+    """Make a pod whose rejection lists all errors, not only that of its delay."""
     pod = annotated(delay="x")
     pod["spec"] |= spec
     return pod
@@ -85,7 +83,7 @@ SHAPES: dict[str, Make] = {
     "different finalizers of ours": lambda n: described(
         finalizers=[f"holdfast.dev/b{i}" for i in range(n)]
     ),
-    "finalizers of ours beside those of before": lambda n: make_review(
+    "finalizers of ours next to earlier ones": lambda n: make_review(
         described(finalizers=["holdfast.dev/x"] * n),
         operation="UPDATE",
         old=described(finalizers=["a/b"] * 4 * n),
@@ -183,21 +181,3 @@ def test_memory_is_in_proportion_to_the_body(path: str, shape: str) -> None:
 
     assert status == 200
     assert peak <= MOST_PER_BYTE * len(content) + FIXED
-
-
-def test_each_line_counts() -> None:
-    """The counting sees a loop, and its square."""
-
-    def squared(numbers: range) -> int:
-        found = 0
-        for _ in numbers:
-            for _ in numbers:
-                found += 1
-        return found
-
-    with counted() as few:
-        squared(range(SMALL))
-    with counted() as many:
-        squared(range(SMALL * 2))
-
-    assert many[0] > 3.5 * few[0]

@@ -1,50 +1,53 @@
-"""The plugins that ship with Holdfast, and those that other packages bring."""
+"""The built-in plugins, and those of installed packages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
-from webhook.errors import ConfigurationError
-from webhook.framework import PluginClass
-from webhook.plugins.delay import Delay
-from webhook.plugins.placement import Placement
-from webhook.plugins.sticky import Sticky
+from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.framework.plugin import Plugin
+from holdfast.webhook.plugins.after import After
+from holdfast.webhook.plugins.approval import Approval
+from holdfast.webhook.plugins.delay import Delay
+from holdfast.webhook.plugins.pace import Pace
+from holdfast.webhook.plugins.placement import Placement
+from holdfast.webhook.plugins.sticky import Sticky
+from holdfast.webhook.plugins.window import Window
 
 GROUP = "holdfast.plugins"
-"""The entry-point group under which an installed package registers its plugins."""
-BUILT_IN: tuple[PluginClass, ...] = (Delay, Sticky, Placement)
+"""The entry-point group in which an installed package registers its plugins."""
+BUILT_IN: tuple[type[Plugin], ...] = (Delay, Window, After, Pace, Approval, Sticky, Placement)
 
 
-def registry(found: Iterable[EntryPoint] | None = None) -> Mapping[str, PluginClass]:
-    """Gather the built-in plugins and those of installed packages, by name.
+def registry(found: Iterable[EntryPoint] | None = None) -> Mapping[str, type[Plugin]]:
+    """Return the built-in plugins and those of installed packages, by name.
 
-    `found` are the entry points, looked up where they are None. Raises ConfigurationError on a
-    name twice, and on a plugin that cannot be imported.
+    `found` are the entry points; None looks them up. Raises ConfigurationError on a duplicate name
+    and on a plugin that cannot be imported.
     """
-    plugins: dict[str, PluginClass] = {}
+    plugins: dict[str, type[Plugin]] = {}
     points = entry_points(group=GROUP) if found is None else found
     for plugin in (*BUILT_IN, *map(_load, points)):
         if plugin.name in plugins:
             raise ConfigurationError(
-                f"two plugins are named {plugin.name!r}; rename or uninstall one of them"
+                f"two plugins are named {plugin.name!r}: rename or uninstall one of them"
             )
         plugins[plugin.name] = plugin
     return plugins
 
 
-def _load(point: EntryPoint) -> PluginClass:
+def _load(point: EntryPoint) -> type[Plugin]:
+    where = f"plugin {point.name!r} ({point.value})"
     try:
-        plugin: PluginClass = point.load()
+        plugin = point.load()
     except Exception as exc:
         raise ConfigurationError(
-            f"plugin {point.name!r} ({point.value}) cannot be imported: "
-            f"{type(exc).__name__}: {exc}; mend or uninstall its package"
+            f"{where} cannot be imported: {type(exc).__name__}: {exc}: fix or uninstall its package"
         ) from exc
-    missing = [name for name in ("name", "args_type") if not hasattr(plugin, name)]
-    if missing or plugin.name != point.name:
-        raise ConfigurationError(
-            f"plugin {point.name!r} ({point.value}) is no plugin class of that name: "
-            f"it needs name = {point.name!r}, and args_type"
-        )
+    if not (isinstance(plugin, type) and issubclass(plugin, Plugin)):
+        raise ConfigurationError(f"{where} is not a subclass of holdfast.Plugin")
+    name = getattr(plugin, "name", None)
+    if name != point.name:
+        raise ConfigurationError(f"{where} has the name {name!r}: set name = {point.name!r}")
     return plugin

@@ -1,260 +1,288 @@
-"""delay: hold a pod back for a while.
+"""delay: hold a pod for a time after its creation.
 
-The delay scheduler plugin's annotation `delay: "15"`, done with a scheduling gate: the pod is not
-scheduled while now < creationTimestamp + delay, and costs the scheduler nothing until then.
+The delay scheduler plugin's annotation `delay: "15"`, implemented with a scheduling gate: the pod
+is not scheduled before creationTimestamp + delay, and costs the scheduler nothing until then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from webhook import conditions, holds, shapes, values, vms
-from webhook.errors import ConfigurationError, ValueRefusedError
-from webhook.framework import Args, Context, Handle, Result, refuse, skip, success
-from webhook.objects import Pod
-from webhook.review import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetSchedulerName
-from webhook.workloads import Workload
+from holdfast.webhook.errors import ConfigurationError, InvalidValueError
+from holdfast.webhook.framework import arg_types, cel
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.plugin import (
+    Allow,
+    Args,
+    Context,
+    Permit,
+    Plugin,
+    Result,
+    Wait,
+    reject,
+    skip,
+    success,
+)
+from holdfast.webhook.model import durations, messages, syntax
+from holdfast.webhook.model.annotations import (
+    DELAY_GATE,
+    DELAY_KEYS,
+    HELD_ANNOTATION,
+    JITTER,
+    NOT_BEFORE,
+    PROFILE_ANNOTATION,
+    HoldRequest,
+    decide_due,
+    format_hint,
+    read_hold_request,
+)
+from holdfast.webhook.model.edits import (
+    AddGate,
+    Edit,
+    RemoveAnnotation,
+    SetAnnotation,
+    SetSchedulerName,
+)
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins import delay_warnings, holding
+from holdfast.webhook.plugins.delay_origin import DELAY_FROM, OWNER, POD, Origins
 
-_PLAIN, _PLAIN_MOST = "^[1-9][0-9]{0,8}$", 999_999_999
-"""Whole seconds as most people write them, and the most of them: in CEL, nothing overflows."""
+_RAISE = "ask an admin to raise maxDelay"
+_PLAIN, _MAX_PLAIN = "^[1-9][0-9]{0,8}$", 999_999_999
+"""Whole seconds as most people write them, and their maximum: CEL integers cannot overflow."""
 
 
 class DelayArgs(Args, frozen=True):
     """Arguments of the delay plugin."""
 
-    annotations: Annotated[tuple[shapes.Key, ...], shapes.SOME_ONCE] = holds.DELAY_KEYS
+    annotations: Annotated[tuple[arg_types.Key, ...], arg_types.SOME_ONCE] = DELAY_KEYS
     """Annotations that carry a delay."""
-    max_delay: shapes.Delay = "168h"
-    """The longest that delay and jitter together, or a not-before, may hold a pod."""
+    max_delay: arg_types.Delay = "168h"
+    """The longest hold: delay or not-before, whichever is later, plus jitter."""
     on_invalid: Literal["reject", "ignore"] = "reject"
-    """What becomes of a pod whose value cannot be followed: refused, or admitted unheld. With
-    `ignore` nothing is refused for a delay's sake, nor a pod whose gate another webhook took
-    off; only what would hold a pod that has the gate for longer than `maxDelay` is."""
+    """Whether a pod with an invalid value is rejected, or admitted without a hold. With `ignore` a
+    pod whose gate another webhook removed is also admitted; a pod that has the gate is still
+    rejected if it would be held for longer than `maxDelay`."""
     scheduler_name: str = ""
-    """A hint for the scheduler: the profile that held pods are given to; empty changes nothing."""
+    """The `schedulerName` that held pods get; empty changes nothing."""
 
 
-class _TooLongError(ValueRefusedError):
-    """What a pod asks for is well written, and longer than it may be held."""
+class _TooLongError(InvalidValueError):
+    """A valid value exceeds maxDelay."""
 
 
-class Delay:
-    """Adds the gate at creation, and decides when it may go."""
+class Delay(Plugin):
+    """Adds the gate at creation, and decides when it may be removed."""
 
-    name: ClassVar[str] = "delay"
-    args_type: ClassVar[type[Args]] = DelayArgs
-    may_block: ClassVar[bool] = False
-    gate: ClassVar[str] = holds.GATE
+    name = "delay"
+    args_type = DelayArgs
+    may_block = False
+    gate = DELAY_GATE
+    permit_is_final = True
 
-    def __init__(self, args: DelayArgs, _handle: Handle | None = None) -> None:
-        self._args = args
+    args: DelayArgs
+
+    def __init__(self, args: DelayArgs, handle: Handle | None = None) -> None:
+        super().__init__(args, handle)
         self._ignores = args.on_invalid == "ignore"
-        self.keys = (*args.annotations, holds.NOT_BEFORE, holds.JITTER)
+        self.keys = (*args.annotations, NOT_BEFORE, JITTER, DELAY_FROM)
+        self._origins = Origins(self.handle)
+        self.scheduler_names = {args.scheduler_name} - {""}
         try:
-            self._max_ms = values.parse_delay(args.max_delay)
-        except ValueRefusedError as exc:
+            self._max_ms = durations.parse_delay(args.max_delay)
+        except InvalidValueError as exc:
             raise ConfigurationError(f"maxDelay: {exc}") from None
         _check_keys(args.annotations)
 
-    def match(self, pod: str) -> str:
-        """Match pods that carry one of the annotations."""
-        return conditions.has_annotation(self.keys, pod)
+    def skip_match(self, pod: str) -> str:
+        """Match pods that have the gate and one delay in plain seconds: the usual case.
 
-    def settled(self, pod: str) -> str:
-        """Tell those that have the gate, and ask for nothing but some whole seconds: most of all.
-
-        What is written in another way takes more than CEL to judge.
+        CEL cannot judge other forms.
         """
-        most = min(self._max_ms // 1_000, _PLAIN_MOST)
+        longest = min(self._max_ms // 1_000, _MAX_PLAIN)
         annotations = f"{pod}.metadata.annotations"
         plain = [
             f"{_only(key, self.keys, annotations)}"
-            f" && {annotations}[{conditions.string(key)}].matches('{_PLAIN}')"
-            f" && int({annotations}[{conditions.string(key)}]) <= {most}"
-            for key in self._args.annotations
+            f" && {annotations}[{cel.string(key)}].matches('{_PLAIN}')"
+            f" && int({annotations}[{cel.string(key)}]) <= {longest}"
+            for key in self.args.annotations
         ]
         tests = " || ".join(f"({test})" for test in plain)
-        return f"{conditions.has_gate(self.gate, pod)} && ({tests})"
-
-    def concerns(self, pod: Pod) -> bool:
-        """Match pods that carry one of the annotations."""
-        annotations = pod.annotations
-        return any(key in annotations for key in self.keys)
+        return f"{cel.has_gate(self.gate, pod)} && ({tests})"
 
     def mutate(self, pod: Pod, context: Context) -> Result:
-        """Add the gate and the hint where the pod asks to be held."""
-        unheld = RemoveAnnotation(holds.HELD)  # a copied or forged hint holds nothing
-        if _migrates(pod):
+        """Add the gate and the hint if the pod asks to be held."""
+        unheld = RemoveAnnotation(HELD_ANNOTATION)  # a copied or forged hint must not count
+        if holding.must_start(pod, context, self.gate):
             return success(unheld)
         try:
-            ask = self._checked_ask(pod, created=True, now_ms=context.now_ms)
-        except ValueRefusedError as exc:
+            request = self._read(pod, context.now_ms)
+        except InvalidValueError as exc:
             if self._may_ignore(pod, exc):
                 return success(unheld, warnings=[f"holdfast: not held: {exc}"])
-            return refuse(str(exc))
-        if not ask.holds(context.now_ms):
+            return reject(str(exc))
+        if not request.holds(context.now_ms):
             return success(unheld)
+        # The API server rejects a pod that has both a gate and a node.
         if pod.spec.node_name:
-            return success(unheld, warnings=["holdfast: not held: spec.nodeName is set already"])
-        return success(*self._hold(ask))
+            return success(unheld, warnings=[holding.BOUND])
+        return success(*self._hold(request))
 
     def validate(self, pod: Pod, context: Context) -> Result:
-        """Refuse values that cannot be followed, and a pod that lost its gate on the way here.
+        """Reject invalid values, and a new pod whose gate was removed after `mutate`.
 
-        A new pod has the time of its creation by now, which is the API server's: by that it is
-        judged whether it has to be held, so that no wrong clock of ours lets one through.
+        A new pod has its creationTimestamp by now. That is the API server's time, so an admission
+        server with a wrong clock lets no pod through.
         """
-        if not self.concerns(pod) or _migrates(pod):
-            return skip()  # what migrates is never held, whatever its VM's template says
+        if not self.concerns(pod) or holding.must_start(pod, context, self.gate):
+            return skip()
         workload = context.review.workload
         created = context.review.request.operation == "CREATE" and workload is None
         now_ms = (created and pod.created_ms) or context.now_ms
         try:
-            ask = self._checked_ask(pod, created=created, now_ms=now_ms)
-        except ValueRefusedError as exc:
-            old = context.review.old
-            ignored = self._ignores if workload else self._may_ignore(pod, exc, old)
-            return skip() if ignored else refuse(str(exc))
-        why = self._why_let_through(pod, ask, context.now_ms, now_ms) if created else ""
-        if why:
-            return refuse(why)
-        if workload is None or not ask.holds(now_ms):
+            since_ms = None if workload else pod.created_ms or now_ms
+            request = self._read(pod, since_ms, None if created else context.review.old)
+        except InvalidValueError as exc:
+            ignored = self._ignores if workload else self._may_ignore(pod, exc)
+            return skip() if ignored else reject(str(exc))
+        problem = self._missing_gate(pod, request, context.now_ms, now_ms) if created else ""
+        if problem:
+            return reject(problem)
+        if workload is None or not request.holds(now_ms):
             return success()
-        return success(warnings=_sufferings(pod, workload, ask.longest_wait_ms(now_ms)))
+        warnings = delay_warnings.find(pod, workload, request.longest_wait_ms(now_ms))
+        if request.longest_wait_ms(now_ms) > self._max_ms:
+            too_long = self._too_long(pod, request, now_ms)
+            warnings.append(f"holdfast: pods of this template are rejected for now: {too_long}")
+        return success(warnings=warnings)
 
-    def due(self, pod: Pod) -> holds.Due:
-        """Decide when the gate may go."""
-        return holds.decide(
+    def permit(self, pod: Pod, now_ms: int) -> Permit:
+        """Allow the pod once it is due."""
+        created_ms, reason = pod.created_ms, ""
+        if pod.annotations.get(DELAY_FROM) == OWNER:
+            origin = self._origins.find(pod)
+            if origin is None:
+                return Wait(None, "looks up when its revision was created")
+            reason = origin.remark
+            if origin.created_ms is not None:  # never later than counted from the pod: maxDelay
+                created_ms = min(created_ms, origin.created_ms)
+        due = decide_due(
             pod.annotations,
-            created_ms=pod.created_ms,
+            created_ms=created_ms,
             uid=pod.metadata.uid,
-            delay_keys=self._args.annotations,
+            delay_keys=self.args.annotations,
         )
+        if now_ms >= due.at_ms:
+            return Allow(due.problem)
+        return Wait(due.at_ms, reason, due.problem)
 
-    def _may_ignore(self, pod: Pod, problem: ValueRefusedError, old: Pod | None = None) -> bool:
-        """Tell whether a pod may be let in as if it asked for nothing.
+    def _may_ignore(self, pod: Pod, problem: InvalidValueError) -> bool:
+        """Return whether a pod may be admitted as if it asked for nothing.
 
-        One that has the gate already would be held for all the time that is too long. It may be
-        updated, as it could not be mended otherwise, where it asks for no more than before.
+        A pod that already has the gate would be held for too long.
         """
-        if not self._ignores:
-            return False
-        if not isinstance(problem, _TooLongError) or self.gate not in pod.gates:
-            return True
-        return old is not None and self._longest_ms(pod) <= self._longest_ms(old)
+        return self._ignores and not (isinstance(problem, _TooLongError) and self.gate in pod.gates)
 
-    def _longest_ms(self, pod: Pod) -> int:
-        """Give the longest that delay and jitter hold a pod; 0 where they cannot be read."""
-        try:
-            return holds.read_ask(pod.annotations, self._args.annotations).longest_ms
-        except ValueRefusedError:
-            return 0
-
-    def _hold(self, ask: holds.Ask) -> list[Edit]:
-        edits: list[Edit] = [AddGate(self.gate), SetAnnotation(holds.HELD, holds.hint(ask))]
-        if self._args.scheduler_name:
-            edits.append(SetSchedulerName(self._args.scheduler_name))
+    def _hold(self, request: HoldRequest) -> list[Edit]:
+        hint = SetAnnotation(HELD_ANNOTATION, format_hint(request))
+        edits: list[Edit] = [AddGate(self.gate), hint]
+        if self.args.scheduler_name:
+            edits.append(SetSchedulerName(self.args.scheduler_name))
         return edits
 
-    def _why_let_through(self, pod: Pod, ask: holds.Ask, ours_ms: int, stored_ms: int) -> str:
-        """Say why a pod that is surely due later has no gate; empty where all is well.
+    def _missing_gate(self, pod: Pod, request: HoldRequest, ours_ms: int, stored_ms: int) -> str:
+        """Return why a pod that has to be held has no gate; empty if all is well.
 
-        One that is bound needs none. `ours_ms` is the time by our clock, `stored_ms` by the API
-        server's.
+        A bound pod needs none. `ours_ms` is this server's time, `stored_ms` the API server's.
         """
         held = self.gate in pod.gates or pod.spec.node_name
-        if held or not ask.holds(stored_ms, tolerance_ms=0):
+        if held or not request.holds(stored_ms, tolerance_ms=0):
             return ""
-        if not ask.holds(ours_ms):
+        if not request.holds(ours_ms):
             return _wrong_clock(self.gate, ours_ms, stored_ms)
         if self._ignores:
             return ""
-        return (
-            f"gate {self.gate} is gone although the pod asks to be held; another mutating "
-            "webhook removed it or added the annotation after Holdfast had seen the pod"
-        )
+        return holding.missing_gate(self.gate)
 
-    def _checked_ask(self, pod: Pod, *, created: bool, now_ms: int) -> holds.Ask:
-        ask = holds.read_ask(pod.annotations, self._args.annotations)
-        if ask.longest_ms > self._max_ms:
-            raise _TooLongError(
-                f"annotations ask for {_asked(pod, self.keys)}, together longer than "
-                f"maxDelay={self._args.max_delay}; shorten them, or ask an admin to raise maxDelay"
+    def _read(self, pod: Pod, since_ms: int | None, old: Pod | None = None) -> HoldRequest:
+        """Read what a pod asks for, and limit how long it may wait.
+
+        `since_ms` is the pod's creation; None for a template, whose pods will be created at times
+        that are not known yet. An update, where `old` is the pod before, may keep or shorten a wait
+        that is too long, or nobody could correct the pod. Raises InvalidValueError.
+        """
+        origin = pod.annotations.get(DELAY_FROM, POD)
+        if origin not in {POD, OWNER}:
+            raise InvalidValueError(
+                f"annotation {DELAY_FROM}: invalid value {messages.quote(origin)}: use {POD} or "
+                f"{OWNER}"
             )
-        if created and ask.not_before_ms is not None and ask.not_before_ms - now_ms > self._max_ms:
-            raise _TooLongError(
-                f"annotation {holds.NOT_BEFORE}: {values.shown(pod.annotations[holds.NOT_BEFORE])} "
-                f"is further away than maxDelay={self._args.max_delay}; "
-                "choose an earlier time, or ask an admin to raise maxDelay"
-            )
-        return ask
+        request = read_hold_request(pod.annotations, self.args.annotations)
+        if self._longest_ms(request, since_ms) <= self._max_ms:
+            return request
+        if old is not None and self._is_no_longer(request, old, since_ms):
+            return request
+        raise _TooLongError(self._too_long(pod, request, since_ms))
+
+    def _is_no_longer(self, request: HoldRequest, old: Pod, since_ms: int | None) -> bool:
+        try:
+            before = read_hold_request(old.annotations, self.args.annotations)
+        except InvalidValueError:
+            return False
+        return self._longest_ms(request, since_ms) <= self._longest_ms(before, since_ms)
+
+    @staticmethod
+    def _longest_ms(request: HoldRequest, since_ms: int | None) -> int:
+        return request.longest_ms if since_ms is None else request.longest_wait_ms(since_ms)
+
+    def _too_long(self, pod: Pod, request: HoldRequest, since_ms: int | None) -> str:
+        """Name the annotations that together exceed maxDelay."""
+        limit = f"maxDelay={self.args.max_delay}"
+        cure = "shorten the hold"
+        others = {NOT_BEFORE, DELAY_FROM}
+        named = [key for key in self.keys if key in pod.annotations and key not in others]
+        until = request.not_before_ms
+        if request.longest_ms <= self._max_ms and until is not None and since_ms is not None:
+            cure = "use an earlier time"
+            if until - since_ms > self._max_ms:
+                return (
+                    f"annotation {NOT_BEFORE}: {messages.quote(pod.annotations[NOT_BEFORE])} is "
+                    f"more than {limit} after the pod's creation: {cure}, or {_RAISE}"
+                )
+            named = [NOT_BEFORE, JITTER]
+        asked = " and ".join(f"{key}={messages.quote(pod.annotations[key])}" for key in named)
+        exceeds = "together exceed" if len(named) > 1 else "exceeds"
+        return f"{asked} {exceeds} {limit}: {cure}, or {_RAISE}"
 
 
 def _wrong_clock(gate: str, ours_ms: int, stored_ms: int) -> str:
-    ours, stored = values.canonical_instant(ours_ms), values.canonical_instant(stored_ms)
+    ours, stored = durations.canonical_instant(ours_ms), durations.canonical_instant(stored_ms)
     return (
-        f"gate {gate} is missing: by this admission server's clock, {ours}, the not-before is long "
-        f"past; the API server created the pod at {stored}, before it; set the clock of the "
-        "server's node"
+        f"scheduling gate {gate} is missing: the admission server's clock says {ours}, long after "
+        f"the not-before; the API server created the pod at {stored}, before it: correct the clock "
+        "of the server's node"
     )
 
 
 def _only(key: str, keys: Iterable[str], annotations: str) -> str:
-    """Make an expression: of these annotations, the pod has this one alone."""
-    others = "".join(
-        f" && !({conditions.string(one)} in {annotations})" for one in keys if one != key
-    )
-    return f"{conditions.string(key)} in {annotations}{others}"
-
-
-def _migrates(pod: Pod) -> bool:
-    """Tell whether a live migration made the pod: it has minutes to start, and is never delayed.
-
-    The label alone does not count: a Deployment could have it too.
-    """
-    migrates = vms.MIGRATION_JOB in pod.labels
-    return migrates and vms.controller_of(pod.metadata, vms.VMI) is not None
-
-
-def _sufferings(pod: Pod, workload: Workload, wait_ms: int) -> list[str]:
-    """Warn of what a workload suffers while its pods are held."""
-    wait = values.canonical_delay(wait_ms)
-    warnings = []
-    if pod.spec.node_name:
-        warnings.append(
-            f"holdfast: {workload.path}.spec.nodeName is set, so the pods cannot be held"
-        )
-    if workload.deadline is not None and workload.deadline[1] * 1_000 <= wait_ms:
-        field, seconds = workload.deadline
-        warnings.append(
-            f"holdfast: {field}={seconds} runs on while pods are held for {wait}; "
-            "make it longer than that"
-        )
-    if workload.ordered > 1:
-        warnings.append(
-            f"holdfast: {workload.ordered} pods start one after the other, each held for {wait}; "
-            "spec.podManagementPolicy: Parallel holds them together"
-        )
-    return warnings
-
-
-def _asked(pod: Pod, keys: tuple[str, ...]) -> str:
-    found = [key for key in keys if key in pod.annotations and key != holds.NOT_BEFORE]
-    return " and ".join(f"{key}={values.shown(pod.annotations[key])}" for key in found)
+    """Return an expression: of these annotations, the pod has this one only."""
+    others = "".join(f" && !({cel.string(one)} in {annotations})" for one in keys if one != key)
+    return f"{cel.string(key)} in {annotations}{others}"
 
 
 def _check_keys(keys: tuple[str, ...]) -> None:
-    reserved = {holds.NOT_BEFORE, holds.JITTER, holds.HELD, holds.PROFILE, "not-before", "jitter"}
+    reserved = {NOT_BEFORE, JITTER, DELAY_FROM, HELD_ANNOTATION, PROFILE_ANNOTATION}
+    reserved |= {"not-before", "jitter"}
     if not keys:
-        raise ConfigurationError("annotations: is empty; name at least one annotation")
+        raise ConfigurationError("annotations: must not be empty: name at least one annotation")
     for key in keys:
         if key in reserved:
-            raise ConfigurationError(f"annotations: {key!r} has another meaning; choose another")
-        if not values.is_qualified_name(key):
+            raise ConfigurationError(f"annotations: {key!r} is reserved: use another key")
+        if not syntax.is_qualified_name(key):
             raise ConfigurationError(
-                f"annotations: {values.shown(key)} is no annotation key; write one such as "
+                f"annotations: {messages.quote(key)} is not a valid annotation key: use one like "
                 "example.com/delay"
             )
     if len(set(keys)) != len(keys):
-        raise ConfigurationError("annotations: a key is named twice; name it once")
+        raise ConfigurationError("annotations: duplicate key: name each key once")

@@ -1,91 +1,99 @@
-"""placement: put kinds of workloads on kinds of nodes, by rules.
+"""placement: place kinds of workloads on kinds of nodes, by rules.
 
 The SpaceCloud scheduler plugin marked pods with `type: space` for nodes at the edge, and never
-refused a node. Here its rule is configuration, and becomes node affinity while the pod is created:
-kube-scheduler does the rest, and no node is ever read.
+rejected a node. Here its rule is configuration, and becomes node affinity when the pod is created:
+kube-scheduler does the rest, and nodes are never read.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from webhook import affinity, holds, rule_checks, rules, shapes, values
-from webhook.framework import HELD_STATE, Args, Context, Handle, Result, refuse, skip, success
-from webhook.objects import Pod
-from webhook.review import Edit, RemoveAnnotation, Requirement, SetAnnotation
-from webhook.rules import Rule, RuleBook
-from webhook.workloads import Workload
+from holdfast.webhook.framework import arg_types, json_patch, node_affinity
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.plugin import Args, Context, Plugin, Result, reject, skip, success
+from holdfast.webhook.model import kubevirt, messages
+from holdfast.webhook.model.annotations import DOMAIN, OWN_PREFIX
+from holdfast.webhook.model.edits import (
+    Edit,
+    RemoveAnnotation,
+    Requirement,
+    SetAnnotation,
+    Tolerate,
+)
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.workloads import Workload
+from holdfast.webhook.plugins import placement_checks, placement_rules
+from holdfast.webhook.plugins.placement_rules import Rule, RuleBook
 
-_DAEMON = "DaemonSet pods have their node already"  # and stay Pending: kubernetes#61886
-_BOUND = "spec.nodeName is set already"
-_SHOWN_CHARACTERS = 60
-"""Of a requirement; two of them, and what is around them, fit into a warning."""
-_MOST_NAMED = 3
+# A DaemonSet's pod with two requirements on its node's name stays Pending (kubernetes#61886).
+_DAEMON = "the DaemonSet controller assigns its pods to nodes"
+_BOUND = "spec.nodeName is already set"
+_PINNED = "its node affinity already names its node"
+_QUOTED_CHARACTERS = 60
+"""Of a requirement: two of them fit into a warning, with the text around them."""
+_MAX_NAMED = 3
 
-
-PLACED = f"{holds.DOMAIN}/placed"
-"""The annotation that records which rules placed a pod, and which version of each."""
+PLACED = f"{DOMAIN}/placed"
+"""The annotation that records which rules placed a pod, and their versions."""
 
 
 class PlacementArgs(Args, frozen=True):
     """Arguments of the placement plugin."""
 
-    rules: tuple[Annotated[Rule, shapes.RULE], ...] = (rules.SPACE,)
-    """All that match a pod apply, in this order."""
+    rules: tuple[Annotated[Rule, arg_types.RULE], ...] = (placement_rules.SPACE,)
+    """The rules. All rules that match a pod apply, in this order."""
 
 
-class Placement:
-    """Adds what the rules that match a pod require and prefer of its node."""
+class Placement(Plugin):
+    """Adds the node affinity and tolerations of the rules that match a pod."""
 
-    name: ClassVar[str] = "placement"
-    args_type: ClassVar[type[Args]] = PlacementArgs
-    may_block: ClassVar[bool] = False
-    keys: Sequence[str] = ()
-    """None: placement is decided at creation, and a later change of an annotation moves no pod."""
-    judges_templates: ClassVar[bool] = True
-    """What contradicts a rule can be anywhere in a template, as can what makes the rule match."""
+    name = "placement"
+    args_type = PlacementArgs
+    may_block = False
+    # A rule can match, and be contradicted, anywhere in a template. `keys` stays empty: pods are
+    # placed at creation, and a later change of an annotation moves none.
+    validates_templates = True
 
-    def __init__(self, args: PlacementArgs, _handle: Handle | None = None) -> None:
-        rule_checks.check(args.rules)
+    def __init__(self, args: PlacementArgs, handle: Handle | None = None) -> None:
+        super().__init__(args, handle)
+        placement_checks.check(args.rules)
         self._rules = args.rules
+        self.defers_to_release = any(rule.resolve_at_release for rule in args.rules)
+        self.scheduler_names = {rule.scheduler_name for rule in args.rules} - {""}
         self._book = RuleBook(args.rules)
         self._edits_of = {rule.name: rule.edits() for rule in args.rules}
         self._versions = {rule.name: _version(rule) for rule in args.rules}
 
-    @property
-    def leaves_for_release(self) -> bool:
-        """Tell whether a rule is only applied at release where the pod is held."""
-        return any(rule.resolve_at_release for rule in self._rules)
-
     def match(self, pod: str) -> str:
-        """Match pods that a rule is for."""
-        tests = dict.fromkeys(rule.when.expression(pod) for rule in self._rules)
-        return " || ".join(f"({test})" for test in tests) or "false"
+        """Match pods that a rule selects."""
+        return placement_rules.expression((rule.when for rule in self._rules), pod)
 
     def concerns(self, pod: Pod) -> bool:
-        """Match pods that a rule is for; one that names no namespace may be in any."""
+        """Match pods that a rule selects; a pod without a namespace may be in any."""
         return bool(self._for(pod, pod.metadata.namespace))
 
     def mutate(self, pod: Pod, context: Context) -> Result:
-        """Write what the rules say into the pod; what waits for its release is only judged."""
+        """Apply the rules; those that resolve at release are only checked for conflicts."""
         found = self._for(pod, context.review.request.namespace)
         if not found:
             return skip()
         reason = _left_alone(pod)
         if reason:
             return success(warnings=[f"holdfast: not placed: {reason}"])
-        held = _is_held(pod) or bool(context.state.get(HELD_STATE))
+        held = context.held or _is_held(pod)
         now = [rule for rule in found if not (held and rule.resolve_at_release)]
-        return _judged(pod, found, self._edits(now))
+        return _resolved(pod, found, self._edits(now))
 
     def validate(self, pod: Pod, context: Context) -> Result:
-        """Tell of contradictions in a template; refuse a new pod that lost what a rule requires."""
+        """Report conflicts in a template; reject a new pod that lacks what a rule requires."""
         review = context.review
         found = self._for(pod, review.request.namespace)
         if not found or (review.request.operation != "CREATE" and review.workload is None):
@@ -95,14 +103,14 @@ class Placement:
             return skip() if reason else self._present(pod, found)
         if reason:
             return success(warnings=[f"holdfast: the pods will not be placed: {reason}"])
-        return _judged(pod, found)
+        return _resolved(pod, found)
 
-    def rechecks(self, pod: Pod) -> bool:
-        """Ask to be heard at release only where a rule was left for then."""
+    def concerns_at_release(self, pod: Pod) -> bool:
+        """Match pods with a rule that resolves at release."""
         return any(rule.resolve_at_release for rule in self._for(pod, pod.metadata.namespace))
 
     def at_release(self, pod: Pod) -> Result:
-        """Write what was left for the release, by the rules as they are now."""
+        """Apply the rules that resolve at release, as they are configured now."""
         found = [rule for rule in self._for(pod, pod.metadata.namespace) if rule.resolve_at_release]
         if not found or _left_alone(pod):
             return skip()
@@ -115,17 +123,17 @@ class Placement:
     def _edits(
         self, found: Sequence[Rule], recorded: Mapping[str, str] = MappingProxyType({})
     ) -> list[Edit]:
-        """Give what the rules write, and the record of it beside what is recorded already."""
+        """Return the rules' edits, and their record added to the recorded ones."""
         edits = [edit for rule in found for edit in self._edits_of[rule.name]]
         record = {**recorded, **{rule.name: self._versions[rule.name] for rule in found}}
         text = ",".join(f"{name}@{version}" for name, version in record.items())
         return [*edits, SetAnnotation(PLACED, text) if found else RemoveAnnotation(PLACED)]
 
     def _present(self, pod: Pod, found: Iterable[Rule]) -> Result:
-        """Check that nobody took away what the rules require.
+        """Check that the pod has what the rules require.
 
-        While a change of the rules is rolled out, a replica may have placed the pod that knows a
-        rule in another version: that is no reason to refuse it.
+        During a rollout of changed rules, another replica may have placed the pod by an older
+        version of a rule; such a pod is admitted.
         """
         recorded = _recorded(pod)
         warnings = []
@@ -134,39 +142,54 @@ class Placement:
             if not missing or (rule.resolve_at_release and _is_held(pod)):
                 continue
             if recorded.get(rule.name, self._versions[rule.name]) == self._versions[rule.name]:
-                return refuse(
-                    f"rule {rule.name}: the pod no longer requires {_shown(missing)} of its node; "
+                return reject(
+                    f"rule {rule.name}: the pod lacks the node requirement {_quoted(missing)}: "
                     "another mutating webhook removed it, or made the rule match after Holdfast "
-                    "had seen the pod"
+                    f"ran: {messages.CALL_LAST}"
                 )
             warnings.append(
-                f"holdfast: rule {rule.name} is being changed; the pod was placed by its other "
-                "version"
+                f"holdfast: rule {rule.name} is being changed: the pod was placed by another "
+                "version of it"
             )
         return success(warnings=tuple(warnings))
 
 
 def _left_alone(pod: Pod, workload: Workload | None = None) -> str:
-    """Say why a pod cannot be placed; empty where it can be."""
+    """Return why a pod cannot be placed; empty if it can."""
     owners = pod.metadata.owner_references or ()
     if (workload is not None and workload.kind == "DaemonSet") or any(
         owner.controller and owner.kind == "DaemonSet" and owner.api_version.startswith("apps/")
         for owner in owners
     ):
         return _DAEMON
-    return _BOUND if pod.spec.node_name else ""
+    if pod.spec.node_name:
+        return _BOUND
+    return _PINNED if _is_pinned(pod) else ""
+
+
+def _is_pinned(pod: Pod) -> bool:
+    """Return whether the creator of a pod has chosen its node, as any kind of DaemonSet does.
+
+    The pod of a VM is not meant: the sticky plugin chooses its node, and rules still apply.
+    """
+    if kubevirt.controller_of(pod.metadata, kubevirt.VMI) is not None:
+        return False
+    terms = [term for term in node_affinity.terms(pod) or () if term]
+    return bool(terms) and all(
+        any(one.is_field and one.operator == "In" for one in term) for term in terms
+    )
 
 
 def _is_held(pod: Pod) -> bool:
-    return any(gate.startswith(holds.OWN_PREFIX) for gate in pod.gates)
+    return any(gate.startswith(OWN_PREFIX) for gate in pod.gates)
 
 
 def _version(rule: Rule) -> str:
-    return hashlib.blake2b(msgspec.json.encode(rule), digest_size=4).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(rule)).hexdigest()[:8]
 
 
 def _recorded(pod: Pod) -> dict[str, str]:
-    """Read by which rules, and which version of each, a pod was placed."""
+    """Read the rules that placed a pod, and their versions."""
     parts = pod.annotations.get(PLACED, "").split(",")
     return {name: version for part in parts for name, _, version in [part.partition("@")] if name}
 
@@ -174,16 +197,16 @@ def _recorded(pod: Pod) -> dict[str, str]:
 def _has(pod: Pod, wanted: Requirement) -> bool:
     if wanted.operator == "In" and pod.node_selector.get(wanted.key) in wanted.values:
         return True
-    terms = affinity.terms(pod)
+    terms = node_affinity.terms(pod)
     return terms is not None and all(wanted in term for term in terms if term)
 
 
-# --- contradictions ----------------------------------------------------------------------------
+# --- conflicts ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A requirement, and who makes it."""
+    """A requirement, and where it comes from."""
 
     by: str
     requirement: Requirement
@@ -191,44 +214,67 @@ class _Claim:
 
 @dataclass(frozen=True, slots=True)
 class _Conflict:
-    """A rule, and why no node can meet it together with what else the pod requires."""
+    """A rule that no node can meet together with the pod's other requirements, and why."""
 
     rule: Rule
     text: str
 
 
-def _judged(pod: Pod, found: Sequence[Rule], edits: Iterable[Edit] = ()) -> Result:
+def _resolved(pod: Pod, found: Sequence[Rule], edits: Iterable[Edit] = ()) -> Result:
     conflicts = _conflicts(pod, found)
-    refusals = [one.text for one in conflicts if one.rule.on_conflict == "refuse"]
-    if refusals:
-        return refuse("; ".join(refusals))
-    return success(*edits, warnings=[f"holdfast: {one.text}" for one in conflicts])
+    rejections = [one.text for one in conflicts if one.rule.on_conflict == "reject"]
+    if rejections:
+        return reject("; ".join(rejections))
+    texts = [*(one.text for one in conflicts), *_shorter_tolerations(pod, found)]
+    return success(*edits, warnings=[f"holdfast: {text}" for text in texts])
+
+
+def _shorter_tolerations(pod: Pod, found: Iterable[Rule]) -> Iterator[str]:
+    """Report tolerations of a pod that count instead of a rule's, because they come first."""
+    bearing = [rule for rule in found if rule.tolerations]
+    wanted = {one: rule for rule in bearing for one in rule.edits() if isinstance(one, Tolerate)}
+    if not wanted:
+        return
+    known = [json_patch.read_toleration(one) for one in pod.spec.tolerations or ()]
+    own = [one for one in known if one.seconds is not None and one not in wanted]
+    own = [one for one in own if one not in json_patch.DEFAULT_TOLERATIONS]
+    for one, rule in wanted.items():
+        if one.effect not in {"", "NoExecute"}:
+            continue
+        first = next((each for each in own if json_patch.tolerates(each, one.key, one.value)), None)
+        longest = math.inf if one.seconds is None else one.seconds
+        if first is not None and first.seconds is not None and first.seconds < longest:
+            asked = "no limit" if one.seconds is None else f"{one.seconds} s"
+            yield (
+                f"rule {rule.name}: the pod's own toleration of {messages.quote(one.key)} lasts "
+                f"{first.seconds} s and comes first: it counts instead of the rule's ({asked})"
+            )
 
 
 def _conflicts(pod: Pod, found: Sequence[Rule]) -> list[_Conflict]:
     """Find the rules that contradict the pod's own requirements, or an earlier rule's.
 
-    Such a rule closes the last way in which the pod could be placed.
+    Such a rule rules out the last alternative of the pod's node affinity.
     """
-    if len(found) < 2 and not pod.node_selector and affinity.terms(pod) is None:
-        return []  # no rule contradicts itself: `rule_checks` has seen to that
+    if len(found) < 2 and not pod.node_selector and node_affinity.terms(pod) is None:
+        return []  # no rule contradicts itself: `placement_checks` rejects that
     ways = _ways(pod, dict.fromkeys(one.key for rule in found for one in rule.required))
     conflicts: list[_Conflict] = []
     for rule in found:
         tightened = [[*way, *_claims(f"rule {rule.name}", rule.required)] for way in ways]
-        still = [way for way in tightened if not affinity.impossible(_required(way))]
+        still = [way for way in tightened if not node_affinity.impossible(_required(way))]
         if ways and not still:
-            conflicts.append(_Conflict(rule, _explained(rule, ways[0])))
+            conflicts.append(_Conflict(rule, _described(rule, ways[0])))
         ways = still
     return conflicts
 
 
 def _ways(pod: Pod, keys: Collection[str]) -> list[list[_Claim]]:
-    """List in which ways the pod can be placed, each with what it requires of these labels."""
+    """List the alternatives of a pod's node affinity, with the requirements on these labels."""
     selector = pod.node_selector
     selected = [Requirement(key, "In", (selector[key],)) for key in keys if key in selector]
     common = _claims("nodeSelector", selected)
-    terms = affinity.terms(pod)
+    terms = node_affinity.terms(pod)
     if terms is None:
         return [common]
     parts = {
@@ -237,7 +283,7 @@ def _ways(pod: Pod, keys: Collection[str]) -> list[list[_Claim]]:
         if term
     }
     ways = [[*common, *_claims("node affinity", part)] for part in parts]
-    return [way for way in ways if not affinity.impossible(_required(way))]
+    return [way for way in ways if not node_affinity.impossible(_required(way))]
 
 
 def _claims(by: str, requirements: Iterable[Requirement]) -> list[_Claim]:
@@ -248,18 +294,18 @@ def _required(way: Iterable[_Claim]) -> list[Requirement]:
     return [claim.requirement for claim in way]
 
 
-def _explained(rule: Rule, way: Sequence[_Claim]) -> str:
-    """Name what contradicts what, on the first label where that is so."""
-    clash = set(affinity.impossible([*_required(way), *rule.required]))
+def _described(rule: Rule, way: Sequence[_Claim]) -> str:
+    """Describe the first contradiction."""
+    clash = set(node_affinity.impossible([*_required(way), *rule.required]))
     wanted = [one for one in rule.required if one in clash]
     others = [claim for claim in way if claim.requirement in clash]
-    alone = (one for one in others if affinity.impossible([one.requirement, *wanted]))
+    alone = (one for one in others if node_affinity.impossible([one.requirement, *wanted]))
     first = next(alone, None)
-    named = others[:_MOST_NAMED] if first is None else [first]
+    named = others[:_MAX_NAMED] if first is None else [first]
     by = " and ".join(dict.fromkeys(claim.by for claim in named))
     verb = "contradict" if len(wanted) > 1 else "contradicts"
-    return f"rule {rule.name}: {_shown(wanted)} {verb} {by} {_shown(_required(named))}"
+    return f"rule {rule.name}: {_quoted(wanted)} {verb} {by} {_quoted(_required(named))}"
 
 
-def _shown(requirements: Iterable[Requirement]) -> str:
-    return " and ".join(values.shown(str(one), _SHOWN_CHARACTERS) for one in requirements)
+def _quoted(requirements: Iterable[Requirement]) -> str:
+    return " and ".join(messages.quote(str(one), _QUOTED_CHARACTERS) for one in requirements)

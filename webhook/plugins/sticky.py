@@ -1,127 +1,128 @@
-"""sticky: bring a virtual machine back to the node that has its disks.
+"""sticky: return a virtual machine to the node that has its disks.
 
 The StickyVM scheduler plugin's rule: a VM that has once run on a node always returns to it, unless
-a person intervenes. Here it becomes node affinity, while KubeVirt creates the VM's pod, and a
-finalizer, by which the controller learns where a pod landed whatever becomes of it.
+a person intervenes. Here it is node affinity, added when KubeVirt creates the VM's pod, and a
+finalizer, which keeps the pod until the controller has recorded its node.
 
-Pods that anybody else creates are given nothing, whatever they claim: owner references can be
-copied, and an answer that depended on them would tell about other people's VMs. Those alone are
-refused whose creator may be KubeVirt in another namespace than the configuration says.
+Pods that anybody else creates get nothing: owner references can be copied, and an answer that
+depended on them would reveal other people's VMs. Such a pod is rejected only if its creator may be
+KubeVirt in another namespace than a configured account's.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from webhook import affinity, conditions, values, vms
-from webhook.errors import ApiStatusError, ConfigurationError, ValueRefusedError
-from webhook.framework import Args, Context, Handle, Result, refuse, skip, success
-from webhook.objects import OwnerReference, Pod
-from webhook.patch import patch
-from webhook.review import AddFinalizer, Edit, PodReview, PreferNodes, Requirement, RequireNodes
-from webhook.vms import Instance, StickyArgs, VirtualMachine
-from webhook.workloads import Workload
+from holdfast.webhook.errors import ApiStatusError, ConfigurationError, InvalidValueError
+from holdfast.webhook.framework import cel, node_affinity
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.json_patch import patch
+from holdfast.webhook.framework.plugin import Context, Plugin, Result, reject, skip, success
+from holdfast.webhook.model import kubevirt, messages, syntax
+from holdfast.webhook.model.edits import AddFinalizer, Edit, PreferNodes, Requirement, RequireNodes
+from holdfast.webhook.model.kubevirt import Instance, VirtualMachine
+from holdfast.webhook.model.objects import OwnerReference, Pod
+from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.model.workloads import Workload
+from holdfast.webhook.plugins import sticky_policy
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
 
 WEIGHT = 100
-"""Of the preference, where the node is preferred: the greatest that there is."""
-_MOST_NAMED = 3
-"""Of requirements that contradict each other."""
-
-_AS_KUBEVIRT = re.compile(r"system:serviceaccount:[-a-z0-9]{1,63}:kubevirt-controller")
-"""The account of virt-controller, wherever KubeVirt is installed; its operator names it so."""
+"""Weight of a preferred node: the maximum."""
+_MAX_NAMED = 3
+"""Contradicting requirements that a message names."""
 
 T = TypeVar("T", Instance, VirtualMachine)
 _log = logging.getLogger("holdfast.plugins")
 
 
-class Sticky:
-    """Reads pod, VMI and VM, and writes the VM's node and the finalizer into the pod."""
+class Sticky(Plugin):
+    """Reads pod, VMI and VM, and adds the VM's node and the finalizer to the pod."""
 
-    name: ClassVar[str] = "sticky"
-    args_type: ClassVar[type[Args]] = StickyArgs
-    may_block: ClassVar[bool] = True
-    finalizer: ClassVar[str] = vms.STICKY
-    keys: Sequence[str] = ()
-    """None: what decides stands on the VM, and a later change of it moves no pod."""
+    name = "sticky"
+    args_type = StickyArgs
+    finalizer = kubevirt.STICKY
+
+    args: StickyArgs
 
     def __init__(self, args: StickyArgs, handle: Handle | None = None) -> None:
+        super().__init__(args, handle)
         _check(args)
-        self.args = args
-        self._handle = handle or Handle()
-        self.workload_keys: Mapping[str, Sequence[str]] = {
-            vms.VM: (vms.STICKY, args.node_annotation)
-        }
+        self.virt_controller = VirtController(args.account, self.handle)
+        # `keys` is empty: the VM decides, and a later change of the pod has no effect.
+        self.workload_keys = {kubevirt.VM: (kubevirt.STICKY, args.node_annotation)}
 
     def match(self, pod: str) -> str:
-        """Match pods of VMIs, in the namespaces that stick; templates belong to nobody."""
-        if pod != conditions.POD:
+        """Match pods of VMIs in the selected namespaces; a template has no owner."""
+        if pod != cel.POD:
             return "false"
-        test = conditions.has_controller(vms.GROUP, vms.VMI, pod)
+        test = cel.has_controller(kubevirt.GROUP, kubevirt.VMI, pod)
         if not self.args.namespaces:
             return test
-        return f"{test} && request.namespace in {conditions.strings(self.args.namespaces)}"
+        return f"{test} && request.namespace in {cel.strings(self.args.namespaces)}"
 
     def concerns(self, pod: Pod) -> bool:
-        """Match pods of VMIs; one that names no namespace may be in any."""
+        """Match pods of VMIs; a pod without a namespace may be in any."""
         namespace = pod.metadata.namespace
-        if namespace and not self._sticks_in(namespace):
+        if namespace and not self._is_selected(namespace):
             return False
-        return vms.controller_of(pod.metadata, vms.VMI) is not None
+        return kubevirt.controller_of(pod.metadata, kubevirt.VMI) is not None
 
-    def started(self) -> None:
-        """Say once where there is no KubeVirt: until it comes, no pod concerns this plugin."""
+    def start(self) -> None:
+        """Log once if KubeVirt is not installed."""
         try:
-            self._handle.lookup.get(vms.API_PATH)
+            self.handle.lookup.get(kubevirt.API_PATH)
         except ApiStatusError as exc:
             if exc.status != 404:
                 raise
-            _log.info("plugin sticky: this cluster has no KubeVirt; idle until it is installed")
+            _log.info("plugin sticky: KubeVirt is not installed; idle until it is")
 
-    def may_carry(self, review: PodReview) -> bool:
-        """Let KubeVirt's own launcher pods have the finalizer: they come again, or for a check."""
-        return _is_landing(review.pod) and self._owner(review) is not None
+    def may_have_finalizer(self, review: PodReview) -> bool:
+        """Allow the finalizer on KubeVirt's own launcher pods: `mutate` has added it."""
+        if not _runs_vm(review.pod) or not self.concerns(review.pod):
+            return False  # without waiting for a lookup
+        return self._owner(review) is not None
 
     def mutate(self, pod: Pod, context: Context) -> Result:
-        """Write the finalizer, and the VM's node where it has one, into a pod of KubeVirt's."""
+        """Add the finalizer, and the VM's node if one is recorded, to a pod of KubeVirt's."""
         try:
-            edits = self._wanted(pod, context.review)
-        except ValueRefusedError as exc:
-            return refuse(str(exc))
+            edits = self._find_edits(pod, context.review)
+        except InvalidValueError as exc:
+            return reject(str(exc))
         return success(*edits) if edits else skip()
 
     def validate(self, pod: Pod, context: Context) -> Result:
-        """Refuse a new pod that lost what `mutate` wrote, or that other facts hold for by now.
+        """Reject a new pod that lacks what `mutate` added, or whose VM has changed since.
 
-        Both pins are in it where `mutate` was asked again and the VM's record had changed between.
+        A pod has two nodes if `mutate` ran twice and the VM's record changed in between.
         """
         try:
-            edits = self._wanted(pod, context.review)
-        except ValueRefusedError as exc:
-            return refuse(str(exc))
+            edits = self._find_edits(pod, context.review)
+        except InvalidValueError as exc:
+            return reject(str(exc))
         missing = [
-            _shown(edit)
+            _named_edit(edit)
             for edit in edits
             if not isinstance(edit, PreferNodes) and patch(pod, [edit])
         ]
         if missing:
-            return refuse(
-                f"{' and '.join(missing)} is not in the pod of a VM that needs it; another "
-                "mutating webhook removed it, or the VM was changed just now, and then KubeVirt's "
-                "next try works"
+            return reject(
+                f"{' and '.join(missing)} is missing from a pod of a sticky VM: another mutating "
+                "webhook removed it; or the VM has just been changed, and KubeVirt's retry succeeds"
             )
         if any(isinstance(edit, RequireNodes) for edit in edits):
-            contradicting = affinity.nowhere(pod)
+            contradicting = node_affinity.nowhere(pod)
             if contradicting:
-                return refuse(_contradiction(contradicting))
+                return reject(_contradiction(contradicting))
         return success() if edits else skip()
 
     def validate_workload(self, workload: Workload, old: Workload | None) -> Result:
-        """Refuse what cannot be followed on a VM itself, where it is written."""
+        """Reject invalid annotations on a VM when they are written."""
         before = old.annotations if old else {}
         reasons = [
             reason
@@ -131,163 +132,161 @@ class Sticky:
             for reason in [self._problem(key, value)]
             if reason
         ]
-        if workload.kind == vms.VM and old is not None:
-            reasons += self._not_counting(workload, before)
-        return refuse("; ".join(reasons)) if reasons else skip()
+        if workload.kind == kubevirt.VM and old is not None:
+            reasons += self._ignored_record(workload, before)
+        return reject("; ".join(reasons)) if reasons else skip()
 
-    def _not_counting(self, vm: Workload, before: Mapping[str, str]) -> Sequence[str]:
-        """Refuse another node beside another VM's UID: a clone's record does not count."""
+    def _ignored_record(self, vm: Workload, before: Mapping[str, str]) -> Sequence[str]:
+        """Reject a new node next to another VM's UID: a clone's record is ignored."""
         key = self.args.node_annotation
-        node, uid = vm.annotations.get(key, ""), vm.annotations.get(vms.STICKY_NODE_UID, "")
+        node, uid = vm.annotations.get(key, ""), vm.annotations.get(kubevirt.STICKY_NODE_UID, "")
         if not node or node == before.get(key) or uid in {"", vm.uid}:
             return ()
-        if uid != before.get(vms.STICKY_NODE_UID):
-            return ()  # both are written together: a copy, as a restored backup is one
+        if uid != before.get(kubevirt.STICKY_NODE_UID):
+            return ()  # both are written together, as by restoring a backup
         reason = (
-            f"annotation {key}: {values.shown(node)} would not count: {vms.STICKY_NODE_UID} beside "
-            "it is another VM's, copied with its annotations; remove that in the same change"
+            f"annotation {key}: {messages.quote(node)} would be ignored: "
+            f"{kubevirt.STICKY_NODE_UID} is another VM's, copied by a clone: remove it in the same "
+            "change"
         )
         return [reason]
 
     def _problem(self, key: str, value: str) -> str:
-        """Say why a VM's annotation cannot be followed; empty where it can be."""
-        written = f"annotation {key}: {values.shown(value)}"
-        if key == vms.STICKY:
-            known = value in {"true", "false"}
-            return "" if known else f'{written} is neither "true" nor "false"; write one of them'
-        if not value or values.is_object_name(value):
+        """Return what is wrong with a VM's annotation; empty if it is valid."""
+        invalid = f"annotation {key}: invalid value {messages.quote(value)}"
+        if key == kubevirt.STICKY:
+            return "" if value in {"true", "false"} else f'{invalid}: use "true" or "false"'
+        if not value or syntax.is_object_name(value):
             return ""
-        return f"{written} is no node's name; correct it, or remove it to let the VM start anywhere"
+        return f"{invalid}: use a node name, or remove the annotation to let the VM start anywhere"
 
-    # --- a pod of KubeVirt's -------------------------------------------------------------------
+    # --- KubeVirt's pods -----------------------------------------------------------------------
 
     def _owner(self, review: PodReview) -> OwnerReference | None:
-        """Give the VMI that a new pod of KubeVirt's own belongs to, or None for all other pods."""
-        if review.request.user_info.username != self.args.account:
+        """Return the VMI of a new pod that KubeVirt creates; None for all other pods."""
+        owner = self._claimed_owner(review)
+        if owner is None or not self.virt_controller.is_user(review.request.user_info.username):
             return None
-        return self._claimed(review)
+        return owner
 
-    def _claimed(self, review: PodReview) -> OwnerReference | None:
-        """Give the VMI that a new pod says it belongs to, whoever creates it."""
+    def _claimed_owner(self, review: PodReview) -> OwnerReference | None:
+        """Return the VMI that a new pod names as its owner, regardless of its creator."""
         request = review.request
         if review.workload is not None or request.operation != "CREATE":
             return None
-        if not self._sticks_in(request.namespace):
+        if not self._is_selected(request.namespace):
             return None
-        return vms.controller_of(review.pod.metadata, vms.VMI)
+        return kubevirt.controller_of(review.pod.metadata, kubevirt.VMI)
 
     def _check_account(self, review: PodReview) -> None:
-        """Refuse a pod of a VMI by what is KubeVirt's account, but for its namespace.
+        """Reject a VMI's pod of another account of virt-controller's name than a configured one.
 
-        Where KubeVirt is installed in another one than the configuration says, no VM would come
-        back, and nobody would notice. Raises ValueRefusedError.
+        Otherwise VMs would silently not return to their nodes. Raises InvalidValueError.
         """
-        creator = review.request.user_info.username
-        if creator == self.args.account or _AS_KUBEVIRT.fullmatch(creator) is None:
+        creator, account = review.request.user_info.username, self.args.account
+        if account in {AUTO, creator} or kubevirt.VIRT_CONTROLLER.fullmatch(creator) is None:
             return
-        if self._claimed(review) is not None:
-            raise ValueRefusedError(
-                f"{creator} creates this pod of a {vms.VMI}, but the argument account of the "
-                f"plugin sticky is {self.args.account!r}: nobody looks where its VM "
-                "belongs; set it to KubeVirt's own account"
+        if self._claimed_owner(review) is not None:
+            raise InvalidValueError(
+                f"this pod of a {kubevirt.VMI} is created by {creator}, but plugin sticky is "
+                f"configured with account {account!r}: set the argument account to "
+                "auto"
             )
 
-    def _sticks_in(self, namespace: str) -> bool:
+    def _is_selected(self, namespace: str) -> bool:
         return not self.args.namespaces or namespace in self.args.namespaces
 
-    def _wanted(self, pod: Pod, review: PodReview) -> Sequence[Edit]:
-        """Decide what a pod has to carry; nothing where no VM sticks.
+    def _find_edits(self, pod: Pod, review: PodReview) -> Sequence[Edit]:
+        """Decide what a pod must have; nothing if its VM is not sticky.
 
-        Raises ValueRefusedError where the VM cannot be told, ClusterError where the lookup fails.
+        Raises InvalidValueError if the VM cannot be determined, ClusterError if a lookup fails.
         """
         owner = self._owner(review)
         if owner is None:
             self._check_account(review)
             return ()
         namespace = review.request.namespace
-        instance = self._read(Instance, vms.VMI, namespace, owner)
-        vm_owner = vms.controller_of(instance.metadata, vms.VM)
+        instance = self._read(Instance, kubevirt.VMI, namespace, owner)
+        vm_owner = kubevirt.vm_of(instance)
         if vm_owner is None:
-            return ()  # it stands alone, or belongs to a replica set
-        vm = self._read(VirtualMachine, vms.VM, namespace, vm_owner)
-        if not vms.sticks(vm, self.args):
+            return ()  # a VMI without a VM, or of a replica set
+        vm = self._read(VirtualMachine, kubevirt.VM, namespace, vm_owner)
+        if not sticky_policy.is_sticky(vm, self.args):
             return ()
-        edits: list[Edit] = [AddFinalizer(self.finalizer)] if _is_landing(pod) else []
-        if vms.MIGRATION_JOB in pod.labels and instance.has_started:
-            return edits  # a template's label alone makes no migration
+        edits: list[Edit] = [AddFinalizer(self.finalizer)] if _runs_vm(pod) else []
+        if kubevirt.MIGRATION_JOB in pod.labels and instance.has_started:
+            return edits  # the label alone may come from the VM's template
         return [*edits, *self._pin(vm)]
 
     def _pin(self, vm: VirtualMachine) -> Sequence[Edit]:
-        node = vms.recorded_node(vm, self.args)
+        node = sticky_policy.recorded_node(vm, self.args)
         if not node:
             return ()
         problem = self._problem(self.args.node_annotation, node)
         if problem:
-            where = f"{vms.VM} {vm.metadata.namespace}/{vm.metadata.name}"
-            raise ValueRefusedError(f"{where}: {problem}")
+            where = f"{kubevirt.VM} {vm.metadata.namespace}/{vm.metadata.name}"
+            raise InvalidValueError(f"{where}: {problem}")
         there = (Requirement("metadata.name", "In", (node,), is_field=True),)
         if self.args.affinity == "preferred":
             return (PreferNodes(WEIGHT, there),)
         return (RequireNodes(there),)
 
     def _read(self, shape: type[T], kind: str, namespace: str, owner: OwnerReference) -> T:
-        """Read an owner afresh, and make sure that it is the one that is meant."""
-        path = vms.vmi_path if kind == vms.VMI else vms.vm_path
-        known = values.is_namespace(namespace) and values.is_object_name(owner.name)
-        found = self._handle.lookup.get(path(namespace, owner.name)) if known else None
+        """Read an owner without a cache, and check its UID."""
+        path = kubevirt.vmi_path if kind == kubevirt.VMI else kubevirt.vm_path
+        # The creator of a pod writes its owner references: they must not lead to another path.
+        valid = syntax.is_namespace(namespace) and syntax.is_object_name(owner.name)
+        found = self.handle.lookup.get(path(namespace, owner.name)) if valid else None
         read = None if found is None else msgspec.convert(found, shape)
         if read is None or read.metadata.uid != owner.uid:
-            raise ValueRefusedError(
-                f"there is no {kind} {_named(namespace)}/{values.shown(owner.name)} of UID "
-                f"{values.shown(owner.uid)} any more, so nobody can say where its pod belongs; "
-                "KubeVirt makes another pod where one is needed"
+            where = namespace if syntax.is_namespace(namespace) else messages.quote(namespace)
+            raise InvalidValueError(
+                f"{kind} {where}/{messages.quote(owner.name)} with UID {messages.quote(owner.uid)} "
+                "no longer exists, so the pod's node is unknown: KubeVirt creates another pod if "
+                "one is needed"
             )
         return read
 
 
-def _is_landing(pod: Pod) -> bool:
-    """Tell whether the VM itself is to run in a pod, and not only its volumes to be provisioned."""
-    return vms.EPHEMERAL_PROVISIONING not in pod.annotations
+def _runs_vm(pod: Pod) -> bool:
+    """Return whether the VM itself runs in a pod: a provisioning pod only binds its volumes."""
+    return kubevirt.EPHEMERAL_PROVISIONING not in pod.annotations
 
 
-def _named(namespace: str) -> str:
-    return namespace if values.is_namespace(namespace) else values.shown(namespace)
-
-
-def _shown(edit: Edit) -> str:
+def _named_edit(edit: Edit) -> str:
     if isinstance(edit, AddFinalizer):
         return f"finalizer {edit.name}"
-    assert isinstance(edit, RequireNodes)  # noqa: S101 - the one other edit that is checked
-    return f"required node affinity {values.shown(str(edit.requirements[0]))}"
+    assert isinstance(edit, RequireNodes)  # noqa: S101 - the only other edit that is checked
+    return f"required node affinity {messages.quote(str(edit.requirements[0]))}"
 
 
 def _contradiction(found: Sequence[Requirement]) -> str:
-    shown = [values.shown(str(one)) for one in dict.fromkeys(found)]
-    more = f" and {len(shown) - _MOST_NAMED:,} more" if len(shown) > _MOST_NAMED else ""
+    named = [messages.quote(str(one)) for one in dict.fromkeys(found)]
+    more = f" and {len(named) - _MAX_NAMED:,} more" if len(named) > _MAX_NAMED else ""
     return (
-        f"no node can meet the required node affinity {' and '.join(shown[:_MOST_NAMED])}{more}; "
-        "the VM was changed just now, and then KubeVirt's next try works, or its own affinity "
-        "names another node than its record: correct one of them"
+        f"no node can meet the required node affinity {' and '.join(named[:_MAX_NAMED])}{more}: "
+        "correct the VM's own affinity or its recorded node; or the VM has just been changed, and "
+        "KubeVirt's retry succeeds"
     )
 
 
 def _check(args: StickyArgs) -> None:
     """Check the arguments. Raises ConfigurationError."""
     key = args.node_annotation
-    if not values.is_qualified_name(key):
+    if not syntax.is_qualified_name(key):
         raise ConfigurationError(
-            f"nodeAnnotation: {values.shown(key)} is no annotation key; write one such as "
+            f"nodeAnnotation: {messages.quote(key)} is not a valid annotation key: use one like "
             "example.com/sticky-node"
         )
-    if key in {vms.STICKY, vms.STICKY_NODE_UID}:
-        raise ConfigurationError(f"nodeAnnotation: {key!r} has another meaning; choose another")
+    if key in {kubevirt.STICKY, kubevirt.STICKY_NODE_UID}:
+        raise ConfigurationError(f"nodeAnnotation: {key!r} is reserved: use another key")
     for index, namespace in enumerate(args.namespaces):
-        if not values.is_namespace(namespace):
+        if not syntax.is_namespace(namespace):
             raise ConfigurationError(
-                f"namespaces[{index}]: {values.shown(namespace)} is no namespace's name; write "
-                "one such as default"
+                f"namespaces[{index}]: {messages.quote(namespace)} is not a valid namespace: use a "
+                "name like default"
             )
     if not args.account:
         raise ConfigurationError(
-            "account: is empty; name the account that KubeVirt's virt-controller creates pods by"
+            "account: must not be empty: use auto, or name the account of virt-controller"
         )

@@ -1,7 +1,7 @@
-"""No peer, but a bound: a webhook that answers the same to whatever comes, and reads nothing of it.
+"""A lower bound rather than a peer: a webhook that gives every request the same response, unread.
 
-What a creation takes with it is what the API server itself needs for a webhook, and the way there
-and back over TLS: no webhook whose gate is added by its answer can take less.
+A creation with it costs the API server's own work for a webhook and the round trip over TLS. No
+webhook that adds a gate in its response can cost less.
 """
 
 from __future__ import annotations

@@ -30,12 +30,12 @@ def mutate() -> Response:
 
 @app.post("/validate")
 def validate() -> Response:
-    """Refuse what is no number."""
+    """Reject a value that is not a number."""
     review = request.get_json()["request"]
     value = review["object"]["metadata"]["annotations"][ANNOTATION]
     if value.lstrip("+-").isdecimal():
         return _answer({"uid": review["uid"], "allowed": True})
-    status = {"message": f"annotation {ANNOTATION}: {value!r} is no number", "code": 422}
+    status = {"message": f"annotation {ANNOTATION}: {value!r} is not a number", "code": 422}
     return _answer({"uid": review["uid"], "allowed": False, "status": status})
 
 

@@ -34,7 +34,7 @@ async def mutate(
 
 @kopf.on.validate("pods", id="validate")  # type: ignore[untyped-decorator]
 async def validate(annotations: Mapping[str, str], **_: Any) -> None:
-    """Refuse what is no number."""
+    """Reject a value that is not a number."""
     _seconds(annotations)
 
 

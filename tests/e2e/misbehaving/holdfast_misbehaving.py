@@ -5,25 +5,20 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from webhook import conditions
-from webhook.framework import Args, Context, Handle, Result, success
-from webhook.objects import Pod
+from holdfast.webhook.framework import cel
+from holdfast.webhook.framework.plugin import Context, Plugin, Result, success
+from holdfast.webhook.model.objects import Pod
 
 KEY = "misbehave"
 
 
-class Misbehaving:
+class Misbehaving(Plugin):
     """Takes no arguments, and says nothing of blocking: so it runs in the pool."""
 
     name = "misbehaving"
-    args_type = Args
-    keys = ()
-
-    def __init__(self, _args: Args, _handle: Handle) -> None:
-        pass
 
     def match(self, pod: str) -> str:
-        return conditions.has_annotation([KEY], pod)
+        return cel.has_annotation([KEY], pod)
 
     def concerns(self, pod: Pod) -> bool:
         return KEY in pod.annotations

@@ -1,1 +1,1 @@
-"""What can be broken on purpose: functions that replace others, in this process."""
+"""Deliberate breaks: functions that replace others in this process."""

@@ -9,50 +9,47 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.webhook.controller import controller, releaser, scheduler
+from holdfast.webhook.controller.pending import PendingRelease
+from holdfast.webhook.kube import leader_election, reflector, server_clock
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.registration import drift, reconciler
+from holdfast.webhook.workqueue import backoff, fair
 from tests.faults.breaks.replacing import put
-from webhook import (
-    clock,
-    controller,
-    fair_queue,
-    leader,
-    publisher,
-    reflector,
-    registered,
-    releaser,
-    retries,
-)
-from webhook.objects import Names
-from webhook.release_queue import Held
 
 
 def early() -> None:
     """Releases go by the upper bound of the API server's clock, and two seconds more."""
 
-    def surely_passed(self: clock.ServerClock, local: float) -> float | None:
+    def lower_bound(self: server_clock.ServerClock, local: float) -> float | None:
         known = self.bounds(local)
         return None if known is None else local + known.high + 2
 
-    put(clock.ServerClock, surely_passed)
+    put(server_clock.ServerClock, lower_bound)
 
 
 def wall_clock() -> None:
     """Releases go by this machine's wall clock."""
 
-    def surely_passed(_self: clock.ServerClock, _local: float) -> float:
+    def lower_bound(_self: server_clock.ServerClock, _local: float) -> float:
         return time.time()
 
-    put(clock.ServerClock, surely_passed)
+    put(server_clock.ServerClock, lower_bound)
 
 
 def gives_up() -> None:
-    """A release that fails is not tried again, and what is listed anew is not read."""
+    """A release that fails is not tried again, and what is listed again is not read."""
     forgets_to_list()
     proper = releaser.Releaser.release
 
     def release(
-        self: releaser.Releaser, key: Any, held: Held, *, patient: bool = False
+        self: releaser.Releaser,
+        key: Any,
+        held: PendingRelease,
+        *,
+        timeout: float = releaser.RELEASE_TIMEOUT,
     ) -> releaser.Attempt:
-        attempt = proper(self, key, held, patient=patient)
+        attempt = proper(self, key, held, timeout=timeout)
         if attempt.outcome is releaser.Outcome.RETRY:
             return releaser.Attempt(releaser.Outcome.GONE)
         return attempt
@@ -61,25 +58,25 @@ def gives_up() -> None:
 
 
 def hurries() -> None:
-    """What failed is tried again soon, whatever the answer's Retry-After asked for."""
-    proper = retries.Retries.failed
+    """Failed requests are retried soon, regardless of Retry-After."""
+    proper = backoff.Backoff.failed
 
-    def failed(self: retries.Retries, key: Names, *, now: float, at_least: float) -> float:
+    def failed(self: backoff.Backoff, key: ObjectKey, *, now: float, at_least: float) -> float:
         del at_least
         return proper(self, key, now=now, at_least=0.0)
 
-    put(retries.Retries, failed)
+    put(backoff.Backoff, failed)
 
 
 def forgets_to_list() -> None:
     """Pods that are there at the start, or after a watch broke off, are not seen."""
-    proper = controller.Controller.replace
+    proper = controller.ReleaseController.on_sync
 
-    def replace(self: controller.Controller, pods: Any) -> None:
-        deque(pods, maxlen=0)  # gone through: a watch from no version would tell of all of them
+    def on_sync(self: controller.ReleaseController, pods: Any) -> None:
+        deque(pods, maxlen=0)  # consumed: a watch without a version would report all of them
         proper(self, [])
 
-    put(controller.Controller, replace)
+    put(controller.ReleaseController, on_sync)
 
 
 def trusts_silence() -> None:
@@ -99,7 +96,7 @@ def dies_of_gone() -> None:
 def writes_blindly() -> None:
     """A release tests neither uid nor version nor gate: it empties the list of gates."""
 
-    def release_patch(_held: Held) -> Sequence[Any]:
+    def release_patch(_held: PendingRelease, _now_ms: int) -> Sequence[Any]:
         return [{"op": "replace", "path": "/spec/schedulingGates", "value": []}]
 
     put(releaser, release_patch)
@@ -107,43 +104,50 @@ def writes_blindly() -> None:
 
 def goes_by_names() -> None:
     """A pod is known by its name alone: another one of that name is due when the first one was."""
-    proper, first = controller.Controller._take, dict[Any, int]()
+    proper, first = scheduler.ReleaseScheduler.upsert, dict[Any, int]()
 
-    def _take(self: controller.Controller, key: Any, held: Held, *, watched: bool) -> None:
-        due_ms = first.setdefault(key, held.due_ms)
-        proper(self, key, held._replace(due_ms=due_ms), watched=watched)
+    def upsert(
+        self: scheduler.ReleaseScheduler,
+        key: Any,
+        fresh: PendingRelease,
+        now_ms: int,
+        *,
+        watched: bool,
+    ) -> PendingRelease | None:
+        due_ms = first.setdefault(key, fresh.due_ms)
+        return proper(self, key, fresh._replace(due_ms=due_ms), now_ms, watched=watched)
 
-    put(controller.Controller, _take)
+    put(scheduler.ReleaseScheduler, upsert)
     writes_blindly()
 
 
 def always_leads() -> None:
     """Every controller takes itself for the leader, and none tests what it writes."""
 
-    def leading(_self: leader.Leader) -> bool:
+    def leading(_self: leader_election.Leader) -> bool:
         return True
 
-    put(leader.Leader, leading)
+    put(leader_election.Leader, leading)
     writes_blindly()
 
 
 def leaves_the_lease() -> None:
-    """Whoever held the Lease once has it for ever."""
+    """A leader stays leader for ever."""
 
-    def _taken(self: leader.Leader, spec: Any) -> bool:
+    def _is_held(self: leader_election.Leader, spec: Any) -> bool:
         return spec.holder_identity not in {None, "", self.identity}
 
-    put(leader.Leader, _taken)
+    put(leader_election.Leader, _is_held)
 
 
 def dies_of_errors() -> None:
-    """A request that fails ends the controller, and nobody starts it again."""
+    """A failed request ends the controller, which is not restarted."""
 
-    def turn(self: leader.Leader) -> None:
+    def try_acquire_or_renew(self: leader_election.Leader) -> None:
         self._try()
-        self._tell()
+        self._report()
 
-    put(leader.Leader, turn)
+    put(leader_election.Leader, try_acquire_or_renew)
 
 
 def slow_hand() -> None:
@@ -152,21 +156,25 @@ def slow_hand() -> None:
     controller.WORKERS = 1
 
     def release(
-        self: releaser.Releaser, key: Any, held: Held, *, patient: bool = False
+        self: releaser.Releaser,
+        key: Any,
+        held: PendingRelease,
+        *,
+        timeout: float = releaser.RELEASE_TIMEOUT,
     ) -> releaser.Attempt:
         time.sleep(1)
-        return proper(self, key, held, patient=patient)
+        return proper(self, key, held, timeout=timeout)
 
     put(releaser.Releaser, release)
 
 
 def one_lane() -> None:
-    """What is due is dealt out in the order in which it comes, to whoever has a thread."""
+    """Due pods are released in order of arrival by any free thread."""
 
-    def _next(_self: fair_queue.FairQueue, queue: Mapping[str, Any]) -> str | None:
+    def _next(_self: fair.FairQueue, queue: Mapping[str, Any]) -> str | None:
         return next(iter(queue), None)
 
-    put(fair_queue.FairQueue, _next)
+    put(fair.FairQueue, _next)
 
 
 def leaks() -> None:
@@ -174,11 +182,15 @@ def leaks() -> None:
     proper = releaser.Releaser.release
 
     def release(
-        self: releaser.Releaser, key: Any, held: Held, *, patient: bool = False
+        self: releaser.Releaser,
+        key: Any,
+        held: PendingRelease,
+        *,
+        timeout: float = releaser.RELEASE_TIMEOUT,
     ) -> releaser.Attempt:
         left.append(os.open(os.devnull, os.O_RDONLY))
         threading.Thread(target=threading.Event().wait, daemon=True).start()
-        return proper(self, key, held, patient=patient)
+        return proper(self, key, held, timeout=timeout)
 
     left: list[int] = []
     put(releaser.Releaser, release)
@@ -186,21 +198,21 @@ def leaks() -> None:
 
 def never_repairs() -> None:
     """Certificates and webhook configurations are left as they are once there were webhooks."""
-    proper, published = publisher.Publisher._keep, threading.Event()
+    proper, published = reconciler.WebhookReconciler._ensure, threading.Event()
 
-    def _keep(self: Any, now: Any) -> None:
-        if all(registered.ours(self._read(path) or {}) for path in self._paths):
+    def _ensure(self: Any, now: Any) -> None:
+        if all(drift.ours(self._writer.read(path) or {}) for path in self._paths):
             published.set()
         if not published.is_set():
             proper(self, now)
 
-    put(publisher.Publisher, _keep)
+    put(reconciler.WebhookReconciler, _ensure)
 
 
 def never_forgets() -> None:
     """A pod that is gone, or no longer held, is released all the same when its time has come."""
 
-    def _forget(_self: controller.Controller, _key: Any) -> None:
+    def remove(_self: scheduler.ReleaseScheduler, _key: Any) -> None:
         return
 
-    put(controller.Controller, _forget)
+    put(scheduler.ReleaseScheduler, remove)

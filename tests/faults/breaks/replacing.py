@@ -8,5 +8,5 @@ from typing import Any
 
 def put(owner: Any, function: Callable[..., Any]) -> None:
     """Put a function in the place of the one of that name. Raises AttributeError without one."""
-    getattr(owner, function.__name__)  # else it would break nothing, and nobody would see that
+    getattr(owner, function.__name__)  # otherwise it would silently break nothing
     setattr(owner, function.__name__, function)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
-from gunicorn.asgi.protocol import ASGIProtocol  # type: ignore[import-untyped]
 
+from holdfast.webhook.errors import ClusterError
+from holdfast.webhook.framework import node_affinity, pipeline
+from holdfast.webhook.framework.plugin import success
+from holdfast.webhook.plugins import delay, sticky
+from holdfast.webhook.registration.configurations import Registration
+from holdfast.webhook.server import connection, offload, worker
 from tests.faults.breaks.replacing import put
-from webhook import affinity, asgi, pipeline, registration, worker
-from webhook.errors import ClusterError
-from webhook.framework import success
-from webhook.plugins import delay, sticky
 
 FOR_EVER, TOO_SOON_SECONDS = 1e6, 20.0
 HOLDS_SECONDS = 30.0
@@ -42,8 +43,8 @@ def lets_through() -> None:
 
 
 def fails_open() -> None:
-    """What cannot be asked about is let through, and nobody looks at it again."""
-    proper = registration.Registration.configurations
+    """Pods are admitted when the webhook fails, and nothing checks them later."""
+    proper = Registration.configurations
 
     def configurations(self: Any, pipeline: Any) -> Any:
         made = proper(self, pipeline)
@@ -55,24 +56,24 @@ def fails_open() -> None:
     def validate(_self: Any, _pod: Any, _context: Any) -> Any:
         return success()
 
-    put(registration.Registration, configurations)
+    put(Registration, configurations)
     put(delay.Delay, validate)
 
 
 def serves_too_soon() -> None:
     """In its first twenty seconds a replica fails at each review, and calls itself ready."""
-    proper, end = pipeline.Pipeline.mutate, time.monotonic() + TOO_SOON_SECONDS
+    proper, end = pipeline.AdmissionPipeline.mutate, time.monotonic() + TOO_SOON_SECONDS
 
     def mutate(self: Any, review: Any, *, now_ms: int) -> Any:
         if time.monotonic() < end:
             raise RuntimeError("not ready")
         return proper(self, review, now_ms=now_ms)
 
-    put(pipeline.Pipeline, mutate)
+    put(pipeline.AdmissionPipeline, mutate)
 
 
 def one_at_a_time() -> None:
-    """Whoever is slow keeps all others waiting."""
+    """A slow client keeps all others waiting."""
 
     async def linger(seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - that is what is broken
@@ -81,7 +82,7 @@ def one_at_a_time() -> None:
 
 
 def dies_of_a_full_disk() -> None:
-    """A line that cannot be logged is an error of whoever logs it."""
+    """A failure to log raises in the caller."""
 
     def handleError(_self: logging.Handler, record: logging.LogRecord) -> None:  # noqa: N802
         raise OSError(f"cannot log {record.name}")
@@ -101,7 +102,7 @@ def dies_without_descriptors() -> None:
 
 def adds_again() -> None:
     """A requirement is added to a term that has it already."""
-    proper = affinity.terms
+    proper = node_affinity.terms
 
     class Forgetful(tuple[Any, ...]):
         __slots__ = ()
@@ -113,7 +114,7 @@ def adds_again() -> None:
         found, asks = proper(pod), sys._getframe(1).f_code.co_name
         return [Forgetful(one) for one in found] if found and asks == "operations" else found
 
-    put(affinity, terms)
+    put(node_affinity, terms)
 
 
 def waits_for_ever() -> None:
@@ -130,7 +131,7 @@ def waits_for_ever() -> None:
     async def _tick(self: Any, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self.notify()
-        self._certificate.look()
+        self._certificate.check()
 
     put(worker.HoldfastWorker, __init__)
     put(worker.HoldfastWorker, _make_room)
@@ -138,25 +139,25 @@ def waits_for_ever() -> None:
 
 
 def guesses() -> None:
-    """A VM's pod whose VM cannot be looked up is let in as it is."""
-    proper = sticky.Sticky._wanted
+    """The pod of a VM whose lookup fails is admitted unchanged."""
+    proper = sticky.Sticky._find_edits
 
-    def _wanted(self: Any, pod: Any, review: Any) -> Any:
+    def _find_edits(self: Any, pod: Any, review: Any) -> Any:
         try:
             return proper(self, pod, review)
         except ClusterError:
             return ()
 
-    put(sticky.Sticky, _wanted)
+    put(sticky.Sticky, _find_edits)
 
 
 def reads_on() -> None:
-    """What a client sends is read ahead without end."""
+    """Input of a client is buffered without limit."""
 
     def _pause_reading(_self: Any) -> None:
         return
 
-    put(ASGIProtocol, _pause_reading)
+    put(connection.Connection, _pause_reading)
 
 
 def leaves_the_dead() -> None:
@@ -180,25 +181,19 @@ def slow_down(file: Path) -> None:
 
     The file stays open: a row may let descriptors run out.
     """
-    proper, hasty = asgi.Bridge._answer, asgi.Bridge.begin
+    proper = offload.AsyncHandler.post
     opened = os.open(file, os.O_RDONLY)
 
     def seconds() -> float:
         return float(os.pread(opened, 64, 0) or 0)
 
-    async def _answer(self: Any, scope: Any, receive: Any) -> Any:
-        if scope["method"] == "POST" and (longer := seconds()):
-            await linger(longer)
-        return await proper(self, scope, receive)
-
-    async def later(longer: float, self: Any, scope: Any, body: bytes) -> Any:
+    async def later(longer: float, *given: Any) -> Any:
         await linger(longer)
-        answer = hasty(self, scope, body)
-        return answer if isinstance(answer, tuple) else await answer
+        response = proper(*given)
+        return await response if asyncio.iscoroutine(response) else response
 
-    def begin(self: Any, scope: Any, body: bytes) -> Any:
+    def post(*given: Any) -> Any:
         longer = seconds()
-        return later(longer, self, scope, body) if longer else hasty(self, scope, body)
+        return later(longer, *given) if longer else proper(*given)
 
-    put(asgi.Bridge, _answer)
-    put(asgi.Bridge, begin)
+    put(offload.AsyncHandler, post)

@@ -9,12 +9,12 @@ from contextlib import closing
 
 import msgspec
 
-from tests.e2e.others import Object, other_webhook
-from tests.e2e.world import World, created, gates, pod
+from holdfast.webhook.kube.client import Cluster
+from tests.e2e.foreign_webhook import Object, other_webhook
+from tests.e2e.namespace import Namespace, created, gates, pod
 from tests.faults.load import GATE
 from tests.faults.rows.own import due_times, mine, take_off, waiting
-from tests.faults.scene import BOUND, Fault, Scene
-from webhook.cluster import Cluster
+from tests.faults.scenario import BOUND, Fault, Scenario
 
 FOREIGN = "example.com/other"
 HANGING = 100
@@ -25,11 +25,11 @@ ELSEWHERE = 5.0
 """Seconds by which others may be late: half of what one that hangs takes."""
 
 
-def foreign_gates(scene: Scene) -> None:
+def foreign_gates(scenario: Scenario) -> None:
     """Add gates of others before and after ours, and take them off before or after its release."""
-    count = 6 if scene.short else 40
+    count = 6 if scenario.short else 40
     held = {"name": FOREIGN}
-    names = [f"{mine(scene)}{number}" for number in range(count)]
+    names = [f"{mine(scenario)}{number}" for number in range(count)]
     before, after = names[: count // 2], names[count // 2 :]
 
     def add(seen: Object) -> list[Object]:
@@ -41,22 +41,22 @@ def foreign_gates(scene: Scene) -> None:
     last = [pod(name, {"delay": "6"}) for name in after]
 
     def is_called() -> bool:
-        (seen,) = scene.world.create_pods(last[:1], dry_run=True)
+        (seen,) = scenario.ns.create_pods(last[:1], dry_run=True)
         return gates(seen) == [GATE, FOREIGN]
 
-    with other_webhook(scene.arena.plane, "zz-gates", add):
-        scene.eventually(is_called)
-        made = scene.world.create_pods([*first, *last])
-        scene.own |= due_times(made)
+    with other_webhook(scenario.testbed.plane, "zz-gates", add):
+        scenario.eventually(is_called)
+        made = scenario.ns.create_pods([*first, *last])
+        scenario.own |= due_times(made)
     misplaced = [one for one in made if gates(one) != gates_of(one, before)]
-    scene.check("pods without both gates in their order", len(misplaced))
-    take_off(scene, before, FOREIGN)
-    seconds = scene.eventually(lambda: not waiting(scene, GATE))
-    scene.check("seconds until ours were gone", seconds, BOUND)
-    left = set(waiting(scene, FOREIGN))
-    scene.check("gates of others that went with ours", len(set(after) - left))
-    scene.check("gates of others that came back", len(set(before) & left))
-    take_off(scene, after, FOREIGN)
+    scenario.check("pods without both gates in their order", len(misplaced))
+    take_off(scenario, before, FOREIGN)
+    seconds = scenario.eventually(lambda: not waiting(scenario, GATE))
+    scenario.check("seconds until ours were gone", seconds, BOUND)
+    left = set(waiting(scenario, FOREIGN))
+    scenario.check("gates of others that went with ours", len(set(after) - left))
+    scenario.check("gates of others that came back", len(set(before) & left))
+    take_off(scenario, after, FOREIGN)
 
 
 def gates_of(seen: Object, before: Container[str]) -> list[str]:
@@ -64,124 +64,126 @@ def gates_of(seen: Object, before: Container[str]) -> list[str]:
     return [FOREIGN, GATE] if seen["metadata"]["name"] in before else [GATE, FOREIGN]
 
 
-def stripped(scene: Scene) -> None:
+def stripped(scenario: Scenario) -> None:
     """Take our gate off by hand."""
-    names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
-    delay = scene.lasts(40, 12)
-    made = scene.world.create_pods(pod(name, {"delay": f"{delay:.0f}"}) for name in names)
+    names = [f"{mine(scenario)}{number}" for number in range(6 if scenario.short else 40)]
+    delay = scenario.lasts(40, 12)
+    made = scenario.ns.create_pods(pod(name, {"delay": f"{delay:.0f}"}) for name in names)
     times = [created(one) for one in made]
-    take_off(scene, names, GATE)
+    take_off(scenario, names, GATE)
     due = max(times) + delay
-    scene.check("seconds until all were off", time.time() - min(times), delay)
-    audit, space = scene.arena.audit, scene.world.namespace
+    scenario.check("seconds until all were off", time.time() - min(times), delay)
+    audit, space = scenario.testbed.audit, scenario.ns.namespace
 
     def scheduled() -> bool:
         audit.read()
         return all((space, name) in audit.bindings for name in names)
 
-    seconds = scene.eventually(scheduled, BOUND)
-    scene.check("seconds until they were scheduled", seconds, BOUND)
-    scene.check("gates that came back", len(waiting(scene, GATE)))
+    seconds = scenario.eventually(scheduled, BOUND)
+    scenario.check("seconds until they were scheduled", seconds, BOUND)
+    scenario.check("gates that came back", len(waiting(scenario, GATE)))
     time.sleep(max(0.0, due + 3 - time.time()))
     audit.read()
     tried = sum(len(audit.releases[space, name]) for name in names)
-    scene.check("releases of what is not held", tried)
+    scenario.check("releases of pods that are not held", tried)
 
 
-def recreated(scene: Scene) -> None:
+def recreated(scenario: Scenario) -> None:
     """Delete pods that wait, and make others of their names that wait for longer."""
-    names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
+    names = [f"{mine(scenario)}{number}" for number in range(6 if scenario.short else 40)]
     # kubectl deletes forty in up to eight seconds: none is to be released before
-    first, then = (8, 14) if scene.short else (20, 30)
-    scene.world.create_pods(pod(name, {"delay": str(first)}) for name in names)
-    scene.go_on(2)
-    scene.world.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
-    made = scene.world.create_pods(pod(name, {"delay": str(then)}) for name in names)
-    scene.own |= due_times(made)
+    first, then = (8, 14) if scenario.short else (20, 30)
+    scenario.ns.create_pods(pod(name, {"delay": str(first)}) for name in names)
+    scenario.go_on(2)
+    scenario.ns.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
+    made = scenario.ns.create_pods(pod(name, {"delay": str(then)}) for name in names)
+    scenario.own |= due_times(made)
     since = {one["metadata"]["name"]: created(one) for one in made}
-    seconds = scene.eventually(lambda: not waiting(scene, GATE), BOUND)
-    scene.check("seconds until they were released", seconds, BOUND)
-    scene.arena.audit.read()
-    releases = scene.arena.audit.releases
+    seconds = scenario.eventually(lambda: not waiting(scenario, GATE), BOUND)
+    scenario.check("seconds until they were released", seconds, BOUND)
+    scenario.testbed.audit.read()
+    releases = scenario.testbed.audit.releases
     early = [
         name
         for name, at in since.items()
-        for one in releases[scene.world.namespace, name]
+        for one in releases[scenario.ns.namespace, name]
         if one.worked and at <= one.at < at + then
     ]
-    scene.check("released by their former time", len(early))
+    scenario.check("released by their former time", len(early))
 
 
-def refused(scene: Scene) -> None:
+def refused(scenario: Scenario) -> None:
     """Have a validating webhook refuse the releases of some pods, and of no others."""
-    names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
-    path = f"/api/v1/namespaces/{scene.world.namespace}/events"
+    names = [f"{mine(scenario)}{number}" for number in range(6 if scenario.short else 40)]
+    path = f"/api/v1/namespaces/{scenario.ns.namespace}/events"
     selector = f"reason=ReleaseFailed,involvedObject.name={names[0]}"
     query: dict[str, str | int] = {"fieldSelector": selector, "limit": 1}
 
     def told() -> bool:
-        with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
+        with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
             return bool(msgspec.json.decode(cluster.request("GET", path, query=query))["items"])
 
     def decide(seen: Object) -> list[Object] | str:
-        about = seen["metadata"]["name"].startswith(mine(scene))
+        about = seen["metadata"]["name"].startswith(mine(scenario))
         open_still = gates(seen) or seen["spec"].get("nodeName") or not about
         return [] if open_still else "closed for two minutes"
 
-    with other_webhook(scene.arena.plane, "closed", decide, operations=("UPDATE",)):
-        made = scene.world.create_pods(pod(name, {"delay": "8"}) for name in names)
-        scene.own |= due_times(made)
-        scene.check("seconds until an Event told it", scene.eventually(told, BOUND), BOUND)
-        scene.go_on(120, 10)
-        scene.check("released against the refusal", len(names) - len(waiting(scene, GATE)))
-    seconds = scene.eventually(lambda: not waiting(scene, GATE), BOUND)
-    scene.check("seconds until they were released", seconds, BOUND)
+    with other_webhook(scenario.testbed.plane, "closed", decide, operations=("UPDATE",)):
+        made = scenario.ns.create_pods(pod(name, {"delay": "8"}) for name in names)
+        scenario.own |= due_times(made)
+        scenario.check(
+            "seconds until an Event reported it", scenario.eventually(told, BOUND), BOUND
+        )
+        scenario.go_on(120, 10)
+        scenario.check("released despite the rejection", len(names) - len(waiting(scenario, GATE)))
+    seconds = scenario.eventually(lambda: not waiting(scenario, GATE), BOUND)
+    scenario.check("seconds until they were released", seconds, BOUND)
 
 
-def hanging(scene: Scene) -> None:
+def hanging(scenario: Scenario) -> None:
     """Have a validating webhook hang at the releases of one namespace's pods, and of no others."""
-    plane, name = scene.arena.plane, f"{scene.world.namespace}-{scene.mark}-hangs"
-    scene.apart.append(name)
-    world, over = type(scene.world).in_new_namespace(plane, name), threading.Event()
+    plane, name = scenario.testbed.plane, f"{scenario.ns.namespace}-{scenario.mark}-hangs"
+    scenario.apart.append(name)
+    ns, over = type(scenario.ns).create_new(plane, name), threading.Event()
 
     def decide(seen: Object) -> list[Object]:
         if seen["metadata"]["namespace"] == name:
             over.wait(HANGS)
         return []
 
-    names = [f"{mine(scene)}{number}" for number in range(HANGING)]
+    names = [f"{mine(scenario)}{number}" for number in range(HANGING)]
     with other_webhook(plane, "hangs", decide, operations=("UPDATE",)):
-        due = due_times(world.create_pods(pod(one, {"delay": "8"}) for one in names))
-        scene.own |= due
+        due = due_times(ns.create_pods(pod(one, {"delay": "8"}) for one in names))
+        scenario.own |= due
         since = max(due.values())
-        scene.go_on(max(0.0, since - time.time()))
-        scene.go_on(60, 25)
+        scenario.go_on(max(0.0, since - time.time()))
+        scenario.go_on(60, 25)
         until = time.time()
-        scene.arena.audit.read()
-        late = lateness(scene, since, until)
-        left = len(waiting_in(world))
+        scenario.testbed.audit.read()
+        late = lateness(scenario, since, until)
+        left = len(waiting_in(ns))
     over.set()
-    scene.figures["held while it hung"] = left
-    scene.check("moments in which nothing hung", int(not left))
-    scene.check("seconds late elsewhere", max(late, default=2 * ELSEWHERE), ELSEWHERE)
-    seconds = scene.eventually(lambda: not waiting_in(world), BOUND)
-    scene.check("seconds until they were released", seconds, BOUND)
+    scenario.figures["held while it hung"] = left
+    scenario.check("moments in which nothing hung", int(not left))
+    scenario.check("seconds late elsewhere", max(late, default=2 * ELSEWHERE), ELSEWHERE)
+    seconds = scenario.eventually(lambda: not waiting_in(ns), BOUND)
+    scenario.check("seconds until they were released", seconds, BOUND)
 
 
-def lateness(scene: Scene, since: float, until: float) -> list[float]:
-    """Tell how late the load's pods were released, or are, that were due within a span."""
-    releases, space = scene.arena.audit.releases, scene.load.namespace
+def lateness(scenario: Scenario, since: float, until: float) -> list[float]:
+    """Return by how much the load's pods that were due within a span were, or are, late."""
+    releases, space = scenario.testbed.audit.releases, scenario.load.namespace
     found = []
-    for name, due in list(scene.load.due.items()):
+    for name, due in list(scenario.load.due.items()):
         if since <= due <= until:
             worked = [one.ended for one in releases[space, name] if one.worked]
             found.append(min([until, *worked]) - due)
     return found
 
 
-def waiting_in(world: World) -> list[str]:
+def waiting_in(ns: Namespace) -> list[str]:
     """Name the pods of a namespace that carry our gate."""
-    return [str(one["metadata"]["name"]) for one in world.all("pods") if GATE in gates(one)]
+    return [str(one["metadata"]["name"]) for one in ns.all("pods") if GATE in gates(one)]
 
 
 FAULTS = [
@@ -191,15 +193,13 @@ FAULTS = [
         foreign_gates,
         broken="writes-blindly",
         caught_by="seconds until ours were gone",
-        means="Others' gates stay as they are; the pod runs when the last gate is off.",
     ),
     Fault(
         "gate-stripped",
         7,
         stripped,
         broken="never-forgets",
-        caught_by="releases of what is not held",
-        means="A person who takes the gate off has decided: the pod is scheduled, and forgotten.",
+        caught_by="releases of pods that are not held",
     ),
     Fault(
         "pods-recreated",
@@ -207,7 +207,6 @@ FAULTS = [
         recreated,
         broken="goes-by-names",
         caught_by="released by their former time",
-        means="A release is meant for one UID: a new pod of the same name waits for its own time.",
     ),
     Fault(
         "release-refused",
@@ -216,8 +215,6 @@ FAULTS = [
         minutes=3.0,
         broken="gives-up",
         caught_by="seconds until they were released",
-        means="The refusal is told as an Event on the pod; the release is tried again until it "
-        "succeeds, and holds up no other.",
     ),
     Fault(
         "release-hangs",
@@ -226,9 +223,5 @@ FAULTS = [
         minutes=2.5,
         broken="one-lane",
         caught_by="seconds late elsewhere",
-        means="A namespace begins with 8 of the 40 threads, and has one more for each release that "
-        "succeeds, up to 32; all those in which releases take long have no more together. So what "
-        "hangs leaves others threads, and places for requests in the API server. Pods elsewhere "
-        "are released in time.",
     ),
 ]

@@ -10,11 +10,11 @@ from contextlib import suppress
 from controlplane.components import API_SERVER, ETCD
 from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
-from tests.e2e.world import pod
+from holdfast.webhook.kube.reflector import WATCH_SILENCE_SECONDS
+from tests.e2e.namespace import pod
 from tests.faults.load import GATE
 from tests.faults.rows.own import due_times, mine, waiting
-from tests.faults.scene import BOUND, Fault, Scene
-from webhook.reflector import WATCH_SILENCE_SECONDS
+from tests.faults.scenario import BOUND, Fault, Scenario
 
 GONE = 410
 STARTS = 120.0
@@ -22,120 +22,121 @@ STARTS = 120.0
 WITNESSES = 10
 """Pods that are held in the snapshot, and released before it is restored."""
 NOTICED = WATCH_SILENCE_SECONDS + 5.0
-"""Seconds after which nobody follows a silent watch any more: what comes next in the soak has whole
-ones."""
-UNSEEN = "could not look up what decides"
-"""What the refusal of a pod says for which a lookup fails."""
+"""Seconds after which no silent watch is left, so that the next row has working ones."""
+UNSEEN = "could not look up what it needs"
+"""The message about a pod whose lookup fails."""
 
 
-def restarted(scene: Scene) -> None:
+def restarted(scenario: Scenario) -> None:
     """Restart it three times: as an upgrade does, and as a crash does."""
-    server = scene.arena.plane.process(API_SERVER)
-    for how in (server.stop, server.kill, server.stop)[: 1 if scene.short else 3]:
+    server = scenario.testbed.plane.process(API_SERVER)
+    for how in (server.stop, server.kill, server.stop)[: 1 if scenario.short else 3]:
         how()
-        scene.go_on(2)
+        scenario.go_on(2)
         server.start()
         server.wait_ready(STARTS)
-        scene.go_on(5, 1)
+        scenario.go_on(5, 1)
 
 
-def unreachable(scene: Scene) -> None:
+def unreachable(scenario: Scenario) -> None:
     """Cut Holdfast off from it: connections are refused, then taken and not answered."""
-    scene.arena.proxy.turn(unreachable=True)
-    vms_wait(scene)
-    scene.go_on(60, 12)
-    if not scene.short:
-        scene.arena.proxy.turn(hanging=True)
-        vms_wait(scene)
-        scene.go_on(60)
-    well_again(scene)
+    scenario.testbed.proxy.turn(unreachable=True)
+    vms_wait(scenario)
+    scenario.go_on(60, 12)
+    if not scenario.short:
+        scenario.testbed.proxy.turn(hanging=True)
+        vms_wait(scenario)
+        scenario.go_on(60)
+    well_again(scenario)
 
 
-def slow(scene: Scene) -> None:
+def slow(scenario: Scenario) -> None:
     """Make each of Holdfast's requests take two seconds longer."""
-    scene.arena.proxy.turn(delay=2.0)
-    vms_wait(scene)
-    scene.go_on(60, 12)
-    well_again(scene)
+    scenario.testbed.proxy.turn(delay=2.0)
+    vms_wait(scenario)
+    scenario.go_on(60, 12)
+    well_again(scenario)
 
 
-def busy(scene: Scene) -> None:
+def busy(scenario: Scenario) -> None:
     """Answer 429 for a while, then 503."""
-    proxy = scene.arena.proxy
+    proxy = scenario.testbed.proxy
     hasty = proxy.hasty
     for status in (429, 503):
         before = proxy.told[status]
         proxy.turn(status=status)
-        vms_wait(scene)
-        scene.go_on(45, 6)
-        scene.check(f"no answer of {status}", int(proxy.told[status] == before))
-    well_again(scene)
-    scene.check("releases tried again before Retry-After", proxy.hasty - hasty)
+        vms_wait(scenario)
+        scenario.go_on(45, 6)
+        scenario.check(f"no answer of {status}", int(proxy.told[status] == before))
+    well_again(scenario)
+    scenario.check("releases tried again before Retry-After", proxy.hasty - hasty)
 
 
-def vms_wait(scene: Scene) -> None:
+def vms_wait(scenario: Scenario) -> None:
     """Check that a VM's pod is refused while its VM cannot be looked up."""
     admitted = 0
 
     def refused() -> bool:
         nonlocal admitted
         try:
-            scene.arena.machines.ask()
+            scenario.testbed.vm_load.ask()
         except ControlPlaneError as exc:
             return UNSEEN in str(exc)
         admitted += 1
         return False
 
-    seconds = scene.eventually(refused)
-    scene.check("seconds until a VM's pod was refused for want of a lookup", seconds, BOUND)
-    scene.check("VMs' pods admitted without a lookup", admitted)
+    seconds = scenario.eventually(refused)
+    scenario.check("seconds until a VM's pod was rejected without a lookup", seconds, BOUND)
+    scenario.check("VMs' pods admitted without a lookup", admitted)
 
 
-def well_again(scene: Scene) -> None:
+def well_again(scenario: Scenario) -> None:
     """Turn the weather, and wait until a VM's pod is sent to its node again."""
-    scene.arena.proxy.turn()
-    scene.recovered = time.time()
+    scenario.testbed.proxy.turn()
+    scenario.recovered = time.time()
 
     def sent() -> bool:
         with suppress(ControlPlaneError):
-            return bool(scene.arena.machines.ask())
+            return bool(scenario.testbed.vm_load.ask())
         return False
 
-    scene.check("seconds until a VM's pod was sent to its node", scene.eventually(sent), BOUND)
+    scenario.check(
+        "seconds until a VM's pod was sent to its node", scenario.eventually(sent), BOUND
+    )
 
 
-def silent(scene: Scene) -> None:
-    """Let each watch that is open go silent for good, without closing it.
+def silent(scenario: Scenario) -> None:
+    """Let each watch that is open go silent permanently, without closing it.
 
-    Nobody puts that right, so that each release counts from its own due time.
+    The test does not repair them, so each release counts from its own due time.
     """
-    muted = scene.arena.proxy.mute()
-    scene.check("watches that were not there to be silenced", int(not muted))
-    scene.figures["watches silenced"] = muted
-    scene.go_on(60, NOTICED)
+    muted = scenario.testbed.proxy.mute()
+    scenario.check("watches that were not there to be silenced", int(not muted))
+    scenario.figures["watches silenced"] = muted
+    scenario.go_on(60, NOTICED)
 
 
-def gone(scene: Scene) -> None:
-    """Tell every watch that its version has expired."""
-    proxy = scene.arena.proxy
+def gone(scenario: Scenario) -> None:
+    """Expire every watch."""
+    proxy = scenario.testbed.proxy
     before = proxy.told[GONE]
     proxy.turn(expired=True)
     proxy.cut()
-    scene.go_on(60, 8)
+    scenario.go_on(60, 8)
     proxy.turn()
     # by status and by event, in turn
-    scene.check("ways in which no watch was told", max(0, 2 - (proxy.told[GONE] - before)))
+    scenario.check("ways in which no watch was expired", max(0, 2 - (proxy.told[GONE] - before)))
 
 
-def forgotten(scene: Scene) -> None:
+def forgotten(scenario: Scenario) -> None:
     """Set etcd back to what it was some seconds ago, as a restored snapshot does.
 
-    Kubernetes' own components are started anew then, as its guide to restoring asks: they would
+    Kubernetes' own components are started again then, as its guide to restoring asks: they would
     go on with what they have seen. Holdfast is not.
     """
-    plane = scene.arena.plane
-    names = [f"{mine(scene)}{number}" for number in range(WITNESSES)]
-    scene.own |= due_times(scene.world.create_pods(pod(name, {"delay": "4"}) for name in names))
+    plane = scenario.testbed.plane
+    names = [f"{mine(scenario)}{number}" for number in range(WITNESSES)]
+    scenario.own |= due_times(scenario.ns.create_pods(pod(name, {"delay": "4"}) for name in names))
     server, etcd = plane.process(API_SERVER), plane.process(ETCD)
     data = plane.directory / "etcd"
     snapshot = plane.directory / "snapshot"
@@ -145,8 +146,8 @@ def forgotten(scene: Scene) -> None:
     for each in (etcd, server):
         each.start()
         each.wait_ready(STARTS)
-    scene.go_on(20, 6)
-    scene.eventually(lambda: not waiting(scene, GATE))
+    scenario.go_on(20, 6)
+    scenario.eventually(lambda: not waiting(scenario, GATE))
     then = version(plane)
     server.stop()
     etcd.stop()
@@ -155,20 +156,20 @@ def forgotten(scene: Scene) -> None:
     for each in (etcd, server):
         each.start()
         each.wait_ready(STARTS)
-    scene.check("versions that did not jump back", int(version(plane) >= then))
+    scenario.check("versions that did not jump back", int(version(plane) >= then))
     others = [plane.process(name) for name in plane.names if name not in {API_SERVER, ETCD}]
     for each in others:
         if each.running:
             each.kill()
-    scene.eventually(lambda: all(each.running for each in others))
-    audit, space = scene.arena.audit, scene.world.namespace
+    scenario.eventually(lambda: all(each.running for each in others))
+    audit, space = scenario.testbed.audit, scenario.ns.namespace
 
     def again() -> int:
         audit.read()
         return sum(sum(one.worked for one in audit.releases[space, name]) > 1 for name in names)
 
-    scene.eventually(lambda: again() == WITNESSES)
-    scene.check("pods that were not held and released again", WITNESSES - again())
+    scenario.eventually(lambda: again() == WITNESSES)
+    scenario.check("pods that were not held and released again", WITNESSES - again())
 
 
 def version(plane: ControlPlane) -> int:
@@ -187,8 +188,6 @@ FAULTS = [
         outage=True,
         refuses=True,
         halts=True,
-        means="Releases that fail are tried again, at most 20 s apart; everything is "
-        "listed anew when the API server is back.",
     ),
     Fault(
         "api-server-unreachable",
@@ -198,9 +197,6 @@ FAULTS = [
         broken="guesses",
         caught_by="VMs' pods admitted without a lookup",
         halts=True,
-        means="The controller stops to lead after eight seconds and releases nothing meanwhile. "
-        "When it is back, it lists, and releases what is overdue at once. A VM's pod is refused "
-        "until its VM can be looked up, and comes again; other pods are served.",
     ),
     Fault(
         "api-server-slow",
@@ -208,9 +204,6 @@ FAULTS = [
         slow,
         broken="early",
         caught_by="early",
-        means="An answer that takes long says less about the API server's clock: releases are "
-        "late by about as much as the answers, never early. A lookup has a second: until then, "
-        "a VM's pod is refused, and comes again.",
     ),
     Fault(
         "api-server-busy",
@@ -220,8 +213,6 @@ FAULTS = [
         broken="hurries",
         caught_by="releases tried again before Retry-After",
         halts=True,
-        means="What is answered 429 or 503 is tried again, not before Retry-After, of which 30 s "
-        "count at most; a VM's pod is refused, and comes again.",
     ),
     Fault(
         "watches-silent",
@@ -230,7 +221,6 @@ FAULTS = [
         tested=True,
         broken="trusts-silence",
         caught_by="stuck",
-        means="A watch that says nothing for 35 s is ended, and everything is listed anew.",
     ),
     Fault(
         "watches-expired",
@@ -239,7 +229,6 @@ FAULTS = [
         broken="dies-of-gone",
         caught_by="stuck",
         halts=True,
-        means="After 410 Gone everything is listed anew.",
     ),
     Fault(
         "etcd-restored",
@@ -250,8 +239,5 @@ FAULTS = [
         outage=True,
         refuses=True,
         halts=True,
-        means="Truth is what the API server has: pods that were released after the snapshot are "
-        "held again, and released again; none early. What was created after it is lost, with or "
-        "without Holdfast.",
     ),
 ]

@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 
 import psutil
 
-from certs import authority, rotation, stored
-from tests.e2e import installed, pairs
-from tests.e2e.pairs import CA, LEAF, corrupt, delete, mismatch, usable
-from tests.e2e.world import Object
-from tests.faults.scene import Fault, Scene
+from holdfast.certs import authority, rotation, stored
+from tests.e2e import certificate_secrets, installed
+from tests.e2e.certificate_secrets import CA, LEAF, corrupt, delete, mismatch, usable
+from tests.e2e.namespace import Object
+from tests.faults.scenario import Fault, Scenario
 
 X509 = ("x509", "certificate", "tls:")
-"""What a failed creation says whose reason is a certificate."""
+"""Messages of creations that failed because of a certificate."""
 OVERLAP = rotation.PROPAGATION.total_seconds()
 """Seconds that API servers are given to learn of a new CA before it signs anything."""
 SIGNED = OVERLAP + 2 * installed.REPAIR
@@ -28,48 +28,48 @@ SERVED = 150.0
 """Seconds until a mounted Secret has reached every replica: of a kubelet, that is; here moments."""
 YEAR = authority.CA_LIFETIME
 AGED = YEAR / 5
-"""What is left of a CA that is to be replaced: less than a third, and more than a leaf's life."""
+"""Time left of a CA that is to be replaced: less than a third, more than the life of a leaf."""
 
 
-def fingerprint(scene: Scene) -> str:
-    """Name the pair that the Secret holds; empty while it holds none."""
+def fingerprint(scenario: Scenario) -> str:
+    """Return the fingerprint of the Secret's certificate; empty while it has none."""
     try:
-        data = base64.b64decode(scene.arena.installed.secret(LEAF)["tls.crt"])
+        data = base64.b64decode(scenario.testbed.installed.secret(LEAF)["tls.crt"])
         return authority.read(data).fingerprint
     except (KeyError, ValueError):
         return ""
 
 
-def replaced(scene: Scene, before: str, seconds: float = installed.REPAIR) -> float:
-    """Wait until the Secret holds another pair, a usable one, and tell how many seconds it took."""
-    return scene.eventually(
-        lambda: usable(scene.arena.installed) and fingerprint(scene) != before, seconds
+def replaced(scenario: Scenario, before: str, seconds: float = installed.REPAIR) -> float:
+    """Wait until the Secret holds another, usable pair, and return how many seconds it took."""
+    return scenario.eventually(
+        lambda: usable(scenario.testbed.installed) and fingerprint(scenario) != before, seconds
     )
 
 
-def spoilt(scene: Scene) -> None:
+def spoilt(scenario: Scenario) -> None:
     """Delete the leaf, give it another's key, and make it no PEM."""
-    made = scene.arena.installed
+    made = scenario.testbed.installed
     spoilers: list[Callable[[installed.Installation], None]] = [delete, mismatch, corrupt]
-    for spoil in spoilers[:1] if scene.short else spoilers:
-        before = fingerprint(scene)
+    for spoil in spoilers[:1] if scenario.short else spoilers:
+        before = fingerprint(scenario)
         spoil(made)
-        seconds = replaced(scene, before)
-        scene.check(f"seconds until it was right: {spoil.__name__}", seconds, installed.REPAIR)
-        served(scene)
-        scene.go_on(5, 3)
-    by_certificates(scene)
+        seconds = replaced(scenario, before)
+        scenario.check(f"seconds until it was right: {spoil.__name__}", seconds, installed.REPAIR)
+        served(scenario)
+        scenario.go_on(5, 3)
+    by_certificates(scenario)
 
 
-def blanked(scene: Scene) -> None:
+def blanked(scenario: Scenario) -> None:
     """Blank the caBundle of every webhook of both configurations."""
-    made = scene.arena.installed
+    made = scenario.testbed.installed
     before = made.webhooks()
     left = blank(made)
-    scene.figures["webhooks blanked"] = len(before) - left
-    scene.check("webhooks that were not blanked", left)
-    seconds = scene.eventually(lambda: made.webhooks() == before, installed.REPAIR)
-    scene.check("seconds until all were right", seconds, installed.REPAIR)
+    scenario.figures["webhooks without a CA bundle"] = len(before) - left
+    scenario.check("webhooks that were not blanked", left)
+    seconds = scenario.eventually(lambda: made.webhooks() == before, installed.REPAIR)
+    scenario.check("seconds until all were right", seconds, installed.REPAIR)
 
 
 def blank(made: installed.Installation) -> int:
@@ -91,87 +91,91 @@ def replace_in_all(made: installed.Installation, path: str, value: str) -> list[
     return seen
 
 
-def lost_ca(scene: Scene) -> None:
+def lost_ca(scenario: Scenario) -> None:
     """Delete the CA: another takes its place, with overlap."""
-    made = scene.arena.installed
-    before, leaf = made.secret(CA).get("tls.crt"), fingerprint(scene)
+    made = scenario.testbed.installed
+    before, leaf = made.secret(CA).get("tls.crt"), fingerprint(scenario)
     made.kubectl("delete", "secret", CA)
-    seconds = scene.eventually(
+    seconds = scenario.eventually(
         lambda: made.secret(CA).get("tls.crt", before) != before, installed.REPAIR
     )
-    scene.check("seconds until there was another", seconds, installed.REPAIR)
-    signed(scene, leaf, time.time())  # else the next row would meet a CA that may sign nothing yet
-    scene.go_on(20, 5)
-    by_certificates(scene)
+    scenario.check("seconds until there was another", seconds, installed.REPAIR)
+    signed(
+        scenario, leaf, time.time()
+    )  # else the next row would meet a CA that may sign nothing yet
+    scenario.go_on(20, 5)
+    by_certificates(scenario)
 
 
-def signed(scene: Scene, before: str, since: float) -> None:
+def signed(scenario: Scenario, before: str, since: float) -> None:
     """Wait until another CA, made or introduced `since`, has signed a leaf: not too soon.
 
     Then until every replica serves it.
     """
-    made = scene.arena.installed
-    seconds = replaced(scene, before, SIGNED)
-    scene.check("seconds until it had signed", seconds, SIGNED)
+    made = scenario.testbed.installed
+    seconds = replaced(scenario, before, SIGNED)
+    scenario.check("seconds until it had signed", seconds, SIGNED)
     issued = issue_time(made)
-    scene.check("seconds by which a CA signed too soon", OVERLAP - (issued - since), ROUNDED)
-    served(scene)
+    scenario.check("seconds by which a CA signed too soon", OVERLAP - (issued - since), ROUNDED)
+    served(scenario)
 
 
-def served(scene: Scene) -> None:
+def served(scenario: Scenario) -> None:
     """Wait until every replica serves the pair that the Secret holds."""
-    wanted = fingerprint(scene)
-    seconds = scene.eventually(lambda: all_serve(scene, wanted), SERVED)
-    scene.check("seconds until every replica served it", seconds, SERVED)
+    wanted = fingerprint(scenario)
+    seconds = scenario.eventually(lambda: all_serve(scenario, wanted), SERVED)
+    scenario.check("seconds until every replica served it", seconds, SERVED)
 
 
 def issue_time(made: installed.Installation) -> float:
-    """Tell when the leaf was issued: seconds since 1970."""
-    return (pairs.leaf(made).not_before + authority.BACKDATED).timestamp()
+    """Return when the leaf was issued: seconds since 1970."""
+    return (certificate_secrets.leaf(made).not_before + authority.BACKDATED).timestamp()
 
 
-def all_serve(scene: Scene, wanted: str) -> bool:
-    """Tell whether every replica serves the certificate of that fingerprint."""
+def all_serve(scenario: Scenario, wanted: str) -> bool:
+    """Return whether every replica serves the certificate of that fingerprint."""
     try:
-        return all(pairs.shown(one.address) == wanted for one in scene.arena.replicas)
+        return all(
+            certificate_secrets.shown(one.address) == wanted for one in scenario.testbed.replicas
+        )
     except OSError:
         return False
 
 
-def believed(scene: Scene) -> None:
+def believed(scenario: Scenario) -> None:
     """Wait until every controller has run for so long that age alone is a reason to it.
 
     Before, it does not trust the API server's time to have been set right.
     """
-    if scene.short:
+    if scenario.short:
         return  # its CA is put there, and does not grow old
-    pids = [each.pid for each in scene.arena.controllers]
+    pids = [each.pid for each in scenario.testbed.controllers]
     began = max(psutil.Process(pid).create_time() for pid in pids)
     settled = began + rotation.SETTLING.total_seconds() + installed.REPAIR
     time.sleep(max(0.0, settled - time.time()))
 
 
-def rotated(scene: Scene) -> None:
-    """Have the CA replaced by another, ten times, each time in the order of a rotation.
+def rotated(scenario: Scenario) -> None:
+    """Rotate the CA ten times, each time in the order of a rotation.
 
-    One with a fifth of its life left is put beside the CA that signs, as a leader does that is
-    killed then. It is promoted, and in its turn replaced by one that the leader makes.
+    The test adds a CA with a fifth of its life left alongside the signing CA, as a leader does that
+    is killed then. This CA is promoted, and later replaced by a CA that the leader makes.
     """
-    made, signers = scene.arena.installed, {signer(scene)}
-    turns = 1 if scene.short else 5
+    made, signers = scenario.testbed.installed, {signer(scenario)}
+    turns = 1 if scenario.short else 5
     for _ in range(turns):
-        before, since = fingerprint(scene), time.time()
-        introduce(made, YEAR if scene.short else AGED)
-        signed(scene, before, since)
-        signers.add(signer(scene))
-        if not scene.short:
-            before = fingerprint(scene)
-            signed(scene, before, issue_time(made))
-            signers.add(signer(scene))
+        before, since = fingerprint(scenario), time.time()
+        introduce(made, YEAR if scenario.short else AGED)
+        signed(scenario, before, since)
+        signers.add(signer(scenario))
+        if not scenario.short:
+            before = fingerprint(scenario)
+            signed(scenario, before, issue_time(made))
+            signers.add(signer(scenario))
     rotations = len(signers) - 1
-    scene.check("rotations that did not come", turns * (1 if scene.short else 2) - rotations)
-    scene.figures["rotations"] = scene.figures.get("rotations", 0) + rotations
-    by_certificates(scene)
+    scenario.check("missing rotations", turns * (1 if scenario.short else 2) - rotations)
+    scenario.figures["rotations"] = scenario.figures.get("rotations", 0) + rotations
+    by_certificates(scenario)
 
 
 def introduce(made: installed.Installation, left: timedelta) -> None:
@@ -183,53 +187,50 @@ def introduce(made: installed.Installation, left: timedelta) -> None:
     made.kubectl("patch", "secret", CA, "--type=merge", "-p", json.dumps(patch))
 
 
-def signer(scene: Scene) -> str:
+def signer(scenario: Scenario) -> str:
     """Name the CA that signs."""
-    data = base64.b64decode(scene.arena.installed.secret(CA)["tls.crt"])
+    data = base64.b64decode(scenario.testbed.installed.secret(CA)["tls.crt"])
     return authority.read(data).fingerprint
 
 
-def renewed(scene: Scene) -> None:
+def renewed(scenario: Scenario) -> None:
     """Delete the leaf again and again, so that another is issued and served each time."""
-    for _ in range(2 if scene.short else 10):
-        renew(scene)
-        scene.go_on(5, 2)
-    by_certificates(scene)
+    for _ in range(2 if scenario.short else 10):
+        renew(scenario)
+        scenario.go_on(5, 2)
+    by_certificates(scenario)
 
 
-def renew(scene: Scene) -> None:
+def renew(scenario: Scenario) -> None:
     """Delete the leaf, and wait until another is issued and served."""
-    before = fingerprint(scene)
-    delete(scene.arena.installed)
-    seconds = replaced(scene, before)
-    scene.check("seconds until there was another", seconds, installed.REPAIR)
-    served(scene)
+    before = fingerprint(scenario)
+    delete(scenario.testbed.installed)
+    seconds = replaced(scenario, before)
+    scenario.check("seconds until there was another", seconds, installed.REPAIR)
+    served(scenario)
 
 
-def by_certificates(scene: Scene) -> None:
+def by_certificates(scenario: Scenario) -> None:
     """Check that no creation failed for a certificate's sake since the row began."""
-    said = [one.said for one in scene.load.failures if one.at >= scene.began]
-    scene.check("x509 errors", sum(any(word in one for word in X509) for one in said))
+    said = [one.said for one in scenario.load.failures if one.at >= scenario.began]
+    scenario.check("x509 errors", sum(any(word in one for word in X509) for one in said))
 
 
 FAULTS = [
     Fault(
-        "certificate-spoilt",
+        "certificate-corrupt",
         8,
         spoilt,
         broken="never-repairs",
         caught_by="seconds until it was right: delete",
-        means="The leader issues another within 30 s; replicas serve the last good pair meanwhile.",
     ),
     Fault(
-        "bundle-blanked",
+        "ca-bundle-emptied",
         8,
         blanked,
         broken="never-repairs",
         caught_by="seconds until all were right",
         refuses=True,
-        means="Calls fail, and pods that ask are refused, until the leader has put it right: 30 s "
-        "at most.",
     ),
     Fault(
         "ca-lost",
@@ -238,8 +239,6 @@ FAULTS = [
         minutes=2.5,
         broken="never-repairs",
         caught_by="seconds until there was another",
-        means="Another CA is made and published beside the old one before anything is signed by "
-        "it.",
     ),
     Fault(
         "ca-rotated",
@@ -248,9 +247,7 @@ FAULTS = [
         prepare=believed,
         minutes=24.0,
         broken="never-repairs",
-        caught_by="rotations that did not come",
-        means="The next CA is in the caBundle for a minute before it signs, and the old one stays "
-        "there: no call fails.",
+        caught_by="missing rotations",
     ),
     Fault(
         "certificates-renewed",
@@ -259,7 +256,5 @@ FAULTS = [
         minutes=2.5,
         broken="never-repairs",
         caught_by="seconds until there was another",
-        means="Each replica looks at its mounted files every two seconds, and serves a new pair "
-        "from then on; connections stay open.",
     ),
 ]

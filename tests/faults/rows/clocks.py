@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from tests.e2e.pairs import LEAF
-from tests.e2e.world import created
+from tests.e2e.certificate_secrets import LEAF
+from tests.e2e.namespace import created
 from tests.faults.rows.certificates import by_certificates, issue_time, renew
-from tests.faults.scene import Fault, Scene
+from tests.faults.scenario import Fault, Scenario
 
 HOUR, DAY = 3_600, 86_400
 ISSUED = 300.0
 """Seconds by which a leaf's time of issue may differ from the API server's."""
 
 
-def wrong(scene: Scene) -> None:
+def wrong(scenario: Scenario) -> None:
     """Start controllers on wrong clocks, by an hour and by 400 days, and have a leaf renewed."""
-    for seconds in (400 * DAY, -HOUR) if scene.short else (HOUR, -HOUR, 400 * DAY, -400 * DAY):
-        scene.arena.shift_clocks(seconds)
-        for each in scene.arena.controllers:
+    for seconds in (400 * DAY, -HOUR) if scenario.short else (HOUR, -HOUR, 400 * DAY, -400 * DAY):
+        scenario.testbed.shift_clocks(seconds)
+        for each in scenario.testbed.controllers:
             each.stop()
             each.start()
-        scene.go_on(20, 5)
-        scene.arena.leader()
-        renew(scene)
-        made = scene.arena.installed
+        scenario.go_on(20, 5)
+        scenario.testbed.leader()
+        renew(scenario)
+        made = scenario.testbed.installed
         apart = abs(issue_time(made) - created(made.get("secret", LEAF)))
-        scene.check("seconds between a leaf's time and the API server's", apart, ISSUED)
-    scene.arena.shift_clocks(0)
-    by_certificates(scene)
+        scenario.check("seconds between a leaf's time and the API server's", apart, ISSUED)
+    scenario.testbed.shift_clocks(0)
+    by_certificates(scenario)
 
 
-def stepping(scene: Scene) -> None:
+def stepping(scenario: Scenario) -> None:
     """Step the clocks to and fro while pods wait."""
-    for _ in range(1 if scene.short else 5):
+    for _ in range(1 if scenario.short else 5):
         for seconds in (HOUR, -HOUR, 400 * DAY, -400 * DAY, 0):
-            scene.arena.shift_clocks(seconds)
-            scene.go_on(2)
+            scenario.testbed.shift_clocks(seconds)
+            scenario.go_on(2)
 
 
 FAULTS = [
@@ -45,9 +45,6 @@ FAULTS = [
         minutes=3.0,
         broken="wall-clock",
         caught_by="early",
-        means="Releases and certificates go by the API server's clock, as its answers tell it. The "
-        "machine's own only tells the admission server which times are long past, and where that "
-        "is not so, the pod is refused.",
     ),
     Fault(
         "clock-stepping",
@@ -56,7 +53,5 @@ FAULTS = [
         tested=True,
         broken="wall-clock",
         caught_by="early",
-        means="A step is not even noticed: time is measured by a clock that neither steps nor "
-        "stops.",
     ),
 ]

@@ -7,10 +7,10 @@ from contextlib import closing
 from statistics import median
 
 from controlplane.components import API_SERVER, ETCD
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.kube.client import Cluster
 from tests.faults.rows.api_server import STARTS
-from tests.faults.scene import Fault, Scene
-from webhook.cluster import Cluster
-from webhook.errors import ApiStatusError
+from tests.faults.scenario import Fault, Scenario
 
 PAUSED, RUNNING = 0.35, 0.05
 """Seconds for which it stands still at a time, and for which it runs in between.
@@ -28,31 +28,31 @@ KINDS = (
     ),
 )
 """What Holdfast, the load, the scheduler and KubeVirt read and write. The API server has a client
-of etcd for each kind, and each of those looks for an etcd that was away at intervals of its own,
+of etcd for each kind, and each of those looks for an etcd that was away at its own intervals,
 from one second to two minutes, 1.6 times as long each time (gRPC's connection back-off). After
 three times twenty seconds VMs were there 26 s after pods."""
 ANSWERS = 2.0
 """Seconds for one of these questions."""
 
 
-def killed(scene: Scene) -> None:
+def killed(scenario: Scenario) -> None:
     """Kill it, and start it again after a while."""
-    etcd, server = map(scene.arena.plane.process, (ETCD, API_SERVER))
-    for _ in range(1 if scene.short else 3):
+    etcd, server = map(scenario.testbed.plane.process, (ETCD, API_SERVER))
+    for _ in range(1 if scenario.short else 3):
         etcd.kill()
-        scene.go_on(20, 12)  # longer than a release waits for its answer
+        scenario.go_on(20, 12)  # longer than a release waits for its answer
         etcd.start()
         for each in (etcd, server):
             each.wait_ready(STARTS)
-        scene.check("seconds until all kinds were there", _whole(scene), STARTS)
-        scene.recovered = time.time()
-        scene.go_on(5, 1)
+        scenario.check("seconds until all kinds were there", _whole(scenario), STARTS)
+        scenario.recovered = time.time()
+        scenario.go_on(5, 1)
 
 
-def _whole(scene: Scene) -> float:
-    """Wait until the API server has every kind from etcd again; tell how long that took."""
-    with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
-        return scene.eventually(lambda: all(_is_there(cluster, kind) for kind in KINDS), STARTS)
+def _whole(scenario: Scenario) -> float:
+    """Wait until the API server has every kind from etcd again; return how long that took."""
+    with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
+        return scenario.eventually(lambda: all(_is_there(cluster, kind) for kind in KINDS), STARTS)
 
 
 def _is_there(cluster: Cluster, kind: str) -> bool:
@@ -64,11 +64,11 @@ def _is_there(cluster: Cluster, kind: str) -> bool:
     return True
 
 
-def slow(scene: Scene) -> None:
-    """Let it work for 50 ms of each 400, as one whose every write waits for a crowded disk."""
-    etcd, load = scene.arena.plane.process(ETCD), scene.load
+def slow(scenario: Scenario) -> None:
+    """Let etcd run for 50 ms of every 400 ms, as if each write waited for a busy disk."""
+    etcd, load = scenario.testbed.plane.process(ETCD), scenario.load
     began = time.time()
-    end = time.monotonic() + scene.lasts(60, 10)
+    end = time.monotonic() + scenario.lasts(60, 10)
     try:
         while time.monotonic() < end:
             etcd.pause()
@@ -78,11 +78,11 @@ def slow(scene: Scene) -> None:
     finally:
         etcd.resume()
     waits = [one.seconds for one in load.waits if one.began >= began]
-    scene.check("moments in which nothing was created", int(not waits))
+    scenario.check("moments in which nothing was created", int(not waits))
     half = median(waits) if waits else PAUSED
-    scene.check("moments in which nobody waited for it", int(half < PAUSED / 4))
-    scene.figures["seconds for which half of creations waited"] = round(half, 3)
-    audit = scene.arena.audit
+    scenario.check("moments in which no creation waited", int(half < PAUSED / 4))
+    scenario.figures["seconds for which half of creations waited"] = round(half, 3)
+    audit = scenario.testbed.audit
     audit.read()
     worked = [
         one.at
@@ -90,8 +90,8 @@ def slow(scene: Scene) -> None:
         for one in audit.releases[load.namespace, name]
         if one.worked and one.at >= began
     ]
-    scene.figures["released meanwhile"] = len(worked)
-    scene.check("moments in which nothing was released", int(not worked))
+    scenario.figures["released meanwhile"] = len(worked)
+    scenario.check("moments in which nothing was released", int(not worked))
 
 
 FAULTS = [
@@ -105,9 +105,6 @@ FAULTS = [
         outage=True,
         refuses=True,
         halts=True,
-        means="Writes fail until it is back; each release is tried again until it succeeds. The "
-        "API server has etcd back kind by kind, which can take it two minutes: without Leases "
-        "nobody leads, and nothing is released.",
     ),
     Fault(
         "etcd-slow",
@@ -115,6 +112,5 @@ FAULTS = [
         slow,
         broken="early",
         caught_by="early",
-        means="Releases are as late as the API server's answers, never early.",
     ),
 ]

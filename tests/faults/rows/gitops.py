@@ -10,9 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tests.e2e import installed
-from tests.e2e.world import Object
+from tests.e2e.namespace import Object
 from tests.faults.rows.certificates import blank, replace_in_all
-from tests.faults.scene import Fault, Scene
+from tests.faults.scenario import Fault, Scenario
 
 EVERY = 5.0
 """Seconds between two runs of the tool."""
@@ -21,74 +21,78 @@ LOOK = 1.0
 EMPTY = [{"op": "replace", "path": "/webhooks", "value": []}]
 
 
-def loop(scene: Scene) -> None:
+def loop(scenario: Scenario) -> None:
     """Apply the webhook configurations every five seconds; spoil, blank and empty them as often."""
-    made = scene.arena.installed
+    made = scenario.testbed.installed
     before = made.webhooks()
     path = Path(made.folder) / "gitops.yaml"
     path.write_text("\n---\n".join(map(json.dumps, installed.empty_configurations())))
-    again(scene, "spoilt", before, path)
-    known = len(scene.load.failures)
-    again(scene, "blanked", before, path)
-    refused = [one for one in scene.load.failures[known:] if one.by_webhook and one.wish.asks]
-    scene.figures["refused while blanked"] = len(refused)
-    scene.check("blanked, and nobody was refused", int(not refused))
+    again(scenario, "spoilt", before, path)
+    known = len(scenario.load.failures)
+    again(scenario, "blanked", before, path)
+    refused = [one for one in scenario.load.failures[known:] if one.by_webhook and one.wish.asks]
+    scenario.figures["refused while blanked"] = len(refused)
+    scenario.check("blanked, and no creation was refused", int(not refused))
     for name in ("emptied", "opened"):
-        with unasked(scene):
-            again(scene, name, before, path)
-            scene.world.eventually(scene.world.holds_pods)
+        with unasked(scenario):
+            again(scenario, name, before, path)
+            scenario.ns.eventually(scenario.ns.holds_pods)
 
 
-def again(scene: Scene, name: str, before: list[Object], path: Path) -> None:
+def again(scenario: Scenario, name: str, before: list[Object], path: Path) -> None:
     """Do a harm before each run of the tool, and bound for how long anything is wrong."""
-    made, runs, left, longest = scene.arena.installed, 0, 0, 0.0
+    made, runs, left, longest = scenario.testbed.installed, 0, 0, 0.0
     right_at = time.monotonic()
-    end = right_at + scene.lasts(60, 10)
+    end = right_at + scenario.lasts(60, 10)
     while time.monotonic() < end:
         left += HARMS[name](made)
-        scene.arena.plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
+        scenario.testbed.plane.kubectl(
+            "apply", "--server-side", "--force-conflicts", "-f", str(path)
+        )
         runs += 1
         until = time.monotonic() + EVERY
         while time.monotonic() < until:
-            scene.go_on(LOOK)
+            scenario.go_on(LOOK)
             if made.webhooks() == before:
                 right_at = time.monotonic()
             longest = max(longest, time.monotonic() - right_at)
-    after = scene.eventually(lambda: made.webhooks() == before, installed.REPAIR)
-    scene.figures |= {f"times {name}": runs, f"seconds {name} at most": round(longest, 1)}
-    scene.check(f"webhooks that were not {name}", left)
-    scene.check(f"seconds until all was right: {name} again and again", longest, installed.REPAIR)
-    scene.check(f"seconds until all was right: {name} no more", after, installed.REPAIR)
+    after = scenario.eventually(lambda: made.webhooks() == before, installed.REPAIR)
+    scenario.figures |= {f"times {name}": runs, f"seconds {name} at most": round(longest, 1)}
+    scenario.check(f"webhooks that were not {name}", left)
+    scenario.check(
+        f"seconds until all was right: {name} again and again", longest, installed.REPAIR
+    )
+    scenario.check(f"seconds until all was right: {name} no more", after, installed.REPAIR)
 
 
 def spoil(made: installed.Installation) -> int:
-    """Have each webhook let through what it cannot be asked about, and count those that do not."""
+    """Set failurePolicy Ignore in each webhook, and return how many do not have it."""
     seen = replace_in_all(made, "failurePolicy", "Ignore")
     return sum(one["failurePolicy"] != "Ignore" for one in seen)
 
 
 def empty(made: installed.Installation) -> int:
-    """Take every webhook away, and count those that are left."""
+    """Remove every webhook, and return how many are left."""
     options = ("holdfast", "--type=json", "-o", "json", "-p", json.dumps(EMPTY))
     seen = [json.loads(made.kubectl("patch", kind, *options)) for kind in installed.KINDS]
     return sum(len(each.get("webhooks") or ()) for each in seen)
 
 
 def reopen(made: installed.Installation) -> int:
-    """Let through everything: nothing can be asked about, and nothing has to be."""
+    """Do what `spoil` and `blank` do, so that everything is let through."""
     return spoil(made) + blank(made)
 
 
 HARMS: Mapping[str, Callable[[installed.Installation], int]] = MappingProxyType(
     {"spoilt": spoil, "blanked": blank, "emptied": empty, "opened": reopen}
 )
-"""Each tells how many webhooks it has left as they were."""
+"""Each returns how many webhooks it has left unchanged."""
 
 
 @contextmanager
-def unasked(scene: Scene) -> Iterator[None]:
-    """Let no pod need Holdfast while the block lasts: it is not asked, or not waited for."""
-    with scene.arena.machines.kept_down(), scene.load.asking_nothing():
+def unasked(scenario: Scenario) -> Iterator[None]:
+    """Create no pods that need Holdfast while the block lasts."""
+    with scenario.testbed.vm_load.kept_down(), scenario.load.asking_nothing():
         yield
 
 
@@ -101,9 +105,5 @@ FAULTS = [
         broken="never-repairs",
         caught_by="seconds until all was right: spoilt no more",
         refuses=True,
-        means="Applying the manifests takes nothing away. What somebody resets, every five seconds "
-        "too, is right again within 30 s, until the next time. While the caBundle is blank, pods "
-        "that ask are refused. While the lists are empty, or the failure policy is Ignore as well, "
-        "nobody hears Holdfast: pods are created unheld, and those of VMs without their node.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""The pods that a row makes for itself, beside the load."""
+"""The pods that a row creates for itself, alongside the load."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from contextlib import closing, suppress
 
 import msgspec
 
-from tests.e2e.world import Object, created, gates
-from tests.faults.scene import Names, Scene
-from webhook.cluster import JSON_PATCH, Cluster, pod_path
-from webhook.errors import ApiStatusError
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.kube.client import JSON_PATCH, Cluster, pod_path
+from tests.e2e.namespace import Object, created, gates
+from tests.faults.scenario import Names, Scenario
 
 NOT_FOUND = 404
 
 
-def mine(scene: Scene) -> str:
-    """Give what the names of the pods begin with that a row makes for itself."""
-    return f"held-{scene.mark}-"
+def mine(scenario: Scenario) -> str:
+    """Return the prefix of the names of the pods that a row creates for itself."""
+    return f"held-{scenario.mark}-"
 
 
-def waiting(scene: Scene, gate: str) -> list[str]:
+def waiting(scenario: Scenario, gate: str) -> list[str]:
     """Name this row's own pods that carry a gate."""
-    pods = [each for each in scene.world.all("pods") if gate in gates(each)]
+    pods = [each for each in scenario.ns.all("pods") if gate in gates(each)]
     names = [str(each["metadata"]["name"]) for each in pods]
-    return [name for name in names if name.startswith(mine(scene))]
+    return [name for name in names if name.startswith(mine(scenario))]
 
 
 def due_times(made: Iterable[Object]) -> Mapping[Names, float]:
-    """Tell when pods are due that ask for a delay in seconds, for `Scene.own`."""
+    """Return when pods are due that ask for a delay in seconds, for `Scenario.own`."""
     found = {}
     for one in made:
         about = one["metadata"]
@@ -37,11 +37,11 @@ def due_times(made: Iterable[Object]) -> Mapping[Names, float]:
     return found
 
 
-def take_off(scene: Scene, names: Iterable[str], gate: str) -> None:
+def take_off(scenario: Scenario, names: Iterable[str], gate: str) -> None:
     """Take a gate off pods by hand, whatever its place."""
-    with closing(Cluster.connect(scene.arena.plane.kubeconfig)) as cluster:
+    with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
         for name in names:
-            path = pod_path(scene.world.namespace, name)
+            path = pod_path(scenario.ns.namespace, name)
             while gate in (found := gates_now(cluster, path)):
                 place = f"/spec/schedulingGates/{found.index(gate)}"
                 operations = [

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.e2e.others import Object, other_webhook
-from tests.e2e.world import gates, pod
+from tests.e2e.foreign_webhook import Object, other_webhook
+from tests.e2e.namespace import gates, pod
 from tests.faults.load import GATE, ROLE
 from tests.faults.rows.own import due_times, mine
-from tests.faults.scene import BOUND, Fault, Scene
+from tests.faults.scenario import BOUND, Fault, Scenario
 
 OTHERS: Object = {"matchExpressions": [{"key": "example.com/none", "operator": "DoesNotExist"}]}
-"""A term that every node meets: beside ours it would let a pod go anywhere."""
+"""A term that every node meets: as an alternative to ours it would permit any node."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TERMS = 3
 """The first one adds a term before ours is asked, the last one another after it, and the first one
@@ -23,57 +23,57 @@ MUTATION = "mutation.webhook.admission.k8s.io/round_{}_"
 """How the API server's annotations begin that name who was asked, for the first and second time."""
 
 
-def reinvoked(scene: Scene) -> None:
+def reinvoked(scenario: Scenario) -> None:
     """Have other webhooks add terms before ours and after it, so that ours is asked again."""
     calls: Counter[str] = Counter()
 
     def changed(name: str, seen: Object, counts: Sequence[int]) -> list[Object]:
         calls[name] += 1
-        if seen["metadata"].get("name", "").startswith(mine(scene)):
+        if seen["metadata"].get("name", "").startswith(mine(scenario)):
             return further(seen) if len(terms(seen)) in counts else []
         if "annotations" in seen["metadata"]:
             return [{"op": "add", "path": "/metadata/annotations/seen-by", "value": name}]
         return []
 
-    plane, name = scene.arena.plane, f"{scene.world.namespace}-{scene.mark}-asked"
-    scene.apart.append(name)
-    world = type(scene.world).in_new_namespace(plane, name)
-    names = [f"{mine(scene)}{number}" for number in range(6 if scene.short else 40)]
+    plane, name = scenario.testbed.plane, f"{scenario.ns.namespace}-{scenario.mark}-asked"
+    scenario.apart.append(name)
+    ns = type(scenario.ns).create_new(plane, name)
+    names = [f"{mine(scenario)}{number}" for number in range(6 if scenario.short else 40)]
     wanted = [pod(one, {"delay": "6", "type": "space"}) for one in names]
 
     def is_called() -> bool:
-        (seen,) = world.create_pods(wanted[:1], dry_run=True)
+        (seen,) = ns.create_pods(wanted[:1], dry_run=True)
         return len(terms(seen)) == TERMS
 
     with (
         other_webhook(plane, "aa-first", lambda seen: changed("first", seen, (0, 2))),
         other_webhook(plane, "zz-last", lambda seen: changed("last", seen, (1,))),
     ):
-        called = scene.eventually(is_called)
-        made = world.create_pods(wanted)
-        scene.own |= due_times(made)
-        scene.go_on(30, 6)
-    scene.check("seconds until others were called", called, BOUND)
-    scene.check("other webhooks that were not called", 2 - len(calls))
+        called = scenario.eventually(is_called)
+        made = ns.create_pods(wanted)
+        scenario.own |= due_times(made)
+        scenario.go_on(30, 6)
+    scenario.check("seconds until others were called", called, BOUND)
+    scenario.check("other webhooks that were not called", 2 - len(calls))
     amiss = [one for one in made if ours(one) != [1] * TERMS]
-    scene.check("pods without our requirement once in each term", len(amiss))
+    scenario.check("pods without our requirement once in each term", len(amiss))
     twice = [one for one in made if gates(one) != [GATE]]
-    scene.check("own pods with other than one gate", len(twice))
+    scenario.check("own pods with other than one gate", len(twice))
     asked = rounds(plane.audit_log, name)
-    scene.figures["asked twice"] = len(asked[0] & asked[1])
-    scene.check(
+    scenario.figures["asked twice"] = len(asked[0] & asked[1])
+    scenario.check(
         "pods about which Holdfast was not asked twice", len(names) - len(asked[0] & asked[1])
     )
 
     def bound() -> bool:
-        return all(one["spec"].get("nodeName") for one in world.all("pods"))
+        return all(one["spec"].get("nodeName") for one in ns.all("pods"))
 
-    scene.check("seconds until they were bound", scene.eventually(bound), BOUND)
+    scenario.check("seconds until they were bound", scenario.eventually(bound), BOUND)
     labelled = plane.kubectl("get", "nodes", "-l", f"{ROLE}=edge", "-o", "name").split()
     astray = [
-        one for one in world.all("pods") if f"node/{one['spec'].get('nodeName')}" not in labelled
+        one for one in ns.all("pods") if f"node/{one['spec'].get('nodeName')}" not in labelled
     ]
-    scene.check("pods on nodes that we exclude", len(astray))
+    scenario.check("pods on nodes that we exclude", len(astray))
 
 
 def terms(seen: Object) -> list[Object]:
@@ -83,7 +83,7 @@ def terms(seen: Object) -> list[Object]:
 
 
 def further(seen: Object) -> list[Object]:
-    """Make the patch that adds a term beside those that are there."""
+    """Make the patch that adds a term alongside those that are there."""
     path = "/spec/affinity"
     if terms(seen):
         path += f"/nodeAffinity/{REQUIRED}/nodeSelectorTerms/-"
@@ -100,9 +100,9 @@ def ours(seen: Object) -> list[int]:
 
 
 def rounds(log: Path, namespace: str) -> tuple[set[str], set[str]]:
-    """Name the namespace's pods about which ours was asked, and those for the second time.
+    """Return the namespace's pods that our webhook was asked about, and those it was asked twice.
 
-    By the API server's own account, of which it has put aside a file at most.
+    The API server's audit log says so; at most one file of it has been rotated.
     """
     asked: tuple[set[str], set[str]] = set(), set()
     own = b'"namespace":"%s"' % namespace.encode()
@@ -125,7 +125,5 @@ FAULTS = [
         reinvoked,
         broken="adds-again",
         caught_by="pods without our requirement once in each term",
-        means="Asked again, Holdfast adds what is missing, and nothing that is there: one gate, "
-        "and its requirement once in every term, in those that others added after it too.",
     ),
 ]

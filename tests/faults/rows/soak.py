@@ -8,7 +8,9 @@ from contextlib import suppress
 
 import psutil
 
-from tests.faults.arena import CONTROLLERS
+from holdfast.webhook.controller import controller as releasing
+from holdfast.webhook.server import offload as serving
+from holdfast.webhook.sticky import controller as recording
 from tests.faults.rows import (
     actors,
     api_server,
@@ -23,10 +25,8 @@ from tests.faults.rows import (
     scale,
 )
 from tests.faults.rows import webhook as servers
-from tests.faults.scene import Fault, Scene
-from webhook import asgi as serving
-from webhook import controller as releasing
-from webhook import recorder as recording
+from tests.faults.scenario import Fault, Scenario
+from tests.faults.testbed import CONTROLLERS
 
 STEADY = [
     *api_server.FAULTS,
@@ -36,7 +36,7 @@ STEADY = [
     *gitops.FAULTS,
     *certificates.FAULTS,
 ]
-"""What no process of Holdfast ends of: one that leaks goes on growing."""
+"""Faults that end no process of Holdfast, so that a leak goes on growing."""
 CHOICE = [
     *STEADY,
     *servers.FAULTS,
@@ -46,12 +46,13 @@ CHOICE = [
     *namespaces.FAULTS,
 ]
 HANDOVER = [fault for fault in controller.FAULTS if fault.name == "controller-stopped"]
-"""What ends no process, and has another controller lead."""
+"""A fault that ends no process and makes another controller lead."""
 REST = 3.0
-"""Seconds between two of them."""
+"""Seconds between two faults."""
 MINUTES, SHORT_MINUTES = (20.0, 3.0, 7.0), (2.0, 0.0, 1.0)
-"""How long all of them come at least, then those that end no process, and, when each controller has
-led, those again, from whose beginning to whose end no process may have grown."""
+"""The least duration of three parts: all faults; those that end no process; and, after each
+controller has led, the latter again. No process may grow from the beginning to the end of the last
+part."""
 QUIET, SHORT_QUIET = 100.0, 10.0
 """Seconds of load alone before anything is counted: what is only kept for a while has gone."""
 LOOK = 2.0
@@ -59,93 +60,94 @@ LOOK = 2.0
 GROWTH, SHORT_GROWTH = 16.0, 48.0
 """MB by which a process may have grown."""
 FEW, SHORT_FEW = 8.0, 64.0
-"""Threads, files or connections more than before that are no leak; in the short form the API
-server's pool has not filled up to what is needed."""
+"""Extra threads, files or connections that do not count as a leak; in the short form the pool of
+the API server is not full yet."""
 COUNTED = ("MB", "threads", "files", "connections")
 Figures = tuple[float, float, float, float]
 
 
-def full(pools: int) -> Figures:
-    """Give what a process may come to at any time that has so many threads in its pools.
+def at_most(pools: int) -> Figures:
+    """Return the figures that a process with so many threads in its pools may reach at any time.
 
-    Whoever leads has all of them, as has a replica whose lookups took long, and a connection for
-    each that was ever busy beside the others; it drops all that are idle when one fails, and has
-    them again after the next second in which very many pods are due. Only what a process has
-    beyond that counts as growth.
+    The leader uses all these threads, and so does a replica whose lookups took long. Each thread
+    that was busy alongside the others has a connection. When one connection fails, all idle ones
+    are closed; they are opened again as soon as very many pods are due within a second. Only what
+    exceeds these figures counts as growth.
     """
     return 0.0, pools + 12.0, pools + 24.0, pools + 12.0
 
 
-FULL = {
-    "controller": full(releasing.WORKERS + recording.WORKERS),
-    "replica": full(serving.POOL_SIZE),
+AT_MOST = {
+    "controller": at_most(releasing.WORKERS + recording.WORKERS),
+    "replica": at_most(serving.POOL_SIZE),
 }
-"""By what the name of a process begins with."""
+"""By the prefix of the process name."""
 
 
-def soak(scene: Scene) -> None:
-    """Let one thing after another happen, each in its short form."""
-    full = not scene.short
+def soak(scenario: Scenario) -> None:
+    """Run one fault after another in its short form, then check that nothing is left over."""
+    full = not scenario.short
     everything = [*CHOICE, *scale.FAULTS] if full else CHOICE  # those are large
     at_random, warming, counted = MINUTES if full else SHORT_MINUTES
-    play(scene, everything, at_random, least=len(everything) if full else 0)
-    play(scene, STEADY, warming)
-    if full:  # whoever leads for the first time makes threads and connections: 10 MB, and no leak
-        play(scene, HANDOVER, 0.0, least=CONTROLLERS)
-    before = floor(scene)
-    play(scene, STEADY, counted)
-    after = floor(scene)
-    scene.check("processes that ended meanwhile", len(before.keys() - after.keys()))
+    play(scenario, everything, at_random, least=len(everything) if full else 0)
+    play(scenario, STEADY, warming)
+    if full:
+        # The first term as leader creates threads and connections of 10 MB, which is not a leak.
+        play(scenario, HANDOVER, 0.0, least=CONTROLLERS)
+    before = floor(scenario)
+    play(scenario, STEADY, counted)
+    after = floor(scenario)
+    scenario.check("processes that ended meanwhile", len(before.keys() - after.keys()))
     for one in sorted(before.keys() & after.keys()):
         for name, had, has in zip(COUNTED, before[one], after[one], strict=True):
-            scene.figures[f"{name} more in {one[0]}"] = round(has - had, 1)
-    most = dict.fromkeys(COUNTED, scene.lasts(FEW, SHORT_FEW))
-    most["MB"] = scene.lasts(GROWTH, SHORT_GROWTH)
+            scenario.figures[f"{name} more in {one[0]}"] = round(has - had, 1)
+    most = dict.fromkeys(COUNTED, scenario.lasts(FEW, SHORT_FEW))
+    most["MB"] = scenario.lasts(GROWTH, SHORT_GROWTH)
     for number, name in enumerate(COUNTED):
         grown = [
-            after[one][number] - max(before[one][number], FULL[one[0].partition("-")[0]][number])
+            after[one][number] - max(before[one][number], AT_MOST[one[0].partition("-")[0]][number])
             for one in before.keys() & after.keys()
         ]
-        scene.check(f"{name} more than before", round(max([0.0, *grown]), 1), most[name])
+        scenario.check(f"{name} more than before", round(max([0.0, *grown]), 1), most[name])
         highest = max((each[number] for each in after.values()), default=0.0)
-        scene.figures[f"{name} at the end, at most"] = round(highest, 1)
+        scenario.figures[f"{name} at the end, at most"] = round(highest, 1)
 
 
-def play(scene: Scene, choice: Sequence[Fault], minutes: float, *, least: int = 0) -> None:
-    """Let them come in a random order, all of them before any comes again.
+def play(scenario: Scenario, choice: Sequence[Fault], minutes: float, *, least: int = 0) -> None:
+    """Run faults in a random order, each of them once before any is repeated.
 
-    That goes on for so many minutes, and until so many have come.
+    This goes on for `minutes` at least, and until `least` faults have been run.
     """
     end, count = time.monotonic() + 60 * minutes, 0
     left: list[Fault] = []
     while time.monotonic() < end or count < least:
         count += 1
         if not left:
-            left = scene.source.sample(choice, len(choice))
+            left = scenario.source.sample(choice, len(choice))
         fault = left.pop()
-        inner = scene.play(fault)
+        inner = scenario.run(fault)
         for name, check in inner.checks.items():
             if not check.passed:
-                scene.checks[f"{fault.name}: {name}"] = check
-        scene.figures[fault.name] = scene.figures.get(fault.name, 0) + 1
-        scene.go_on(REST)
+                scenario.checks[f"{fault.name}: {name}"] = check
+        scenario.figures[fault.name] = scenario.figures.get(fault.name, 0) + 1
+        scenario.go_on(REST)
 
 
-def floor(scene: Scene) -> dict[tuple[str, int], Figures]:
+def floor(scenario: Scenario) -> dict[tuple[str, int], Figures]:
     """Measure the least that each process needs while nothing but the load goes on.
 
-    All begin without a connection to the API server: what a burst has left in a pool is no leak.
+    All start without connections to the API server, since pooled ones of a burst are not a leak.
     """
-    scene.arena.proxy.cut()
+    scenario.testbed.proxy.cut()
     found: dict[tuple[str, int], Figures] = {}
-    end = time.monotonic() + scene.lasts(QUIET, SHORT_QUIET)
+    end = time.monotonic() + scenario.lasts(QUIET, SHORT_QUIET)
     while time.monotonic() < end:
-        for name, process in scene.arena.processes().items():
+        for name, process in scenario.testbed.processes().items():
             with suppress(psutil.NoSuchProcess):  # its place has been taken by another just now
                 key, seen = (name, process.pid), figures(process)
                 least = map(min, seen, found.get(key, seen))
                 found[key] = next(least), next(least), next(least), next(least)
-        scene.go_on(LOOK)
+        scenario.go_on(LOOK)
     return {key: found[key] for key in found if psutil.pid_exists(key[1])}
 
 
@@ -169,7 +171,5 @@ FAULTS = [
         broken="leaks",
         caught_by="threads more than before",
         tested=True,
-        means="Whatever comes, in whatever order: nothing early, nothing stuck, no VM astray, and "
-        "no process has grown.",
     ),
 ]

@@ -15,8 +15,8 @@ import psutil
 
 from controlplane.components import API_SERVER
 from demo.command import Command
-from tests.faults.scene import Fault, Scene
-from tests.unit.builders import make_pod, make_review
+from tests.faults.scenario import Fault, Scenario
+from tests.support.builders import make_pod, make_review
 
 ENDING = 5.0
 """Seconds in which errors end after one replica has gone."""
@@ -53,124 +53,124 @@ def end(processes: Iterable[psutil.Process]) -> None:
         each.kill()
 
 
-def errors_end(scene: Scene, since: float) -> float:
-    """Tell how long after a moment creations failed still; 0 where none did."""
-    failures = [one.at - since for one in scene.load.failures if one.by_webhook]
+def errors_end(scenario: Scenario, since: float) -> float:
+    """Return for how long after a moment creations still failed; 0 if none did."""
+    failures = [one.at - since for one in scenario.load.failures if one.by_webhook]
     return max([0.0, *(at for at in failures if at > 0)])
 
 
-def busiest(scene: Scene) -> int:
-    """Give the number of the replica that the API server is connected to most.
+def busiest(scenario: Scenario) -> int:
+    """Return the number of the replica with the most connections of the API server.
 
-    Its connections are kept alive, and it opens no more than it needs: they may all lead to one.
+    Its connections are kept alive, and it opens no more than it needs: one replica may have all.
     """
-    found = connected(scene)
-    scene.check("replicas that nobody is connected to", int(not any(found)))
+    found = connected(scenario)
+    scenario.check("moments without a connected replica", int(not any(found)))
     return found.index(max(found))
 
 
-def connected(scene: Scene) -> Sequence[int]:
+def connected(scenario: Scenario) -> Sequence[int]:
     """Count the connections that the API server has open to each replica."""
-    server = psutil.Process(scene.arena.plane.process(API_SERVER).pid)
+    server = psutil.Process(scenario.testbed.plane.process(API_SERVER).pid)
     connections = server.net_connections("tcp")
     ports = Counter(one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED)
-    return [ports[scene.arena.installed.ports[number]] for number in (0, 1)]
+    return [ports[scenario.testbed.installed.ports[number]] for number in (0, 1)]
 
 
-def killed(scene: Scene) -> None:
+def killed(scenario: Scenario) -> None:
     """Kill one replica, then the other; as a kubelet does, have it leave, and start it again."""
-    first = busiest(scene)
-    for number in (first, 1 - first) * (1 if scene.short else 2):
-        scene.arena.resting.add(number)
+    first = busiest(scenario)
+    for number in (first, 1 - first) * (1 if scenario.short else 2):
+        scenario.testbed.resting.add(number)
         since = time.time()
-        end(family(scene.arena.replicas[number].pid))
-        scene.go_on(NOTICED)
-        port = scene.arena.installed.ports[number]
-        scene.arena.installed.join(number, port, ready=False)
+        end(family(scenario.testbed.replicas[number].pid))
+        scenario.go_on(NOTICED)
+        port = scenario.testbed.installed.ports[number]
+        scenario.testbed.installed.join(number, port, ready=False)
         out = time.time() - since
-        scene.arena.replicas[number].kill()
-        scene.arena.revive(number)
+        scenario.testbed.replicas[number].kill()
+        scenario.testbed.revive(number)
         most = ENDING + out - NOTICED
-        scene.go_on(max(0.0, since + most + _BEYOND - time.time()))
-        scene.figures["seconds until the Service knew"] = round(out, 1)
-        scene.check("seconds until errors ended", errors_end(scene, since), most)
+        scenario.go_on(max(0.0, since + most + _BEYOND - time.time()))
+        scenario.figures["seconds until the Service knew"] = round(out, 1)
+        scenario.check("seconds until errors ended", errors_end(scenario, since), most)
 
 
-def stopped(scene: Scene) -> None:
-    """Stop one replica for half a minute, then the other: connections stay open, nothing comes.
+def stopped(scenario: Scenario) -> None:
+    """Stop one replica for half a minute, then the other: connections stay open without a response.
 
-    Those that the API server had opened for a peak lie unused, and it cannot know that nobody
-    answers there: when the next peak comes, each of them fails one creation.
+    The API server opened some for a peak and keeps them unused. It cannot know that the replica is
+    stopped: at the next peak, each of them fails one creation.
     """
-    scene.load.burst(PEAK, f"peak-{scene.mark}")
-    first = busiest(scene)
+    scenario.load.burst(PEAK, f"peak-{scenario.mark}")
+    first = busiest(scenario)
     for number in (first, 1 - first):
-        processes = family(scene.arena.replicas[number].pid)
+        processes = family(scenario.testbed.replicas[number].pid)
         since = time.time()
         for each in processes:
             each.send_signal(signal.SIGSTOP)
         try:
-            scene.go_on(ENDING + _MARGIN)
+            scenario.go_on(ENDING + _MARGIN)
             out = time.time()
-            unused = connected(scene)[number]
-            scene.load.burst(PEAK, f"peak-{number}-{scene.mark}")
-            scene.go_on(max(0.0, since + 30 - time.time()), _BEYOND)
+            unused = connected(scenario)[number]
+            scenario.load.burst(PEAK, f"peak-{number}-{scenario.mark}")
+            scenario.go_on(max(0.0, since + 30 - time.time()), _BEYOND)
         finally:
             for each in processes:
                 each.send_signal(signal.SIGCONT)
-        failed = sum(one.by_webhook and one.at >= out for one in scene.load.failures)
-        scene.figures[f"connections to stopped replica {number}"] = unused
-        scene.figures[f"creations that these failed, {number}"] = failed
-        scene.check("creations failed beyond one for each connection", max(0, failed - unused))
-        scene.go_on(ENDING)
+        failed = sum(one.by_webhook and one.at >= out for one in scenario.load.failures)
+        scenario.figures[f"connections to stopped replica {number}"] = unused
+        scenario.figures[f"creations that these failed, {number}"] = failed
+        scenario.check("creations failed beyond one for each connection", max(0, failed - unused))
+        scenario.go_on(ENDING)
 
 
-def out_of_memory(scene: Scene) -> None:
+def out_of_memory(scenario: Scenario) -> None:
     """Kill the worker of each replica, as the kernel does where memory runs out."""
-    for number in (0, 1) * (1 if scene.short else 2):
+    for number in (0, 1) * (1 if scenario.short else 2):
         since = time.time()
-        end(family(scene.arena.replicas[number].pid)[:-1])
-        scene.go_on(ENDING + _MARGIN + _BEYOND)
-        scene.check("seconds until errors ended", errors_end(scene, since), ENDING + _MARGIN)
+        end(family(scenario.testbed.replicas[number].pid)[:-1])
+        scenario.go_on(ENDING + _MARGIN + _BEYOND)
+        scenario.check("seconds until errors ended", errors_end(scenario, since), ENDING + _MARGIN)
 
 
-def all_down(scene: Scene) -> None:
+def all_down(scenario: Scenario) -> None:
     """Have both replicas down for a minute."""
-    scene.arena.resting |= {0, 1}
-    before = len(scene.load.failures)
-    for each in scene.arena.replicas:
+    scenario.testbed.resting |= {0, 1}
+    before = len(scenario.load.failures)
+    for each in scenario.testbed.replicas:
         end(family(each.pid))
         each.kill()
-    scene.go_on(60, 6)
-    refused = [one for one in scene.load.failures[before:] if one.wish.asks]
-    scene.check("moments in which nobody was refused", int(not refused))
+    scenario.go_on(60, 6)
+    refused = [one for one in scenario.load.failures[before:] if one.wish.asks]
+    scenario.check("moments without a rejection", int(not refused))
     for number in range(2):
-        scene.arena.revive(number)
+        scenario.testbed.revive(number)
     since = time.time()
-    scene.go_on(ENDING + _BEYOND)
-    scene.check("seconds until errors ended", errors_end(scene, since), ENDING)
+    scenario.go_on(ENDING + _BEYOND)
+    scenario.check("seconds until errors ended", errors_end(scenario, since), ENDING)
 
 
-def slow(scene: Scene) -> None:
+def slow(scenario: Scenario) -> None:
     """Let each review take two seconds."""
-    seconds, began = scene.lasts(2.0, 1.0), time.time()
-    scene.arena.slow_reviews(seconds)
+    seconds, began = scenario.lasts(2.0, 1.0), time.time()
+    scenario.testbed.slow_reviews(seconds)
     try:
-        scene.go_on(60, 8)
+        scenario.go_on(60, 8)
     finally:
         ended = time.time()
-        scene.arena.slow_reviews(0.0)
+        scenario.testbed.slow_reviews(0.0)
     # each is reviewed twice, to mutate it and to validate it
-    meant = [one for one in scene.load.waits if one.asks and began < one.began < ended - seconds]
+    meant = [one for one in scenario.load.waits if one.asks and began < one.began < ended - seconds]
     hasty = [one for one in meant if one.seconds < seconds]
-    scene.check("moments in which nobody asked", int(not meant))
-    scene.check("creations that were not slow", len(hasty))
+    scenario.check("moments without a review", int(not meant))
+    scenario.check("creations that were not slow", len(hasty))
 
 
-def full_disk(scene: Scene) -> None:
+def full_disk(scenario: Scenario) -> None:
     """Let no process of Holdfast write to a file: what is logged fails."""
-    replicas = scene.arena.replicas
-    commands = [*replicas, *scene.arena.controllers]
+    replicas = scenario.testbed.replicas
+    commands = [*replicas, *scenario.testbed.controllers]
 
     def lengths() -> list[int]:
         return [one.log.stat().st_size for one in commands]
@@ -178,17 +178,17 @@ def full_disk(scene: Scene) -> None:
     with limited(commands, psutil.RLIMIT_FSIZE, lambda _: 1):
         before = lengths()
         answered = refused(replicas)
-        scene.go_on(60, 8)
+        scenario.go_on(60, 8)
         answered += refused(replicas)
         written = sum(lengths()) - sum(before)
-    scene.check("refusals that were not answered", 2 * REFUSALS * len(replicas) - answered)
-    scene.check("bytes that were logged all the same", written)
+    scenario.check("unanswered rejections", 2 * REFUSALS * len(replicas) - answered)
+    scenario.check("bytes logged anyway", written)
     full = lengths()
     refused(replicas)
     mute = [
         then for then, now in zip(full[: len(replicas)], lengths(), strict=False) if now == then
     ]
-    scene.check("replicas that log nothing afterwards", len(mute))
+    scenario.check("replicas that log nothing afterwards", len(mute))
 
 
 def refused(replicas: Iterable[Command]) -> int:
@@ -206,33 +206,33 @@ def refused(replicas: Iterable[Command]) -> int:
     return right
 
 
-def no_descriptors(scene: Scene) -> None:
+def no_descriptors(scenario: Scenario) -> None:
     """Let no replica open another file or connection."""
-    replicas, load = scene.arena.replicas, scene.load
+    replicas, load = scenario.testbed.replicas, scenario.load
     known = [refusals(one) for one in replicas]
     with (
         limited(replicas, psutil.RLIMIT_NOFILE, lambda one: one.num_fds()),
         filled(replicas) as taken,
     ):
         since, before = time.time(), len(load.due)
-        scene.go_on(60, 8)
+        scenario.go_on(60, 8)
         held = len(load.due) - before
         failed = [one for one in load.failures if one.at >= since and one.wish.delay]
     accepted = [one for one, then in zip(replicas, known, strict=True) if refusals(one) == then]
-    scene.check("replicas that never failed to accept", len(accepted))
-    scene.check("moments in which nobody was held", int(not held))
-    scene.check(
+    scenario.check("replicas that never failed to accept", len(accepted))
+    scenario.check("moments without a held pod", int(not held))
+    scenario.check(
         "share refused meanwhile of what asks", len(failed) / max(1, len(failed) + held), SPARE
     )
-    scene.figures |= {"held meanwhile": held, "refused meanwhile": len(failed), "taken": taken}
+    scenario.figures |= {"held meanwhile": held, "refused meanwhile": len(failed), "taken": taken}
     since = time.time()
-    scene.go_on(ENDING + _BEYOND)
-    scene.check("seconds until errors ended", errors_end(scene, since), ENDING)
+    scenario.go_on(ENDING + _BEYOND)
+    scenario.check("seconds until errors ended", errors_end(scenario, since), ENDING)
 
 
 @contextmanager
 def filled(replicas: Iterable[Command]) -> Iterator[int]:
-    """Have the descriptors that are left taken by clients that asked once, and tell how many."""
+    """Take the remaining descriptors with clients that sent one request; yield how many."""
     context = ssl._create_unverified_context()
     taken = 0
     with ExitStack() as stack:
@@ -281,8 +281,6 @@ FAULTS = [
         broken="serves-too-soon",
         caught_by="seconds until errors ended",
         refuses=True,
-        means="Calls to the dead replica fail until the Service knows, and pods that ask are "
-        "refused for that long: none is let through unheld.",
     ),
     Fault(
         "webhook-stopped",
@@ -292,10 +290,6 @@ FAULTS = [
         broken="fails-open",
         caught_by="delayed pods let through",
         refuses=True,
-        means="Calls to the replica time out after 3 s, and are refused, until its readiness "
-        "probe has failed twice. A connection that the API server opened to it for a peak, and has "
-        "not used since, fails one creation more; after 90 s unused it is closed. Back again, the "
-        "replica serves on.",
     ),
     Fault(
         "webhook-out-of-memory",
@@ -305,9 +299,6 @@ FAULTS = [
         broken="leaves-the-dead",
         caught_by="seconds until errors ended",
         refuses=True,
-        means="Where the kernel kills the worker alone, its parent keeps the port and starts "
-        "another at once. Where it kills the container (cgroup v2, since Kubernetes 1.28), that is "
-        "`webhook-killed`.",
     ),
     Fault(
         "webhook-down",
@@ -317,8 +308,6 @@ FAULTS = [
         broken="fails-open",
         caught_by="delayed pods let through",
         refuses=True,
-        means="Pods that ask for nothing are created; those that ask are refused, and their "
-        "controllers try again. Held pods are released on time all the same.",
     ),
     Fault(
         "webhook-slow",
@@ -326,27 +315,20 @@ FAULTS = [
         slow,
         broken="one-at-a-time",
         caught_by="creations refused that ask: timed out",
-        means="Creations take as much longer, and none fails: the API server waits for 3 s a "
-        "call, and a review of a VM's pod has 2.5 s.",
     ),
     Fault(
         "disk-full",
         1,
         full_disk,
         broken="dies-of-a-full-disk",
-        caught_by="refusals that were not answered",
-        means="Log lines are lost. Nothing else is.",
+        caught_by="unanswered rejections",
     ),
     Fault(
         "descriptors-exhausted",
         1,
         no_descriptors,
         broken="dies-without-descriptors",
-        caught_by="moments in which nobody was held",
+        caught_by="moments without a held pod",
         refuses=True,
-        means="Connections that are open serve on, the API server's among them, and pods are held. "
-        "New ones wait until one closes: a replica that cannot take its probes leaves the Service "
-        "until it can. What the API server would have to open a connection for is refused "
-        "meanwhile.",
     ),
 ]

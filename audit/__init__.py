@@ -1,1 +1,0 @@
-"""Whether what is pinned is known to be vulnerable (`make audit`)."""

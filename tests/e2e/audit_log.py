@@ -1,0 +1,94 @@
+"""Requests of accounts and their responses, read from the API server's audit log as it grows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.namespace import Object, seconds
+
+FORBIDDEN = 403
+GRANTED = frozenset({200, 201, 404})
+"""Status codes of permitted requests, including 404."""
+_MADE = 201
+_VERB = re.compile(r"cannot (\w+) resource")
+_GUARDED = re.compile(r"needs the verb '(\w+)' on holds.holdfast.dev")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, and its answer; `group` is empty for the core group."""
+
+    account: str
+    verb: str
+    group: str
+    resource: str
+    name: str
+    uri: str
+    status: int
+    said: str
+    at: float
+    """When it was received, in seconds since 1970."""
+
+    @classmethod
+    def read(cls, account: str, event: Object) -> Request:
+        """Read a line of the log."""
+        about, answer = event["objectRef"], event.get("responseStatus", {})
+        return cls(
+            account,
+            event["verb"],
+            about.get("apiGroup", ""),
+            about["resource"],
+            about.get("name", ""),
+            event["requestURI"],
+            answer.get("code", 0),
+            answer.get("message", ""),
+            seconds(event["requestReceivedTimestamp"]),
+        )
+
+    @property
+    def needed(self) -> Sequence[tuple[str, str, str]]:
+        """Give group, resource and verb of each right that it needed; where it was refused, lacked.
+
+        To make an object by an update or an apply takes the right to create it as well; where that
+        is missing, Kubernetes 1.30 names no verb. And who lets a pod go needs what the guard asks.
+        """
+        if guarded := _GUARDED.search(self.said):
+            return [("holdfast.dev", "holds", guarded[1])]
+        verbs = [self.verb, "create"] if self.status == _MADE else [self.verb]
+        if self.status == FORBIDDEN:
+            found = _VERB.search(self.said)
+            verbs = [found[1] if found else "create"]
+        return [(self.group, self.resource, verb) for verb in verbs]
+
+
+class AuditLog:
+    """The log as far as it was read, of some accounts alone."""
+
+    def __init__(self, path: Path, accounts: Mapping[str, str]) -> None:
+        """Read it; `accounts` has the name that each account goes by here, by its user name."""
+        self._file = path.open("rb")
+        self._rest = b""
+        self._accounts = accounts
+        self._marks = [name.encode() for name in accounts]
+        self._requests: list[Request] = []
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def requests(self) -> list[Request]:
+        """Give all requests so far, in the order of their answers."""
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        for line in lines:
+            if any(mark in line for mark in self._marks):
+                self._take(json.loads(line))
+        return self._requests
+
+    def _take(self, event: Object) -> None:
+        account = self._accounts.get(event["user"]["username"])
+        if account is not None and "objectRef" in event:
+            self._requests.append(Request.read(account, event))

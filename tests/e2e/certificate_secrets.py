@@ -1,0 +1,75 @@
+"""The Secrets with the certificates: read, spoilt, and what servers show of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import ssl
+from typing import Protocol
+
+from holdfast.certs import authority
+
+CA, LEAF = "holdfast-ca", "holdfast-tls"
+
+
+class Installed(Protocol):
+    """An installation with its own namespace."""
+
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl in that namespace."""
+        ...
+
+
+def secret(installed: Installed, name: str) -> dict[str, str]:
+    """Read a Secret; one that is not there is empty."""
+    text = installed.kubectl("get", "secret", name, "--ignore-not-found", "-o", "json")
+    return dict(json.loads(text).get("data") or {}) if text else {}
+
+
+def leaf(installed: Installed) -> authority.Certificate:
+    """Read the certificate that is to be served."""
+    return authority.read(base64.b64decode(secret(installed, LEAF)["tls.crt"]))
+
+
+def usable(installed: Installed) -> bool:
+    """Return whether the leaf's Secret holds a pair that the CA has signed."""
+    try:
+        data = {key: base64.b64decode(value) for key, value in secret(installed, LEAF).items()}
+        certificate = authority.read(data["tls.crt"])
+    except (KeyError, ValueError):
+        return False
+    pair = authority.KeyPair(data["tls.crt"], data["tls.key"])
+    ca = authority.read(base64.b64decode(secret(installed, CA)["tls.crt"]))
+    return authority.pair_matches(pair) and authority.signed_by(certificate, ca)
+
+
+def delete(installed: Installed) -> None:
+    """Delete the leaf's Secret."""
+    installed.kubectl("delete", "secret", LEAF)
+
+
+def mismatch(installed: Installed) -> None:
+    """Put another key alongside the certificate."""
+    _edit(installed, LEAF, "tls.key", secret(installed, CA)["tls.key"])
+
+
+def corrupt(installed: Installed, name: str = LEAF) -> None:
+    """Put something else in a certificate's place."""
+    _edit(installed, name, "tls.crt", base64.b64encode(b"no PEM").decode())
+
+
+def shown(address: str) -> str:
+    """Give the fingerprint of the certificate that a server at `host:port` shows."""
+    host, _, at = address.rpartition(":")
+    context = ssl._create_unverified_context()
+    with (
+        socket.create_connection((host, int(at)), timeout=10) as raw,
+        context.wrap_socket(raw) as tls,
+    ):
+        return authority.read_der(tls.getpeercert(binary_form=True) or b"").fingerprint
+
+
+def _edit(installed: Installed, name: str, key: str, value: str) -> None:
+    patch = json.dumps({"data": {key: value}})
+    installed.kubectl("patch", "secret", name, "--type=merge", "-p", patch)

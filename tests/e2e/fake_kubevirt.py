@@ -1,0 +1,66 @@
+"""VMs in a cluster without a KubeVirt: its kinds and its account, played by the tests."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from controlplane.launcher import ControlPlane
+from tests.e2e import vms
+from tests.e2e.namespace import Namespace, Object, pod
+
+KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
+STRANGER = "system:serviceaccount:elsewhere:kubevirt-controller"
+RECORD = "holdfast.dev/sticky-node"
+
+
+def define(plane: ControlPlane, *kinds: str) -> None:
+    """Bring these of KubeVirt's kinds into a cluster, and let its account do everything."""
+    for kind in kinds:
+        plane.api.create(vms.DEFINITIONS, vms.definition(f"{kind}.kubevirt.io"))
+    admin = ("--clusterrole=cluster-admin", f"--user={KUBEVIRT}", f"--user={STRANGER}")
+    plane.kubectl("create", "clusterrolebinding", "kubevirt", *admin)
+
+
+def make(
+    ns: Namespace, name: str, *, record: str = "", sticky: str = "true", on: str = ""
+) -> tuple[Object, Object]:
+    """Make a VM and its VMI, and return both; `on` is the node where the VMI runs."""
+    annotations = {"holdfast.dev/sticky": sticky} | ({RECORD: record} if record else {})
+    machine = ns.create(vms.vm(name, annotations, run_strategy="Halted"))
+    manifest = vms.vmi(name)
+    manifest["metadata"]["ownerReferences"] = [owned_by(machine)]
+    manifest["status"] = {"nodeName": on, "phase": "Running"} if on else {}
+    return machine, ns.create(manifest)
+
+
+def launcher(instance: Object, **metadata: dict[str, str]) -> Object:
+    """Make the manifest of the pod that KubeVirt would make for a VMI, and more `metadata`."""
+    manifest = pod(f"virt-launcher-{instance['metadata']['name']}", metadata.get("annotations"))
+    manifest["metadata"]["ownerReferences"] = [owned_by(instance)]
+    manifest["metadata"]["labels"] = {
+        "kubevirt.io": "virt-launcher",
+        **metadata.get("labels", {}),
+    }
+    return manifest
+
+
+def owned_by(owner: Object) -> Object:
+    """Make the reference to an object's controller."""
+    metadata = owner["metadata"]
+    named = {"kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {"apiVersion": owner["apiVersion"], **named, "controller": True}
+
+
+def create_as_kubevirt(
+    ns: Namespace, manifest: Object, *options: str, user: str = KUBEVIRT
+) -> Object:
+    """Create a launcher pod as KubeVirt does; raises ControlPlaneError where it is refused."""
+    arguments = ("create", "-o", "json", f"--as={user}", *options, "-f", "-")
+    return dict(json.loads(ns.kubectl(*arguments, stdin=yaml.safe_dump(manifest))))
+
+
+def record(ns: Namespace, name: str) -> str:
+    """Read the node that is recorded on a VM; empty where there is none."""
+    return str(ns.get("vm", name)["metadata"].get("annotations", {}).get(RECORD, ""))

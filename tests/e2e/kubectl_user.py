@@ -1,0 +1,59 @@
+"""People and programs that use kubectl with their own rights, and the messages they see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import yaml
+
+from controlplane.errors import ControlPlaneError
+from tests.e2e.namespace import Namespace, Object
+
+Operation = dict[str, Any]
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class KubectlUser:
+    """Somebody who uses kubectl in one namespace."""
+
+    ns: Namespace
+    kubeconfig: Path
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl as this user."""
+        return self.ns.plane.kubectl(
+            "--namespace", self.ns.namespace, *arguments, stdin=stdin, kubeconfig=self.kubeconfig
+        )
+
+    def patch(
+        self,
+        name: str,
+        operations: Sequence[Operation],
+        *more: str,
+        kind: str = "pod",
+        dry_run: bool = True,
+    ) -> str:
+        """Patch a pod, or something else; a dry run passes all admission."""
+        dry = ["--dry-run=server"] if dry_run else []
+        patch = json.dumps(list(operations))
+        return self.kubectl("patch", kind, name, "--type=json", f"--patch={patch}", *dry, *more)
+
+    def create(self, *objects: Object, dry_run: bool = True) -> str:
+        """Create objects."""
+        dry = ["--dry-run=server"] if dry_run else []
+        return self.kubectl("create", "-f", "-", *dry, stdin=yaml.safe_dump_all(objects))
+
+
+def refusal(call: Callable[P, object], *arguments: P.args, **more: P.kwargs) -> str:
+    """Do what may be refused, and return the message to the user; nothing where it is not."""
+    try:
+        call(*arguments, **more)
+    except ControlPlaneError as exc:
+        return str(exc)
+    return ""

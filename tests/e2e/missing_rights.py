@@ -1,0 +1,246 @@
+"""Actions that make Holdfast need a right that it lacks: on pods, webhooks and the Lease.
+
+Each function acts, and returns a function that checks whether the action succeeded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from docs.rights import Right
+from tests.e2e import certificate_secrets
+from tests.e2e.kubectl_user import refusal
+from tests.e2e.namespace import Object, gates, pod
+from tests.e2e.revoked_rights import APPROVER, RightsFixture
+
+Done = Callable[[], bool]
+SOON = {"delay": "250ms"}
+RELEASES = "fieldSelector=spec.nodeName"
+"""In the URI of the lists and watches of held pods, and no others."""
+STRIP = {"op": "remove", "path": "/spec/schedulingGates/0"}
+LEASE = "holdfast-controller"
+UNPROCESSABLE = 422
+"""The answer to a patch that fails its own tests."""
+
+
+# --- held pods ---------------------------------------------------------------------------------
+
+
+def is_released(stage: RightsFixture, name: str) -> Done:
+    return lambda: not gates(stage.ns.get("pod", name))
+
+
+def make_pod(stage: RightsFixture, name: str) -> Done:
+    """Make a pod that is due at once, and return whether it is released."""
+    made = stage.ns.create_when_called(pod(name, SOON))
+    assert gates(made)
+    return is_released(stage, name)
+
+
+def due(stage: RightsFixture, right: Right) -> Done:
+    """Make a pod that is due at once."""
+    return make_pod(stage, f"due-{right.verb}")
+
+
+def unlisted(stage: RightsFixture, right: Right) -> Done:
+    """Make a pod that no list contains."""
+    forget(stage, right, by=RELEASES)
+    done = make_pod(stage, "unlisted")
+    stage.await_refusal(right, by=RELEASES)
+    return done
+
+
+def forget(stage: RightsFixture, right: Right, by: str = "") -> None:
+    """Have everything of a kind listed again, which the missing right is for."""
+    with stage.without(right._replace(verb="watch")):
+        stage.await_refusal(right, by=by)
+
+
+def unwatched(stage: RightsFixture, right: Right) -> Done:
+    """Do nothing: a watch ends by itself, and another is asked for."""
+    return stage.answered(right)
+
+
+def changed(stage: RightsFixture, right: Right) -> Done:
+    """Have a release meet a change of the pod that the watch has not reported."""
+    release = right._replace(group="holdfast.dev", resource="holds", verb="release")
+    stage.afterwards.callback(stage.proxy.turn)
+    with stage.without(release):
+        done = make_pod(stage, "changed")
+        stage.await_refusal(release)
+        stage.proxy.turn(silent=True)
+        stage.ns.kubectl("annotate", "pod", "changed", "team=a")
+        failed = stage.asked(lambda one: (one.name, one.status) == ("changed", UNPROCESSABLE))
+    stage.ns.eventually(failed)
+    stage.await_refusal(right)
+    return done
+
+
+AFTER: Mapping[str, str] = MappingProxyType(
+    {
+        "jobs": "job",
+        "deployments": "deployment",
+        "statefulsets": "statefulset",
+        "daemonsets": "daemonset",
+        "endpointslices": "service",
+    }
+)
+"""The kinds in the annotation, by the resources that are followed."""
+
+
+def waited_for(stage: RightsFixture, right: Right, kind: str) -> Done:
+    """Make a pod that waits for an object, of a kind that may not be listed."""
+    held = pod(f"after-{kind}", {"holdfast.dev/after": f"{AFTER[kind]}/missing"})
+    assert gates(stage.ns.create_when_called(held))
+    stage.await_refusal(right)
+    return stage.answered(right)
+
+
+def unfollowed(stage: RightsFixture, right: Right) -> Done:
+    """Make a pod that waits for an object, and wait for a watch."""
+    annotations = {"holdfast.dev/after": f"{AFTER[right.resource]}/missing"}
+    stage.ns.create_when_called(pod(f"unfollowed-{right.resource}", annotations))
+    return unwatched(stage, right)
+
+
+OWNERS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "replicasets": ("apps/v1", "ReplicaSet"),
+        "controllerrevisions": ("apps/v1", "StatefulSet"),
+        "jobs": ("batch/v1", "Job"),
+    }
+)
+"""Owners of pods whose delay counts from one of these."""
+
+
+def owned(stage: RightsFixture, right: Right) -> Done:
+    """Make pods whose delay counts from their revision, each of another owner."""
+    api_version, kind = OWNERS[right.resource]
+    numbers = itertools.count()
+
+    def make_owned() -> None:
+        name = f"owned-{right.resource}-{next(numbers)}"
+        made = pod(name, {"delay": "3600", "holdfast.dev/delay-from": "owner"})
+        owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": name}
+        labels = {"controller-revision-hash": name}
+        made["metadata"] |= {"labels": labels, "ownerReferences": [owner | {"controller": True}]}
+        stage.ns.create_when_called(made)
+
+    make_owned()  # asks once, and is refused
+    answered = stage.answered(right)
+
+    def done() -> bool:
+        make_owned()
+        return answered()
+
+    return done
+
+
+def untold(stage: RightsFixture, right: Right) -> Done:
+    """Extend a hold again and again, which is an Event each time."""
+    seconds = iter(range(3_600, 10_000))
+    change = ("annotate", "pod", "untold", "--overwrite")
+    stage.ns.create_when_called(pod("untold", {"delay": "3599"}))
+
+    def has_event() -> bool:
+        stage.ns.kubectl(*change, f"delay={next(seconds)}")
+        return any(one["regarding"]["name"] == "untold" for one in events(stage))
+
+    return has_event
+
+
+def events(stage: RightsFixture, reason: str = "Held") -> list[Object]:
+    found = stage.ns.all("events.events.k8s.io")
+    return [one for one in found if one.get("reason") == reason]
+
+
+def by_hand(stage: RightsFixture, right: Right) -> Done:
+    """Have a namespace's admin release a pod."""
+    stage.ns.create_when_called(pod("by-hand", {"delay": "3600"}))
+
+    def done() -> bool:
+        return not refusal(stage.admin.patch, "by-hand", [STRIP])
+
+    done()
+    return done
+
+
+def approved(stage: RightsFixture, right: Right) -> Done:
+    """Have somebody approve a pod."""
+    stage.ns.create_when_called(pod("asks", {"holdfast.dev/approval": "a test"}))
+    path = "/metadata/annotations/holdfast.dev~1approved-by"
+
+    def done() -> bool:
+        change = {"op": "add", "path": path, "value": APPROVER}
+        return not refusal(stage.approver.patch, "asks", [change])
+
+    done()
+    return done
+
+
+# --- the webhooks ------------------------------------------------------------------------------
+
+
+def blanked(stage: RightsFixture, right: Right, kind: str = "") -> Done:
+    """Take the caBundle out of a webhook configuration."""
+    kind = kind or right.resource
+    blank = {"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}
+    patch = ("--type=json", "-p", json.dumps([blank]))
+    stage.installed.kubectl("patch", kind, "holdfast", *patch)
+    stage.await_refusal(right)
+
+    def done() -> bool:
+        webhooks = stage.installed.get(kind, "holdfast")["webhooks"]
+        bundles = [one["clientConfig"].get("caBundle") for one in webhooks]
+        return all(bundles) and stage.ns.holds_pods()
+
+    return done
+
+
+def started(stage: RightsFixture, right: Right) -> Done:
+    """Start the controller again: it has to find out whether what it would publish is known."""
+    stage.controller.stop()
+    stage.controller.start()
+    return blanked(stage, right, "mutatingwebhookconfiguration")
+
+
+def deleted(stage: RightsFixture, right: Right) -> Done:
+    """Delete a Secret with a certificate and its key."""
+    stage.installed.kubectl("delete", "secret", right.name)
+    stage.await_refusal(right)
+    return lambda: bool(stage.installed.secret(right.name))
+
+
+def spoilt(stage: RightsFixture, right: Right) -> Done:
+    """Put something else in the place of a certificate."""
+    certificate_secrets.corrupt(stage.installed, right.name)
+    stage.await_refusal(right)
+    broken = stage.installed.secret(right.name)
+    return lambda: stage.installed.secret(right.name) != broken
+
+
+def lost(stage: RightsFixture, right: Right) -> Done:
+    """Delete the Lease."""
+    stage.installed.kubectl("delete", "lease", LEASE)
+    stage.await_refusal(right)
+    return lambda: bool(stage.installed.kubectl("get", "lease", LEASE, "--ignore-not-found"))
+
+
+def overtaken(stage: RightsFixture, right: Right) -> Done:
+    """Write the Lease ahead of its holder, who has to read it then."""
+    stage.installed.kubectl("annotate", "lease", LEASE, f"by={right.verb}", "--overwrite")
+    return expiring(stage, right)
+
+
+def expiring(stage: RightsFixture, right: Right) -> Done:
+    """Wait for the Lease to be renewed."""
+
+    def renewed() -> str:
+        return str(stage.installed.get("lease", LEASE)["spec"]["renewTime"])
+
+    before = renewed()
+    stage.await_refusal(right)
+    return lambda: renewed() != before

@@ -1,0 +1,133 @@
+"""Actions that make Holdfast need a missing right on a node or on KubeVirt's objects.
+
+Each function acts, and returns a function that checks whether the action succeeded.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from controlplane.errors import ControlPlaneError
+from docs.rights import Right
+from tests.e2e import fake_kubevirt, vms
+from tests.e2e.fake_kubevirt import create_as_kubevirt, launcher, record
+from tests.e2e.missing_rights import Done, events, forget
+from tests.e2e.namespace import Object
+from tests.e2e.revoked_rights import RightsFixture
+
+HERE, THERE = "node-1", "node-2"
+
+
+def landed(stage: RightsFixture, right: Right) -> Done:
+    """Start a VM that has never run."""
+    name = f"landed-{right.verb}-{right.resource}"
+    _, instance = fake_kubevirt.make(stage.ns, name)
+    create_launcher(stage, launcher(instance))
+    return lambda: bool(record(stage.ns, name))
+
+
+def create_launcher(stage: RightsFixture, manifest: Object) -> None:
+    """Create a pod as KubeVirt does, who tries again while a webhook refuses."""
+    stage.ns.eventually(lambda: created(stage, manifest))
+
+
+def created(stage: RightsFixture, manifest: Object, *, user: str = fake_kubevirt.KUBEVIRT) -> bool:
+    try:
+        create_as_kubevirt(stage.ns, manifest, user=user)
+    except ControlPlaneError as exc:
+        if "webhook" not in str(exc):
+            raise
+        return False
+    return True
+
+
+def moved_in(stage: RightsFixture, right: Right) -> Done:
+    """Have a VMI run that no list contains, though the VM has no record."""
+    forget(stage, right)
+    fake_kubevirt.make(stage.ns, "moved-in", on=HERE)
+    stage.await_refusal(right)
+    return lambda: record(stage.ns, "moved-in") == HERE
+
+
+def opted_in(stage: RightsFixture, right: Right) -> Done:
+    """Make a running VM sticky that no list contains."""
+    read = stage.answered(right._replace(verb="get", name="opted-in"))
+    fake_kubevirt.make(stage.ns, "opted-in", sticky="false", on=HERE)
+    stage.ns.eventually(read)  # its VMI is known
+    forget(stage, right)
+    stage.ns.kubectl("annotate", "vm", "opted-in", "holdfast.dev/sticky=true", "--overwrite")
+    stage.await_refusal(right)
+    return lambda: record(stage.ns, "opted-in") == HERE
+
+
+def migrating(stage: RightsFixture, name: str) -> tuple[Object, Done]:
+    """Make a VM that is being migrated; return whether its new pod is let go."""
+    _, instance = fake_kubevirt.make(stage.ns, name, record=HERE, on=HERE)
+    made = stage.ns.create(vms.migration(name, name))
+    manifest = launcher(
+        instance,
+        labels={vms.MIGRATION_JOB: vms.uid(made)},
+        annotations={"kubevirt.io/migrationJobName": name},
+    )
+    pod_name = manifest["metadata"]["name"]
+    return manifest, lambda: not stage.ns.get("pod", pod_name)["metadata"].get("finalizers")
+
+
+def end_migration(stage: RightsFixture, name: str) -> None:
+    patch = ("--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Failed"}}')
+    stage.ns.kubectl("patch", "vmim", name, *patch)
+
+
+def ended(stage: RightsFixture, right: Right) -> Done:
+    """Have a migration end that no list contains."""
+    manifest, done = migrating(stage, "ended")
+    create_launcher(stage, manifest)
+    name = manifest["metadata"]["name"]
+    stage.ns.eventually(lambda: is_ready(stage.ns.get("pod", name)))
+    forget(stage, right)
+    end_migration(stage, "ended")
+    stage.await_refusal(right)
+    return done
+
+
+def is_ready(seen: Object) -> bool:
+    conditions = seen["status"].get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def over(stage: RightsFixture, right: Right) -> Done:
+    """Have a migration's pod made when the migration has ended."""
+    manifest, done = migrating(stage, "over")
+    end_migration(stage, "over")
+    create_launcher(stage, manifest)
+    return done
+
+
+def cordoned(stage: RightsFixture, right: Right) -> Done:
+    """Start a VM whose node is cordoned."""
+    stage.ns.kubectl("cordon", THERE)
+    stage.afterwards.callback(stage.ns.kubectl, "uncordon", THERE)
+    _, instance = fake_kubevirt.make(stage.ns, "cordoned", record=THERE)
+    create_launcher(stage, launcher(instance))
+    return lambda: bool(events(stage, "StickyNodeUnavailable"))
+
+
+def identified(stage: RightsFixture, right: Right) -> Done:
+    """Have pods of VMs made by an account that may be KubeVirt's: it is looked up again."""
+    numbers = itertools.count()
+
+    def is_created() -> bool:
+        _, instance = fake_kubevirt.make(stage.ns, f"identified-{next(numbers)}", record=HERE)
+        return created(stage, launcher(instance), user=fake_kubevirt.STRANGER)
+
+    stage.ns.eventually(lambda: not is_created())
+    return is_created
+
+
+def looked_up(stage: RightsFixture, right: Right) -> Done:
+    """Have KubeVirt make the pod of a VM with a record."""
+    name = f"looked-up-{right.resource}"
+    _, instance = fake_kubevirt.make(stage.ns, name, record=HERE)
+    manifest = launcher(instance)
+    assert not created(stage, manifest)
+    return lambda: created(stage, manifest)

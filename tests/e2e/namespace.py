@@ -1,0 +1,237 @@
+"""A namespace on a real cluster, and what tests do and see there."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import ssl
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from controlplane.errors import ControlPlaneError
+from controlplane.launcher import ControlPlane
+from demo.command import Command
+from holdfast.webhook.kube.client import Cluster
+
+PATIENCE = 60.0
+"""Seconds until something that has to happen counts as not happening."""
+UNCALLED = "failed calling webhook"
+"""The API server's message while it cannot reach a webhook with failurePolicy Fail."""
+
+T = TypeVar("T")
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """One test's namespace."""
+
+    plane: ControlPlane
+    namespace: str
+    holdfast: Command | None = None
+
+    @classmethod
+    def create_new(
+        cls, plane: ControlPlane, name: str, holdfast: Command | None = None
+    ) -> Namespace:
+        """Make the namespace, and wait until pods can be created in it."""
+        plane.kubectl("create", "namespace", name)
+        ns = cls(plane, name, holdfast)
+        ns.eventually(lambda: "default" in ns.kubectl("get", "serviceaccounts", "-o", "name"))
+        return ns
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl in the namespace; raises ControlPlaneError when it fails."""
+        return self.plane.kubectl("--namespace", self.namespace, *arguments, stdin=stdin)
+
+    def apply(self, *objects: Object, dry_run: bool = False) -> list[Object]:
+        """Apply objects, and return them as the API server answers."""
+        text = yaml.safe_dump_all(objects)
+        arguments = ["apply", "-o", "json", "-f", "-"]
+        arguments += ["--dry-run=server"] if dry_run else []
+        answer = json.loads(self.kubectl(*arguments, stdin=text))
+        return list(answer["items"]) if answer["kind"] == "List" else [answer]
+
+    def create(self, manifest: Object) -> Object:
+        """Create one object, and return it as the API server answers."""
+        text = yaml.safe_dump(manifest)
+        return dict(json.loads(self.kubectl("create", "-o", "json", "-f", "-", stdin=text)))
+
+    def create_when_called(self, manifest: Object) -> Object:
+        """Create one object; again and again while the API server cannot call a webhook.
+
+        Nothing else is tried again: a creation that passes without the webhook is the result.
+        """
+
+        def attempt() -> Object | None:
+            try:
+                return self.create(manifest)
+            except ControlPlaneError as exc:
+                if UNCALLED not in str(exc):
+                    raise
+            return None
+
+        made = self.eventually(attempt)
+        assert made is not None
+        return made
+
+    def holds_pods(self) -> bool:
+        """Return whether a pod that asks to be held is; False also if it is rejected."""
+        try:
+            (made,) = self.apply(pod("asks", {"delay": "3600"}), dry_run=True)
+        except ControlPlaneError:
+            return False
+        return bool(gates(made))
+
+    def create_pods(self, manifests: Iterable[Object], *, dry_run: bool = False) -> list[Object]:
+        """Create many pods fast, and return them as the API server answers, in order."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        query = {"dryRun": "All"} if dry_run else None
+        with (
+            closing(Cluster.connect(self.plane.kubeconfig)) as cluster,
+            ThreadPoolExecutor(16) as pool,
+        ):
+
+            def create(manifest: Object) -> Object:
+                body = msgspec.json.encode(manifest)
+                return dict(
+                    msgspec.json.decode(cluster.request("POST", path, query=query, body=body))
+                )
+
+            return list(pool.map(create, manifests))
+
+    def warnings(self, manifest: Object) -> str:
+        """Apply an object, and return the warnings that kubectl prints."""
+        command = [str(self.plane.bin / "kubectl"), "--kubeconfig", str(self.plane.kubeconfig)]
+        command += ["--namespace", self.namespace, "apply", "-f", "-"]
+        text = yaml.safe_dump(manifest)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        return done.stderr
+
+    def refusal(self, *objects: Object) -> str:
+        """Apply objects that have to be refused, and return the message to the user."""
+        try:
+            self.apply(*objects)
+        except ControlPlaneError as exc:
+            return str(exc)
+        raise AssertionError("the API server took what it should have refused")
+
+    def get(self, kind: str, name: str) -> Object:
+        """Read one object."""
+        return dict(json.loads(self.kubectl("get", kind, name, "-o", "json")))
+
+    def all(self, kind: str, selector: str = "") -> list[Object]:
+        """Read all objects of a kind."""
+        answer = json.loads(self.kubectl("get", kind, "-o", "json", "-l", selector))
+        return list(answer["items"])
+
+    def eventually(self, look: Callable[[], T], seconds: float = PATIENCE) -> T:
+        """Look again and again until what is seen is true, and return it."""
+        deadline = time.monotonic() + seconds
+        while not (seen := look()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not so within {seconds:.0f} s; last seen: {seen!r}")
+            time.sleep(0.05)
+        return seen
+
+    def audit(self) -> list[Object]:
+        """Read the API server's audit log, as far as it is about this namespace."""
+        lines = self.plane.audit_log.read_text().splitlines(keepends=True)
+        events = (json.loads(line) for line in lines if line.endswith("\n"))  # the last may grow
+        return [
+            event
+            for event in events
+            if event.get("objectRef", {}).get("namespace") == self.namespace
+        ]
+
+    def releases(self) -> dict[str, float]:
+        """When the API server received each pod's release, by its own clock, in seconds."""
+        return {
+            event["objectRef"]["name"]: seconds(event["requestReceivedTimestamp"])
+            for event in self._patches()
+            if event.get("responseStatus", {}).get("code") == 200
+        }
+
+    def release_attempts(self) -> dict[str, list[float]]:
+        """When it received each pod's releases, those that failed too, in order."""
+        attempts: dict[str, list[float]] = {}
+        for event in self._patches():
+            received = seconds(event["requestReceivedTimestamp"])
+            attempts.setdefault(event["objectRef"]["name"], []).append(received)
+        return {name: sorted(times) for name, times in attempts.items()}
+
+    def _patches(self) -> list[Object]:
+        return [
+            event
+            for event in self.audit()
+            if event["verb"] == "patch"
+            and event["objectRef"]["resource"] == "pods"
+            and event["userAgent"] == "holdfast"
+        ]
+
+    def reviews(self) -> float:
+        """How many reviews the admission server has been asked for."""
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in self.metrics()
+            if line.startswith("holdfast_reviews_total")
+        )
+
+    def metrics(self) -> list[str]:
+        """Read the admission server's metrics, line by line."""
+        assert self.holdfast is not None
+        context = ssl._create_unverified_context()  # what it says counts here, not who it is
+        url = f"https://{self.holdfast.address}/metrics"
+        with urllib.request.urlopen(url, context=context, timeout=10) as response:
+            return list(response.read().decode().splitlines())
+
+    def controller_metrics(self) -> list[str]:
+        """Read the controller's metrics, line by line, where `holdfast dev` says that they are."""
+        assert self.holdfast is not None
+        said = self.holdfast.log.read_text()
+        (url,) = re.findall(r"the controller's metrics: (http://127\.0\.0\.1:\d+/metrics)", said)
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return list(response.read().decode().splitlines())
+
+
+def pod(name: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> Object:
+    """Make a pod's manifest."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": {"containers": [{"name": "main", "image": "busybox"}], **spec},
+    }
+
+
+def gates(seen: Object) -> list[str]:
+    """Name a pod's gates."""
+    return [gate["name"] for gate in seen["spec"].get("schedulingGates", ())]
+
+
+def created(seen: Object) -> float:
+    """When the API server stored an object, in seconds since 1970."""
+    return seconds(seen["metadata"]["creationTimestamp"])
+
+
+def seconds(text: str) -> float:
+    """Read one of Kubernetes' times."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def listens(address: str) -> bool:
+    """Return whether anybody takes connections at `host:port`."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0

@@ -1,0 +1,27 @@
+"""Runs `holdfast` with its intervals and backoffs cut to half a second, for tests that wait."""
+
+from __future__ import annotations
+
+import runpy
+
+from holdfast.webhook.kube import leader_election, reflector
+from holdfast.webhook.registration import reconciler
+from holdfast.webhook.sticky import controller
+from holdfast.webhook.workqueue import backoff
+
+SECONDS = 0.5
+
+
+def shorten() -> None:
+    """Shorten all intervals of this process."""
+    reconciler.INTERVAL_SECONDS = SECONDS
+    leader_election.RETRY_SECONDS = SECONDS
+    controller.RECHECK_SECONDS = SECONDS
+    backoff.LIMIT_SECONDS = SECONDS
+    reflector.BACKOFF_LIMIT_SECONDS = SECONDS
+    reflector.WATCH_SECONDS = 1  # the API server takes whole seconds only
+
+
+if __name__ == "__main__":
+    shorten()
+    runpy.run_module("holdfast.webhook", run_name="__main__", alter_sys=True)

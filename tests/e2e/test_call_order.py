@@ -1,0 +1,102 @@
+"""Annotations that others add to a pod while it is created: which of them Holdfast follows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from controlplane.errors import ControlPlaneError
+from holdfast.webhook.registration.configurations import GROUP
+from tests.e2e.foreign_webhook import other_webhook
+from tests.e2e.installed import KINDS, Installation, installation
+from tests.e2e.manifests import built
+from tests.e2e.namespace import Namespace, Object, gates, pod
+
+LATER = "m-adds-a-delay"
+"""The name of a webhook that is called after `holdfast`, and before `zz-holdfast`."""
+DELAY = {"delay": "3600"}
+GATE = "holdfast.dev/delay"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Installation]:
+    with installation(tmp_path) as made:
+        made.replica()
+        made.controller()
+        made.ready()
+        yield made
+
+
+def adds_a_delay(seen: Object) -> list[Object]:
+    noted = {**seen["metadata"].get("annotations", {}), **DELAY}
+    return [{"op": "add", "path": "/metadata/annotations", "value": noted}]
+
+
+def outcome(ns: Namespace) -> list[str] | str:
+    """Create a pod that asks for nothing, as a dry run; return its gates, or why it is rejected."""
+    try:
+        (made,) = ns.apply(pod("plain"), dry_run=True)
+    except ControlPlaneError as exc:
+        return str(exc)
+    return list(gates(made))
+
+
+def test_delay_added_by_another_webhook_counts_if_holdfast_is_called_last(
+    installed: Installation, tmp_path: Path
+) -> None:
+    ns, plane = installed.ns, installed.plane
+    folder = tmp_path / "kustomization"
+    folder.mkdir()
+    objects = built(folder, ["call-last"])
+    with other_webhook(plane, LATER, adds_a_delay):
+        ns.eventually(lambda: "call Holdfast last" in outcome(ns))
+
+        installed.controllers[0].stop()
+        kinds = ("ClusterRole", "ValidatingAdmissionPolicy")
+        applied = [
+            one
+            for one in objects
+            if one["kind"] in kinds or one["kind"].endswith("WebhookConfiguration")
+        ]
+        plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(applied))
+        (argument,) = (
+            argument
+            for one in objects
+            if one["kind"] == "Deployment"
+            for argument in one["spec"]["template"]["spec"]["containers"][0]["args"]
+            if "webhook-configuration" in argument
+        )
+        installed.controller(argument)
+        ns.eventually(lambda: outcome(ns) == [GATE])
+        plane.kubectl("delete", ",".join(KINDS), "holdfast")
+        time.sleep(1.0)  # the API server takes a moment to notice
+        assert outcome(ns) == [GATE]
+
+
+def test_delay_added_by_a_policy_counts(installed: Installation) -> None:
+    ns, plane = installed.ns, installed.plane
+    served = plane.kubectl("api-resources", f"--api-group={GROUP}", "-o", "name")
+    if "mutatingadmissionpolicies" not in served:
+        pytest.skip("this API server has no MutatingAdmissionPolicy")
+    kind: dict[str, Any] = {"apiVersion": f"{GROUP}/v1", "metadata": {"name": LATER}}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
+    change = "Object{metadata: Object.metadata{annotations: {'delay': '3600'}}}"
+    policy = {
+        "matchConstraints": {"resourceRules": [{**rule, "resources": ["pods"]}]},
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "mutations": [
+            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": change}}
+        ],
+    }
+    objects = [
+        {**kind, "kind": "MutatingAdmissionPolicy", "spec": policy},
+        {**kind, "kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": LATER}},
+    ]
+    plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+    ns.eventually(lambda: outcome(ns) == [GATE])

@@ -1,0 +1,51 @@
+"""A delay that counts from the creation of a pod's revision."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.namespace import Namespace, Object, created
+from tests.e2e.test_workloads import LABELS, workload
+
+SELECTOR = "made-by=the-controller"
+DELAY = 15.0
+AT_ONCE = 5.0
+"""Seconds from the creation of a replacement to its release, at most."""
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
+def test_rollout_waits_and_a_replacement_does_not(ns: Namespace, kind: str) -> None:
+    manifest = workload(kind, delay=f"{DELAY:g}")
+    metadata = manifest["spec"]["template"]["metadata"]
+    metadata["annotations"]["holdfast.dev/delay-from"] = "owner"
+    waited: dict[str, float] = {}
+
+    def fresh() -> Object | None:
+        """Return a pod that is released and was not before."""
+        for one in ns.all("pods", SELECTOR):
+            uid, name = one["metadata"]["uid"], one["metadata"]["name"]
+            if uid not in waited and name in ns.releases() and "schedulingGates" not in one["spec"]:
+                waited[uid] = ns.releases()[name] - created(one)
+                return one
+        return None
+
+    ns.apply(manifest)
+    first = ns.eventually(fresh)
+    assert first is not None
+    assert waited[first["metadata"]["uid"]] >= DELAY - 1
+
+    if kind == "Deployment":
+        node = ns.eventually(lambda: ns.get("pod", first["metadata"]["name"])["spec"]["nodeName"])
+        ns.kubectl("drain", node, "--force", "--ignore-daemonsets", f"--pod-selector={SELECTOR}")
+        ns.kubectl("uncordon", node)
+    else:
+        ns.kubectl("delete", "pod", first["metadata"]["name"], "--wait=false")
+    second = ns.eventually(fresh)
+    assert second is not None
+    assert waited[second["metadata"]["uid"]] <= AT_ONCE
+
+    metadata["labels"] = {**LABELS, "revision": "two"}
+    ns.apply(manifest)
+    third = ns.eventually(fresh)
+    assert third is not None
+    assert waited[third["metadata"]["uid"]] >= DELAY - 1

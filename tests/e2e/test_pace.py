@@ -1,0 +1,130 @@
+"""Paces on a real control plane: how many pods are starting at a time, by the audit log."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from controlplane.launcher import ControlPlane
+from tests.e2e.accounts import controller_kubeconfig
+from tests.e2e.namespace import Namespace, gates, pod, seconds
+from tests.e2e.test_leader import candidate, metric
+from tests.e2e.two_processes import TwoProcesses
+
+SLOW = Path(__file__).with_name("slow_pods.yaml")
+
+
+@pytest.fixture(scope="module")
+def slow_cluster() -> Iterator[ControlPlane]:
+    """A cluster whose pods with the label `slow` take 1 to 5 s to become ready."""
+    with ControlPlane(nodes=3, audit=True, stages=[SLOW]) as running:
+        yield running
+
+
+@pytest.fixture
+def ns(
+    slow_cluster: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Namespace]:
+    """A namespace in it, with Holdfast."""
+    name = f"pace-{abs(hash(request.node.name)) % 10**6}"
+    with TwoProcesses(slow_cluster, tmp_path) as apart:
+        yield Namespace.create_new(slow_cluster, name, apart.controller)
+
+
+def deployment(name: str, replicas: int, pace: str) -> dict[str, object]:
+    labels = {"app": name, "slow": "yes"}
+    template = pod(name, {"holdfast.dev/pace": pace})
+    template["metadata"] = {"labels": labels, "annotations": template["metadata"]["annotations"]}
+    del template["apiVersion"], template["kind"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": template,
+        },
+    }
+
+
+def ready(ns: Namespace) -> dict[str, float]:
+    """When the API server received the status that made each pod ready."""
+    found: dict[str, float] = {}
+    for event in ns.audit():
+        reference = event["objectRef"]
+        if reference.get("subresource") == "status" and event["userAgent"].startswith("kwok"):
+            name, at = reference["name"], seconds(event["requestReceivedTimestamp"])
+            found[name] = min(at, found.get(name, at))
+    return found
+
+
+def most_starting(ns: Namespace) -> int:
+    """The largest number of pods that were released but not ready at a time."""
+    since, until = ns.releases(), ready(ns)
+    changes = [(at, 1) for at in since.values()] + [(until[name], -1) for name in since]
+    most = count = 0
+    for _, change in sorted(changes):
+        count += change
+        most = max(most, count)
+    return most
+
+
+def all_ready(ns: Namespace, replicas: int) -> bool:
+    found = ns.get("deployment", "web")
+    return bool(found["status"].get("readyReplicas", 0) == replicas)
+
+
+def test_as_many_pods_are_starting_as_the_pace_allows(ns: Namespace) -> None:
+    ns.apply(deployment("web", 40, "4"))
+    ns.eventually(lambda: all_ready(ns, 40), 120)
+
+    assert most_starting(ns) == 4
+    since, until = ns.releases(), ready(ns)
+    begin, end = min(since.values()), sorted(since.values())[-4]
+    busy = sum(min(until[name], end) - at for name, at in since.items() if at < end)
+    assert busy / (4 * (end - begin)) > 0.9
+    assert not any(gates(each) for each in ns.all("pods"))
+
+
+def test_releases_in_a_period(ns: Namespace) -> None:
+    ns.apply(deployment("web", 12, "1/1s"))
+    ns.eventually(lambda: len(ns.releases()) == 12, 60)
+
+    times = sorted(ns.releases().values())
+    spans = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(spans) >= 1.0
+    assert max(spans) < 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_pace_is_kept_though_the_leader_is_killed_again_and_again(
+    slow_cluster: ControlPlane, tmp_path: Path
+) -> None:
+    kubeconfig = controller_kubeconfig(slow_cluster, tmp_path / "kubeconfig")
+    with ExitStack() as stack:
+        apart = stack.enter_context(TwoProcesses(slow_cluster, tmp_path))
+        apart.kill("controller")
+        ns = Namespace.create_new(slow_cluster, "pace-killed", apart.controller)
+        candidates = [
+            stack.enter_context(candidate(kubeconfig, tmp_path / f"{number}.log"))
+            for number in range(2)
+        ]
+        ns.apply(deployment("web", 100, "4"))
+        kills = 0
+        while not all_ready(ns, 100):
+            time.sleep(25)
+            leader = next((one for one in candidates if metric(one, "holdfast_leader ")), None)
+            if leader is not None:
+                leader.kill()
+                leader.start()
+                kills += 1
+
+        assert kills >= 2
+        assert most_starting(ns) <= 4

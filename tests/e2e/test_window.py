@@ -1,0 +1,24 @@
+"""A window of a minute on a real control plane."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from tests.e2e.namespace import Namespace, gates, pod
+
+KEY = "holdfast.dev/window"
+
+
+def test_pod_starts_when_its_window_opens(ns: Namespace) -> None:
+    now = datetime.now(UTC)
+    opens = (now + timedelta(minutes=1, seconds=5)).replace(second=0, microsecond=0)
+    text = f"{opens:%H:%M}-{opens + timedelta(minutes=1):%H:%M}"
+    later = f"{opens + timedelta(hours=2):%H:%M}-{opens + timedelta(hours=3):%H:%M}"
+    held, other = ns.apply(pod("opens", {KEY: text}), pod("waits", {KEY: later}))
+    assert gates(held) == gates(other) == [KEY]
+
+    ns.eventually(lambda: "opens" in ns.releases(), 90)
+    late = ns.releases()["opens"] - opens.timestamp()
+    assert 0 <= late < 1
+    assert gates(ns.get("pod", "waits")) == [KEY]
+    assert ns.releases().keys() == {"opens"}

@@ -1,0 +1,58 @@
+"""A burst of connects that send nothing, at the connection cap, resets no real client."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.server.conftest import Serve
+from tests.server.harness import PATIENCE, Server, ask
+
+CAP, SERVED, BARE, CLIENTS = 100, 78, 300, 40
+"""Connections: the most allowed, those of clients that have been served, those of the burst, and
+those that are opened meanwhile. A cap of 1,000, 780 and 3,000 behave the same."""
+
+
+@contextmanager
+def burst(server: Server, source: str) -> Iterator[None]:
+    """Open connections from an address, as fast as it goes, and send nothing."""
+    with ExitStack() as stack:
+        stop = threading.Event()
+
+        def connect() -> None:
+            for _ in range(BARE):
+                if stop.is_set():
+                    return
+                bare = stack.enter_context(socket.socket())
+                bare.bind((source, 0))
+                bare.setblocking(False)
+                bare.connect_ex(("127.0.0.1", server.port))
+
+        thread = threading.Thread(target=connect)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"], ids=["same", "another"])
+def test_burst_of_bare_connects_resets_no_handshake(serve: Serve, source: str) -> None:
+    server = serve(max_connections=CAP, handshake_timeout=PATIENCE, request_deadline=PATIENCE)
+    served = [server.client() for _ in range(SERVED)]
+    try:
+        for client in served:
+            assert ask(client, "GET", "/healthz").status == 200
+        with ThreadPoolExecutor(8) as pool, burst(server, source):
+            answers = list(pool.map(lambda _: server.get("/healthz").status, range(CLIENTS)))
+        assert answers == [200] * CLIENTS
+        assert server.open_connections() <= CAP
+    finally:
+        for client in served:
+            client.close()

@@ -1,0 +1,177 @@
+"""The application as tests with hostile input ask it, and what has to hold of each answer."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import base64
+import json
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.server.app import create_app
+from holdfast.webhook.server.handler import JSON, AdmissionHandler, HttpResponse
+from holdfast.webhook.server.offload import AsyncHandler
+from holdfast.webhook.telemetry.logs import Json, OneLine
+from holdfast.webhook.telemetry.metrics import ServerMetrics
+from tests.support.builders import CREATED_MS, make_pipeline
+from tests.support.fakes import FakeLookup, apply_patch
+from tests.support.vm_builders import make_vm, make_vmi
+
+PATHS = ["/mutate", "/validate"]
+EVIL = "\u202e\x1b[2J\r\nERROR forged\x00\u2028" + "é" * 3
+CONFIGURATION = """
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- schedulerName: other
+  runAllFilters: false
+- pluginConfig:
+  - name: placement
+    args:
+      rules:
+      - {name: space, when: {annotation: type, exists: true}, nodeSelector: {role: edge},
+         tolerations: [{operator: Exists}]}
+      - {name: near, when: {annotation: type, exists: true},
+         require: [{key: disk, operator: Exists}, {key: rack, operator: NotIn, values: [a, b]}]}
+      - {name: late, when: {label: type, exists: true}, onConflict: reject, resolveAtRelease: true,
+         require: [{key: zone, operator: In, values: [a]}], prefer: [{weight: 1,
+         require: [{key: zone, operator: Exists}]}]}
+"""
+T = TypeVar("T")
+PATIENCE = 60.0
+"""Seconds for a review that may block; long enough for a busy test machine."""
+_VM, _VMI = kubevirt.vm_path("default", "vm"), kubevirt.vmi_path("default", "vm")
+
+
+class Lines(logging.Handler):
+    """Takes down what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.threads: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.threads.add((record.threadName or "").partition("_")[0])
+        self.lines += [OneLine().format(record), Json().format(record)]
+
+
+class Server:
+    """The application as `holdfast serve` runs it, with its log, in a cluster of one VM.
+
+    A body is given to the handler as a connection gives it; what may block goes to its pool.
+    `ask_flask` asks the Flask application instead.
+    """
+
+    def __init__(self) -> None:
+        self.metrics = ServerMetrics()
+        self.lookup = FakeLookup()
+        self.annotate_vm({})
+        handle = Handle()
+        handle.connect(lookup=self.lookup)
+        observe = self.metrics.observe_plugin
+        self.pipeline = make_pipeline(CONFIGURATION, observe=observe, handle=handle)
+        handler = AdmissionHandler(
+            self.pipeline, self.metrics, conditions="", now_ms=lambda: CREATED_MS
+        )
+        self.client = create_app(handler).test_client()
+        self.handler = AsyncHandler(handler, deadline=PATIENCE)
+        self.log = Lines()
+
+    def annotate_vm(self, annotations: dict[str, str]) -> None:
+        self.lookup.objects = {_VM: make_vm(annotations), _VMI: make_vmi()}
+
+    def ask(self, path: str, content: bytes) -> tuple[int, bytes]:
+        """Send a body; `log` then has the lines of this request alone."""
+        response = self._logged(lambda: self._answer(path, content))
+        return response.status, response.body
+
+    def ask_flask(self, path: str, content: bytes) -> tuple[int, bytes]:
+        """Do as `ask` does, with the Flask application."""
+        answer = self._logged(lambda: self.client.post(path, data=content, content_type=JSON))
+        return answer.status_code, answer.data
+
+    def _logged(self, act: Callable[[], T]) -> T:
+        self.log.lines.clear()
+        self.lookup.asked.clear()
+        logger = logging.getLogger("holdfast")
+        level = logger.level
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(self.log)
+        try:
+            return act()
+        finally:
+            logger.removeHandler(self.log)
+            logger.setLevel(level)
+
+    def _answer(self, path: str, content: bytes) -> HttpResponse:
+        async def ask() -> HttpResponse:
+            response = self.handler.post(path, JSON, content, "identity")
+            return response if isinstance(response, HttpResponse) else await response
+
+        return _loop().run_until_complete(ask())
+
+    def labels(self) -> set[tuple[str, str]]:
+        """Give all values of all labels that any series has."""
+        return {
+            label
+            for metric in self.metrics.registry.collect()
+            for sample in metric.samples
+            for label in sample.labels.items()
+        }
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Give the loop of all servers: one each would cost more than what is asked."""
+    loop = asyncio.new_event_loop()
+    atexit.register(loop.close)
+    return loop
+
+
+SERVER = Server()
+
+
+def check(path: str, content: bytes, server: Server = SERVER) -> Any:
+    """Send a body, check what has to hold for each, and give the response; None for a 400."""
+    status, answer = server.ask(path, content)
+    for line in server.log.lines:
+        assert line.isprintable(), line
+        assert len(line) < 3_000, line
+    assert status in {200, 400}, (answer, server.log.lines[-1:])
+    if status == 400:
+        assert answer.decode().rstrip("\n").isprintable()
+        assert len(answer) < 1_000
+        return None
+    read = json.loads(answer)
+    response = read["response"]
+    assert (read["apiVersion"], read["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert isinstance(response["allowed"], bool)
+    assert all(len(one.encode()) <= 256 for one in response.get("warnings", ()))
+    if not response["allowed"]:
+        assert response["status"]["code"] == 422
+        assert 0 < len(response["status"]["message"]) <= 2_000
+        assert "patch" not in response
+    return response
+
+
+def check_document(path: str, review: Any, server: Server = SERVER) -> Any:
+    """Check an answer as `check` does, and that it is the answer to this review."""
+    response = check(path, json.dumps(review).encode(), server)
+    if response is not None:
+        check_answer(response, review)
+    return response
+
+
+def check_answer(response: Any, review: Any) -> None:
+    """Check that a response belongs to the review, and that its patch makes a pod of its object."""
+    assert response["uid"] == review["request"]["uid"]
+    if "patch" in response:
+        operations = json.loads(base64.b64decode(response["patch"]))
+        Pod.of(apply_patch(review["request"]["object"], operations))

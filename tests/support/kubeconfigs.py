@@ -1,0 +1,35 @@
+"""A kubeconfig, and checks of the messages about a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.webhook.errors import StartError
+from holdfast.webhook.kube.client import Cluster
+
+RIGHT: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "here",
+    "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "n"}}],
+    "clusters": [{"name": "c", "cluster": {"server": "https://192.0.2.1:6443"}}],
+    "users": [{"name": "u", "user": {"token": "abc"}}],
+}
+
+
+def complaint(file: Path, content: bytes) -> str:
+    """Return the message about a file; empty for a valid file."""
+    file.write_bytes(content)
+    try:
+        Cluster.connect(file).close()
+    except StartError as exc:
+        return str(exc)
+    return ""
+
+
+def check(said: str, file: Path) -> None:
+    assert said.startswith(f"no usable kubeconfig {file} (")
+    assert said.endswith("or run in a pod with a ServiceAccount")
+    assert said.isprintable()
+    assert len(said) < 1_500

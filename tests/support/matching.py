@@ -1,0 +1,69 @@
+"""Evaluate node affinity from a pod's JSON alone, independently of the product.
+
+Written from Kubernetes' documentation; shares nothing with `webhook/framework/node_affinity.py`.
+`tests/e2e` checks it against the real scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Object = Mapping[str, Any]
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def make_node(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": dict(labels)}}
+
+
+def admits(pod: Object, node: Object) -> bool:
+    """Return whether the pod's nodeSelector and required node affinity let it onto the node."""
+    labels = node["metadata"]["labels"]
+    selector = pod["spec"].get("nodeSelector") or {}
+    if any(labels.get(key) != value for key, value in selector.items()):
+        return False
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get(REQUIRED)
+    if required is None:
+        return True
+    return any(meets_term(node, term) for term in required.get("nodeSelectorTerms") or ())
+
+
+def meets_term(node: Object, term: Object) -> bool:
+    """Return whether a node meets a term; one that asks for nothing is met by no node."""
+    expressions = term.get("matchExpressions") or []
+    fields = term.get("matchFields") or []
+    if not expressions and not fields:
+        return False
+    metadata = node["metadata"]
+    return all(meets(metadata["labels"], one) for one in expressions) and all(
+        meets({"metadata.name": metadata["name"]}, one) for one in fields
+    )
+
+
+def meets(labels: Mapping[str, str], requirement: Object) -> bool:
+    """Return whether labels meet one requirement."""
+    value = labels.get(requirement["key"])
+    values = requirement.get("values") or []
+    match requirement["operator"]:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt":
+            return number(value) is not None and int(value or 0) > int(values[0])
+        case "Lt":
+            return number(value) is not None and int(value or 0) < int(values[0])
+        case other:
+            raise AssertionError(f"no operator: {other}")
+
+
+def number(value: str | None) -> int | None:
+    return int(value) if value and value.isascii() and value.isdigit() else None

@@ -1,0 +1,166 @@
+"""Which tests run the commands on the pages: a page as a whole, or other tests by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from docs import transcript
+from docs.transcript import Step
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = (
+    "docs/start.md",
+    "docs/how-to/delay.md",
+    "docs/how-to/delay-a-rollout.md",
+    "docs/how-to/spread-pod-starts.md",
+    "docs/how-to/start-at-most.md",
+    "docs/how-to/start-after.md",
+    "docs/how-to/approve.md",
+    "docs/how-to/migrate.md",
+    "docs/how-to/gitops.md",
+    "docs/how-to/inspect-and-release.md",
+)
+"""Pages that `tests/e2e/test_pages.py` runs from end to end, but for what ELSEWHERE names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Commands of a page that something else runs: where, and a text that stands there."""
+
+    command: str
+    run_by: str
+    evidence: str
+
+
+_STICKY = "tests/e2e/test_sticky.py"
+_GUARD = "tests/e2e/test_guard.py"
+_NODE = "tests/node/installation.py"
+_INSTALLED = "tests/node/test_installation.py"
+_INSTALLED_HERE = "tests/e2e/installed.py"
+
+ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
+    {
+        "README.md": (
+            Elsewhere(r"make run\b", "tests/e2e/test_demo.py", "make_run"),
+            Elsewhere(r"make test\b", ".ci/run", "make test"),
+        ),
+        "CONTRIBUTING.md": (
+            Elsewhere(r"make check\b", ".ci/run", "make check"),
+            Elsewhere(r"make test\b", ".ci/run", "make test"),
+            Elsewhere(r"\.venv/bin/python -m pytest tests/", "scripts/test", "pytest"),
+        ),
+        "docs/start.md": (
+            Elsewhere(r"make up$", "tests/e2e/test_demo.py", "make_up"),
+            Elsewhere(r"holdfast uninstall --release wait", _INSTALLED, '"uninstall"'),
+        ),
+        "docs/how-to/inspect-and-release.md": (
+            Elsewhere(r"holdfast doctor", "tests/e2e/test_cli.py", '"doctor"'),
+            Elsewhere(
+                r"kubectl .* port-forward", "tests/node/test_installation.py", "port-forward"
+            ),
+        ),
+        "docs/how-to/install.md": (
+            Elsewhere(r"podman (build|push)", "controlplane/image.py", '"bud"'),
+            Elsewhere(r"holdfast policies", "tests/unit/policies/test_pods.py", '"policies"'),
+            Elsewhere(
+                r"pip install --no-deps --require-hashes",
+                "Containerfile",
+                "--no-deps --require-hashes",
+            ),
+            Elsewhere(
+                r"pip install --no-deps \.", "Containerfile", "--no-deps --no-build-isolation"
+            ),
+            Elsewhere(r"kubectl apply -k \.", _NODE, '"apply", "-k"'),
+            Elsewhere(r"kubectl -n \S+ rollout status", _NODE, '"rollout", "status"'),
+            Elsewhere(r"kubectl wait ", _NODE, '"wait"'),
+            Elsewhere(r"holdfast uninstall", _INSTALLED, '"uninstall"'),
+            Elsewhere(r"kubectl delete", _INSTALLED, '"kubectl delete -k ."'),
+            Elsewhere(r"kubectl (get|patch)", "tests/e2e/test_pages.py", "install.md"),
+        ),
+        "docs/how-to/respond-to-alerts.md": (
+            Elsewhere(
+                r"sed ",
+                "tests/tooling/test_monitoring.py",
+                "test_documented_command_sets_the_base_of_all_runbooks",
+            ),
+        ),
+        "docs/how-to/certificates.md": (
+            Elsewhere(r"holdfast controller .*=self", _INSTALLED_HERE, '"--leader-elect"'),
+            Elsewhere(r"holdfast serve .*--await", _INSTALLED_HERE, '"--await-certificate"'),
+            Elsewhere(r"kubectl wait ", _NODE, '"wait"'),
+            Elsewhere(
+                r"holdfast controller .*=cert-m",
+                "tests/e2e/test_publisher.py",
+                'certificates="cert-manager"',
+            ),
+            Elsewhere(r"kubectl .* create configmap", _INSTALLED, '"configmap"'),
+        ),
+        "docs/how-to/start-after.md": (
+            Elsewhere(r"holdfast rbac", "tests/unit/plugins/test_after.py", "roles.after_role"),
+        ),
+        "docs/how-to/guard.md": (
+            Elsewhere(r"kubectl apply -k manifests/rbac", "tests/e2e/accounts.py", '"rbac"'),
+            Elsewhere(r"kubectl apply -k manifests/guard", _INSTALLED_HERE, '"guard"'),
+            Elsewhere(r"holdfast policies", "tests/unit/policies/test_pods.py", '"policies"'),
+            Elsewhere(r"kubectl create rolebinding", _GUARD, '"rolebinding"'),
+            Elsewhere(r"kubectl auth can-i", "tests/node/installation.py", "can-i"),
+            Elsewhere(
+                r"kubectl (annotate|patch|get) pod",
+                _GUARD,
+                "test_developer_cannot_release_or_change_a_hold",
+            ),
+        ),
+        "docs/how-to/approve.md": (
+            Elsewhere(r"kubectl create rolebinding", _GUARD, "holdfast-approver"),
+        ),
+        "docs/how-to/sticky-vms.md": (
+            Elsewhere(
+                r"kubectl (apply|delete|get (?!.*\| sh$)|taint|wait) ?", _STICKY, "20_times_of_20"
+            ),
+            Elsewhere(
+                r"kubectl annotate vm db .*node=node",
+                _STICKY,
+                "test_user_moves_a_vm_and_clears_its_record",
+            ),
+            Elsewhere(
+                r"kubectl annotate vm db .*node='Node",
+                "tests/e2e/test_sticky_admission.py",
+                "test_vm_with_an_invalid_annotation_is_rejected",
+            ),
+            Elsewhere(r"kubectl annotate vm db .*sticky=false", _STICKY, "sticky=true"),
+            Elsewhere(r"kubectl (un)?cordon", _STICKY, "test_vm_waits_for_its_node"),
+            Elsewhere(
+                r"kubectl create -f launcher.json",
+                "tests/e2e/test_sticky_admission.py",
+                "test_dry_run_as_kubevirt_shows_affinity_and_finalizer",
+            ),
+            Elsewhere(r"kubectl get .*\| sh$", "tests/e2e/test_pages.py", "sticky-vms.md"),
+        ),
+        "docs/reference/cli.md": (
+            Elsewhere(
+                r"eval|_HOLDFAST_COMPLETE", "tests/unit/cli/test_main.py", "_HOLDFAST_COMPLETE"
+            ),
+        ),
+        "docs/explanation/performance.md": (
+            Elsewhere(r"make bench", "tests/bench/test_rows.py", "test_row_runs"),
+        ),
+    }
+)
+
+
+def steps(page: str) -> Iterator[Step]:
+    """Give every command that a page shows: in a terminal, and in a script."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    yield from transcript.steps(text)
+    for kind, script in transcript.blocks(text):
+        if kind in {"sh", "bash"}:
+            yield Step(script.strip(), ())
+
+
+def elsewhere(page: str, step: Step) -> list[Elsewhere]:
+    """Say what else runs a command."""
+    return [row for row in ELSEWHERE.get(page, ()) if re.match(row.command, step.command)]

@@ -1,0 +1,88 @@
+"""VMs, VMIs and launcher pods as KubeVirt makes them, as far as Holdfast reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.webhook.model import kubevirt
+from tests.support.builders import Document, make_pod
+
+VM_UID, VMI_UID = "0f0f0f0f-vm", "1e1e1e1e-vmi"
+LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": VMI_UID}
+
+
+def owner_of(
+    kind: str, name: str, uid: str, *, api_version: str = "kubevirt.io/v1", controller: bool = True
+) -> Document:
+    """Make an owner reference."""
+    fields = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
+    return {**fields, "controller": controller, "blockOwnerDeletion": True}
+
+
+def make_vm(
+    annotations: Mapping[str, str] | None = None,
+    *,
+    name: str = "vm",
+    namespace: str = "default",
+    uid: str = VM_UID,
+) -> Document:
+    """Make a VM."""
+    metadata: Document = {"name": name, "namespace": namespace, "uid": uid}
+    if annotations is not None:
+        metadata["annotations"] = dict(annotations)
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": kubevirt.VM,
+        "metadata": metadata,
+        "spec": {"runStrategy": "Always", "template": {"spec": {"domain": {}}}},
+    }
+
+
+def make_vmi(
+    *,
+    owners: Sequence[Document] | None = None,
+    name: str = "vm",
+    namespace: str = "default",
+    uid: str = VMI_UID,
+    phase: str = "Pending",
+    node: str = "",
+) -> Document:
+    """Make a VMI, by default of the VM of the same name."""
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": kubevirt.VMI,
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid,
+            "ownerReferences": [owner_of(kubevirt.VM, name, VM_UID)]
+            if owners is None
+            else list(owners),
+        },
+        "status": {"phase": phase, **({"nodeName": node} if node else {})},
+    }
+
+
+def make_launcher(annotations: Mapping[str, str] | None = None, **fields: Any) -> Document:
+    """Make a launcher pod, of the VMI `vm`; it has an affinity of KubeVirt's own."""
+    fields.setdefault("owners", [owner_of(kubevirt.VMI, "vm", VMI_UID)])
+    fields["labels"] = {**LAUNCHER_LABELS, **fields.pop("labels", {})}
+    pod = make_pod(annotations or {}, name=fields.pop("name", "virt-launcher-vm-abcde"), **fields)
+    pod["spec"]["affinity"] = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {
+                        "matchExpressions": [
+                            {
+                                "key": "node-labeller.kubevirt.io/obsolete-host-model",
+                                "operator": "DoesNotExist",
+                            }
+                        ]
+                    }
+                ]
+            }
+        }
+    }
+    return pod

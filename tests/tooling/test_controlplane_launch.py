@@ -1,0 +1,82 @@
+"""The launcher without a cluster: flags, files, ports and the reaper's list."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane import components, reaper
+from controlplane.components import Plan, Ports
+from controlplane.kubeconfig import folder_name
+from controlplane.layout import Layout, write_private
+from controlplane.pki import Files
+from controlplane.process import child_environment
+
+
+def make_plan(**changes: Any) -> Plan:
+    files = Files(Path("/d/x.crt"), Path("/d/x.key"))
+    names = (*components.NAMES, components.FRONT_PROXY, components.API_SERVER_CLIENT)
+    plan: dict[str, Any] = {
+        "bin": Path("/b"),
+        "layout": Layout(Path("/d")),
+        "ports": Ports(api=1, etcd=2, etcd_peer=3, controller_manager=4, scheduler=5, kwok=6),
+        "ca": files,
+        "etcd_ca": files,
+        "front_ca": files,
+        "token_key": Path("/d/sa.key"),
+        "token_public": Path("/d/sa.pub"),
+        "pairs": dict.fromkeys(names, files),
+        "kubeconfigs": dict.fromkeys(names, Path("/d/kubeconfig")),
+        "stages": (Path("/s/a.yaml"), Path("/s/b.yaml")),
+    }
+    return Plan(**{**plan, **changes})
+
+
+@pytest.mark.parametrize("name", components.NAMES)
+def test_components_listen_on_loopback_only(name: str) -> None:
+    flags = " ".join(make_plan().command(name)[1:])
+    assert "127.0.0.1" in flags
+    assert "=0.0.0.0" not in flags
+
+
+def test_user_folders_are_safe_and_distinct() -> None:
+    name = folder_name("system:serviceaccount:../../x", [])
+    assert "/" not in name
+    assert ":" not in name
+    assert folder_name("a", ["g"]) != folder_name("a", [])
+
+
+def test_private_files_are_their_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "key"
+    write_private(path, b"one")
+    path.chmod(0o644)
+    write_private(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_components_do_not_read_the_users_settings() -> None:
+    given = {"PATH": "/bin", "ETCD_NAME": "x", "KUBECONFIG": "/k", "KWOK_X": "1", "HOME": "/h"}
+    assert child_environment(given) == {"PATH": "/bin", "HOME": "/h"}
+
+
+def test_the_reaper_reads_its_list_and_skips_a_line_cut_short() -> None:
+    lines = ["process 12 345\n", "remove /tmp/a b\n", "process 13 99\n", "process 14 1"]
+    expected = reaper.Leftovers({12: "345", 13: "99"}, [Path("/tmp/a b")])
+    assert reaper.read(lines) == expected
+
+
+def test_reaper_ends_only_the_listed_process() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        started = reaper.start_time(child.pid)
+        assert started is not None
+        reaper.end({child.pid: f"{started}0"})
+        assert child.poll() is None
+        reaper.end({child.pid: started})
+        assert child.wait() < 0
+        assert reaper.start_time(child.pid) is None

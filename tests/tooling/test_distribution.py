@@ -1,0 +1,97 @@
+"""The wheel owns one top-level name, so no other distribution can break it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+IGNORED = (
+    *(".git", ".venv", "build", "dist", "__pycache__", "*.egg-info", ".*_cache", ".coverage*"),
+    ".hypothesis",
+)
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the sources, so that nothing is left behind in them."""
+    copy = tmp_path_factory.mktemp("sources") / "copy"
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*IGNORED))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def sdist(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("sdist")
+    script = f"from setuptools import build_meta; build_meta.build_sdist({str(target)!r})"
+    run("-c", script, cwd=sources)
+    (made,) = target.glob("*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from the source distribution, as pip would."""
+    target = tmp_path_factory.mktemp("wheel")
+    pip = ("-m", "pip", "--disable-pip-version-check", "wheel", "--quiet")
+    run(*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", target, sdist, cwd=target)
+    (made,) = target.glob("*.whl")
+    return made
+
+
+def test_source_distribution_has_all_sources_and_the_links(sources: Path, sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        members = {one.name.partition("/")[2]: one for one in archive}
+    links = {name: one.linkname for name, one in members.items() if one.issym()}
+    assert links == {"holdfast/webhook": "../webhook", "holdfast/certs": "../certs"}
+    files = (one.relative_to(sources) for one in sources.rglob("*") if one.is_file())
+    expected = {str(file) for file in files if not str(file.parent).endswith(".egg-info")}
+    assert expected - members.keys() == set()
+
+
+def test_the_wheel_owns_one_top_level_name(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name.partition("/")[0] for name in archive.namelist()}
+    assert names == {"holdfast", next(name for name in names if name.endswith(".dist-info"))}
+
+
+def test_it_has_every_module_of_the_sources(wheel: Path) -> None:
+    sources = {
+        f"holdfast/{path.relative_to(ROOT)}"
+        for folder in ("webhook", "certs")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        assert sources - set(archive.namelist()) == set()
+
+
+def test_foreign_packages_named_webhook_and_certs_do_no_harm(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    for name in ("webhook", "certs"):
+        (site / name).mkdir()
+        (site / name / "__init__.py").write_text("raise ImportError('foreign')\n")
+        (tmp_path / f"{name}.py").write_text("raise ImportError('local')\n")
+    script = (
+        f"import sys; sys.path[:0] = ['', {str(site)!r}]\n"
+        "from holdfast.webhook.cli import main, check_config\n"
+        "from holdfast.certs import authority\n"
+        "print(main.__file__, authority.__file__)\n"
+    )
+    printed = run("-I", "-c", script, cwd=tmp_path)
+    assert [Path(file).is_relative_to(site) for file in printed.split()] == [True, True]

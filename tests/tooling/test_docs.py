@@ -1,0 +1,283 @@
+"""The pages say what the code does, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from docs import error_cases, generate, rights
+from docs.tables import row
+from holdfast.webhook import plugins
+from holdfast.webhook.config import config
+from holdfast.webhook.kube import events
+from holdfast.webhook.model import messages as message_text
+from holdfast.webhook.plugins import pace_slots
+from holdfast.webhook.plugins.placement_rules import Rule
+from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.runtime import pipelines
+from tests.e2e.needs import NEEDS
+from tests.support.builders import make_profiles
+from tests.support.delay_values import DELAYS, INSTANTS, Row
+
+ROOT = Path(generate.__file__).resolve().parent.parent
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+OTHERS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+WRITTEN = [*PAGES, *(ROOT / name for name in OTHERS if (ROOT / name).exists())]
+
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+
+
+def read(page: str) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+def section(page: str, heading: str) -> str:
+    """Give what stands under a heading of the second level."""
+    return read(page).split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+# --- generated parts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", generate.PAGES)
+def test_generated_parts_are_up_to_date(page: str) -> None:
+    assert read(page) == generate.rendered(page), f"run: {generate.COMMAND}"
+
+
+@pytest.mark.parametrize("file", generate.FILES)
+def test_generated_files_are_up_to_date(file: str) -> None:
+    assert read(file) == generate.FILES[file](), f"run: {generate.COMMAND}"
+
+
+@pytest.mark.parametrize(
+    ("heading", "rows"),
+    [pytest.param("Delays", DELAYS, id="delays"), pytest.param("Times", INSTANTS, id="times")],
+)
+def test_every_value_of_the_tests_own_table_is_on_the_page(
+    heading: str, rows: tuple[Row, ...]
+) -> None:
+    shown = section("reference/annotations.md", heading)
+    short = [row for row in rows if len(row.value) <= generate.LONGEST_VALUE]
+    assert len(short) > 0.8 * len(rows)
+    assert [row for row in short if f"`{message_text.quote(row.value)}`" not in shown] == []
+
+
+# --- configuration -----------------------------------------------------------------------------
+
+
+def example() -> str:
+    shown = section("reference/configuration.md", "A full example")
+    (found,) = re.findall(r"```yaml\n(.*?)```", shown, re.DOTALL)
+    return str(found)
+
+
+def test_the_example_of_a_configuration_is_one() -> None:
+    parsed = config.parse(example().encode(), "configuration.md")
+    profiles = pipelines.build_profiles(parsed, plugins.registry([]), source="configuration.md")
+    assert list(profiles.by_name) == ["batch", "*"]
+
+
+RULES = re.findall(r"```yaml\n(.*?)```", read("how-to/place-by-kind.md"), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", RULES, ids=range(len(RULES)))
+def test_the_example_of_rules_is_a_configuration(text: str) -> None:
+    parsed = config.parse(text.encode(), "place-by-kind.md")
+    pipelines.build_profiles(parsed, plugins.registry([]), source="place-by-kind.md")
+
+
+def test_every_field_of_a_rule_is_on_the_page() -> None:
+    page = section("reference/configuration.md", "Plugin arguments")
+    rule = page.partition("\n#### Rule\n")[2].partition("\n#### ")[0]
+    fields = set(re.findall(r"^\| `(\w+)` \|", rule, re.M))
+    assert fields == set(Rule.__struct_encode_fields__)
+
+
+def test_the_example_has_every_field() -> None:
+    fields = re.findall(r"^\| `(\w+)` \|", section("reference/configuration.md", "The file"), re.M)
+    assert [name for name in fields if f"{name}:" not in example()] == []
+
+
+def test_the_example_names_every_argument_of_every_plugin_it_configures() -> None:
+    configured = yaml.safe_load(example())["profiles"][0]["pluginConfig"]
+    for each in configured:
+        args_type = plugins.registry([])[each["name"]].args_type
+        assert sorted(each["args"]) == sorted(args_type.__struct_encode_fields__)
+
+
+def test_the_manifests_in_the_how_to_are_readable_pods() -> None:
+    found = re.findall(r"```yaml\n(.*?)```", read("how-to/delay.md"), re.DOTALL)
+    kinds = [yaml.safe_load(one)["kind"] for one in found]
+    assert kinds == ["Deployment", "Pod"]
+
+
+# --- metrics and Events ------------------------------------------------------------------------
+
+
+def metrics() -> Iterator[tuple[str, str]]:
+    for registry in generate.REGISTRIES.values():
+        for name, kind, _, _ in generate.described_metrics(registry()):
+            yield name, kind
+
+
+@pytest.mark.parametrize("registry", generate.REGISTRIES)
+def test_every_metric_is_described(registry: str) -> None:
+    exposed = generate.REGISTRIES[registry]()
+    described = [name for name, *_ in generate.described_metrics(exposed)]
+    collected = [metric.name for metric in exposed.collect()]
+    assert [re.sub("_(total|info)$", "", name) for name in described] == collected
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in metrics()}))
+def test_every_metric_has_a_use(name: str) -> None:
+    assert name in section("reference/metrics.md", "Queries")
+
+
+def test_metrics_on_the_pages_exist() -> None:
+    known = {name for name, _ in metrics()}
+    known |= {
+        f"{name}_{series}"
+        for name, kind in metrics()
+        if kind == "histogram"
+        for series in ("bucket", "sum", "count")
+    }
+    used = {
+        found
+        for path in WRITTEN
+        for found in re.findall(r"\bholdfast_[a-z_]+\b", path.read_text(encoding="utf-8"))
+    }
+    assert used - known == {"holdfast_signoff"}  # the example plugin's module
+
+
+def test_every_event_is_on_the_page_and_no_other() -> None:
+    reasons = {
+        value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
+    }
+    described = re.findall(r"^\| `(\w+)` \|", read("reference/events.md"), re.MULTILINE)
+    reasons.add(pace_slots.TIMEOUT)
+    assert set(described) == reasons
+    assert len(described) == len(reasons)
+
+
+def test_every_logger_is_on_the_page_and_no_other() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "webhook").rglob("*.py"))
+    named = set(re.findall(r'getLogger\("(holdfast\.\w+)"\)', code))
+    described = re.findall(r"^\| \w+ \| `(holdfast\.\w+)` \|", read("reference/logs.md"), re.M)
+    assert set(described) == named
+
+
+# --- errors ------------------------------------------------------------------------------------
+
+CASES = [
+    pytest.param(case, id=f"{title} {number}")
+    for title, cases in error_cases.CASES.items()
+    for number, case in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_message_is_one_line_and_on_the_page_if_it_has_a_note(case: error_cases.Case) -> None:
+    message = case.produce()
+    assert message.replace("…", "").isprintable()
+    on_page = row(generate.error(case)) in read("reference/errors.md").splitlines()
+    assert on_page == bool(case.note), f"run: {generate.COMMAND}"
+
+
+def test_nothing_is_reported_twice() -> None:
+    messages = [case.produce() for cases in error_cases.CASES.values() for case in cases]
+    assert sorted(set(messages)) == sorted(messages)
+
+
+def test_guards_message_matches_the_how_to() -> None:
+    policy = make_policy()
+    page = read("how-to/guard.md")
+    parts = re.findall(r"'([^'\\]*)'", policy.replace("\\'", "\0"))
+    assert len(parts) > 5
+    assert [part for part in parts if part.replace("\0", "'") not in page] == []
+
+
+def make_policy() -> str:
+    first = pod_policies.policies(make_profiles())[0]
+    return str(first["spec"]["validations"][0]["messageExpression"])
+
+
+# --- all pages ---------------------------------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """Give the anchors that a page's headings have on the usual hosting pages."""
+    text = CODE.sub("", path.read_text(encoding="utf-8"))
+    slugs = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text))
+    return {slug.strip().replace(" ", "-") for slug in slugs}
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=names(WRITTEN))
+def test_relative_links_lead_somewhere(path: Path) -> None:
+    dead = []
+    for target in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8"))):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            dead.append(target)
+    assert dead == []
+
+
+def test_every_package_has_its_line_in_contributing() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    packages = sorted(path.parent.name for path in (ROOT / "webhook").glob("*/__init__.py"))
+    assert [name for name in packages if f"`webhook/{name}/`" not in text] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=names(PAGES))
+def test_every_page_is_on_the_map(path: Path) -> None:
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
+    assert path == index or path in linked
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=names(WRITTEN))
+def test_tests_that_are_named_exist(path: Path) -> None:
+    missing = [
+        f"{file}::{name}"
+        for file, name in TEST.findall(path.read_text(encoding="utf-8"))
+        if not (ROOT / file).exists() or (name and f"def {name}(" not in (ROOT / file).read_text())
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=names(WRITTEN))
+def test_pages_name_nothing_of_this_machine(path: Path) -> None:
+    found = re.findall(r"(?<![\w.])/(?:home|root|tmp|work|Users)/\S+", path.read_text())
+    assert found == []
+
+
+# --- rights --------------------------------------------------------------------------------------
+
+
+def test_every_role_of_the_manifests_is_in_the_reference() -> None:
+    found = {
+        f"{one['kind']} {one['metadata']['name']}"
+        for path in (ROOT / "manifests").rglob("*.yaml")
+        for one in yaml.safe_load_all(path.read_text())
+        if one and one.get("kind") in {"Role", "ClusterRole"}
+    }
+    assert {title.partition(",")[0] for title, _ in rights.roles()} == found
+
+
+def test_every_right_has_a_test() -> None:
+    given = sorted(map(str, rights.rights()))
+    assert sorted(NEEDS) == given
+    assert len(set(given)) == len(given)

@@ -1,0 +1,68 @@
+"""The audit log of the fault rows: no line is lost where one file ends and another begins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.faults.assertions import untold
+from tests.faults.audit import CONTROLLER, Audit
+
+NAMES = ("before", "written-last", "after")
+
+
+def line(name: str) -> str:
+    """Make the line of a release."""
+    event = {
+        "verb": "patch",
+        "objectRef": {"resource": "pods", "namespace": "rows", "name": name},
+        "responseStatus": {"code": 200},
+        "requestReceivedTimestamp": "2026-01-02T03:04:05.678901Z",
+        "stageTimestamp": "2026-01-02T03:04:06.678901Z",
+        "user": {"username": f"{CONTROLLER}holdfast-controller"},
+    }
+    return json.dumps(event, separators=(",", ":")) + "\n"
+
+
+def test_lines_written_before_log_rotation_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    audit = Audit(path)
+    with audit.followed():
+        path.write_text(line("before"))
+        audit.read()
+        with path.open("a") as file:
+            file.write(line("written-last"))
+        path.rename(tmp_path / "audit-old.log")
+        audit.read()
+        path.write_text(line("after"))
+        audit.read()
+        assert [len(audit.releases["rows", name]) for name in NAMES] == [1, 1, 1]
+
+
+def test_partial_line_is_buffered(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    audit = Audit(path)
+    with audit.followed():
+        audit.read()
+        path.write_text(line("whole")[:40])
+        audit.read()
+        with path.open("a") as file:
+            file.write(line("whole")[40:])
+        audit.read()
+        (found,) = audit.releases["rows", "whole"]
+        assert found.worked
+        assert found.ended - found.at == pytest.approx(1)
+
+
+def test_release_counts_once_it_is_in_the_audit_log(tmp_path: Path) -> None:
+    path, due = tmp_path / "audit.log", {"prompt": 1.0, "dawdler": 2.0, "forgotten": 9.0}
+    path.write_text(line("prompt"))
+    audit = Audit(path)
+    with audit.followed():
+        assert untold(audit, "rows", due) == ["dawdler", "forgotten"]
+        with path.open("a") as file:
+            file.write(line("dawdler"))
+        assert untold(audit, "rows", due, [(8.0, 10.0)]) == []
+        assert untold(audit, "elsewhere", {"prompt": 1.0}) == ["prompt"]

@@ -1,0 +1,53 @@
+"""Runs of the faults on the same product can be identified."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.faults import product
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for folder in product.FOLDERS:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text(folder)
+    (tmp_path / "tests").write_text("one")
+    monkeypatch.setattr(product, "ROOT", tmp_path)
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path)
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> None:
+    named = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com")
+    subprocess.run(["git", "-C", str(folder), *named, *arguments], check=True)
+
+
+def commit(folder: Path) -> None:
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--message", "So it is now")
+
+
+def test_unrelated_commit_does_not_change_the_product_version(checkout: Path) -> None:
+    before = product.product()
+    (checkout / "tests").write_text("another")
+    assert product.product() == before
+    commit(checkout)
+    assert product.product() == before
+
+
+def test_another_product_has_another_name(checkout: Path) -> None:
+    before = product.product()
+    (checkout / "certs" / "file").write_text("another")
+    assert product.product() == f"{before}+changed"
+    commit(checkout)
+    assert product.product() not in {before, f"{before}+changed"}
+
+
+def test_without_git_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "ROOT", tmp_path)
+    assert product.product() == product.UNKNOWN

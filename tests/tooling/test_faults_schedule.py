@@ -1,0 +1,43 @@
+"""Rows of the faults are dealt out to clusters that run side by side."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from tests.faults.scenario import Fault
+from tests.faults.schedule import Schedule
+from tests.faults.table import FAULTS
+
+LONG, SHORT, QUIET = (
+    replace(FAULTS[0], name=name, minutes=minutes, alone=alone)
+    for name, minutes, alone in (
+        ("long", 15.0, False),
+        ("short", 1.0, False),
+        ("quiet", 30.0, True),
+    )
+)
+
+
+def test_row_that_runs_alone_waits_for_other_lanes() -> None:
+    schedule, taken = Schedule([QUIET, SHORT, LONG], lanes=2), list[Fault | None]()
+    assert [schedule.take(lane) for lane in (0, 1, 1)] == [LONG, SHORT, None]
+    waiting = threading.Thread(target=lambda: taken.append(schedule.take(0)))
+    waiting.start()
+    waiting.join(0.05)
+    assert not taken
+    schedule.leave(1)
+    waiting.join(10)
+    assert taken == [QUIET]
+    assert schedule.take(0) is None
+
+
+def test_aborted_lane_does_not_block_others() -> None:
+    schedule = Schedule([QUIET, SHORT, LONG], lanes=2)
+    assert schedule.take(0) == LONG
+    schedule.leave(0)
+    assert [schedule.take(1) for _ in range(3)] == [SHORT, QUIET, None]
+
+
+def test_rows_that_fill_a_cluster_run_alone() -> None:
+    assert all(fault.alone for fault in FAULTS if fault.fills)

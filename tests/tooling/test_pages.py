@@ -1,0 +1,86 @@
+"""Every command on a page is run by something, and what pages show is compared as it should be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from docs import transcript
+from docs.transcript import DisagreementError, Session, Step
+from tests.support import pages
+from tests.support.pages import ELSEWHERE, ROOT, RUN, Elsewhere
+
+EVERY = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+EVERY += sorted(path.name for path in ROOT.glob("*.md"))
+ROWS = [
+    pytest.param(page, row, id=f"{page} {row.command}")
+    for page, rows in ELSEWHERE.items()
+    for row in rows
+]
+
+
+@pytest.mark.parametrize("page", EVERY)
+def test_every_command_is_run(page: str) -> None:
+    nobody = [
+        step.command
+        for step in pages.steps(page)
+        if len(pages.elsewhere(page, step)) != 1 and page not in RUN
+    ]
+    assert nobody == [], "name in tests/support/pages.py who runs it, once"
+
+
+@pytest.mark.parametrize(("page", "row"), ROWS)
+def test_named_commands_exist(page: str, row: Elsewhere) -> None:
+    assert [step for step in pages.steps(page) if row in pages.elsewhere(page, step)]
+    assert row.evidence in (ROOT / row.run_by).read_text(encoding="utf-8")
+
+
+PAGE = """
+```yaml
+# a.yaml
+at: 2026-11-21T18:00:00Z
+```
+
+1. In a list:
+
+    ```console
+    $ cat a.yaml
+    # a.yaml
+    at: 2026-11-20T18:00:00Z
+    $ printf 'one
+    two'
+    one
+    …
+    ```
+"""
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    made = Session(tmp_path, os.environ, lambda: ["web-6d5bb4fc7f-4bhdd"], patience=0.2)
+    made.write(PAGE)
+    return made
+
+
+def test_a_page_is_read_and_run(session: Session) -> None:
+    first, second = transcript.steps(PAGE)
+    assert session.run(first)[0] == "# a.yaml"
+    assert second == Step("printf 'one\ntwo'", ("one", "…"))
+    assert session.run(second) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(Step("echo two", ("one",)), id="another line"),
+        pytest.param(Step("echo one; echo two", ("one",)), id="a line more"),
+        pytest.param(Step("echo one", ("one", "one")), id="a line less"),
+        pytest.param(Step("echo one", ("two", "…")), id="not among the lines"),
+        pytest.param(Step("false; echo delay=2h", ("delay=1h",)), id="a value"),
+    ],
+)
+def test_wrong_page_is_reported(session: Session, step: Step) -> None:
+    with pytest.raises(DisagreementError, match="the page shows"):
+        session.run(step)

@@ -1,0 +1,37 @@
+"""The phrases of `make prose` catch text that reads as translated, and pass its plain version."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+STYLE = Path(__file__).resolve().parents[2] / "styles" / "Holdfast"
+PHRASES = yaml.safe_load((STYLE / "Phrases.yml").read_text("utf-8"))["swap"]
+CLAUSES = yaml.safe_load((STYLE / "HeadlessClauses.yml").read_text("utf-8"))["tokens"]
+CASES = yaml.safe_load(Path(__file__).with_name("prose_cases.yaml").read_text("utf-8"))
+
+
+def findings(text: str) -> list[str]:
+    """Search as vale does: phrases in either case, clauses as they are written."""
+    phrases = [phrase for phrase in PHRASES if re.search(phrase, text, re.IGNORECASE)]
+    return phrases + [clause for clause in CLAUSES if re.search(clause, text)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["write"])
+def test_what_reads_as_translated_is_found(case: dict[str, str]) -> None:
+    assert findings(case["says"]) != []
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["write"])
+def test_plain_english_passes(case: dict[str, str]) -> None:
+    assert findings(case["write"]) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["Who may release a pod?", "What to do", "The line tells it to stop"]
+)
+def test_questions_and_instructions_pass(text: str) -> None:
+    assert findings(text) == []

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from holdfast.certs import authority
+from holdfast.certs.authority import KeyPair, Usage
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+DAY = timedelta(days=1)
+CA = authority.new_ca("test CA", now=NOW)
+LEAF = authority.issue(
+    CA,
+    common_name="holdfast",
+    now=NOW,
+    dns_names=["holdfast.holdfast.svc", "localhost"],
+    ip_addresses=["127.0.0.1", "::1"],
+)
+CLIENT = authority.issue(
+    CA,
+    common_name="jane",
+    now=NOW,
+    organizations=["system:masters", "dev"],
+    dns_names=["jane"],
+    usage=Usage.CLIENT,
+)
+
+
+def read(pair: KeyPair) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(pair.certificate)
+
+
+def extension(pair: KeyPair, kind: type[x509.ExtensionType]) -> x509.Extension[x509.ExtensionType]:
+    return read(pair).extensions.get_extension_for_class(kind)
+
+
+def policy(*, at: datetime = NOW, ca: KeyPair = CA) -> PolicyBuilder:
+    return PolicyBuilder().store(Store([read(ca)])).time(at)
+
+
+# --- the chain verifies ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        x509.DNSName("holdfast.holdfast.svc"),
+        x509.DNSName("localhost"),
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        x509.IPAddress(ipaddress.ip_address("::1")),
+    ],
+    ids=["service", "localhost", "IPv4", "IPv6"],
+)
+def test_server_verifies(subject: x509.DNSName | x509.IPAddress) -> None:
+    chain = policy().build_server_verifier(subject).verify(read(LEAF), [])
+
+    assert [read(LEAF), read(CA)] == chain
+
+
+def test_client_verifies() -> None:
+    found = policy().build_client_verifier().verify(read(CLIENT), [])
+
+    assert [read(CLIENT), read(CA)] == found.chain
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "ca"),
+    [
+        pytest.param("other.svc", NOW, CA, id="another name"),
+        pytest.param("localhost", NOW + 31 * DAY, CA, id="expired"),
+        pytest.param("localhost", NOW - 2 * timedelta(hours=1), CA, id="not valid yet"),
+        pytest.param("localhost", NOW, authority.new_ca("test CA", now=NOW), id="another CA"),
+    ],
+)
+def test_server_does_not_verify(name: str, at: datetime, ca: KeyPair) -> None:
+    verifier = policy(at=at, ca=ca).build_server_verifier(x509.DNSName(name))
+    with pytest.raises(VerificationError):
+        verifier.verify(read(LEAF), [])
+
+
+def test_client_certificate_serves_nothing() -> None:
+    with pytest.raises(VerificationError):
+        policy().build_server_verifier(x509.DNSName("jane")).verify(read(CLIENT), [])
+
+
+def test_server_certificate_is_no_client() -> None:
+    with pytest.raises(VerificationError):
+        policy().build_client_verifier().verify(read(LEAF), [])
+
+
+# --- what is in them ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pair", "lifetime"),
+    [
+        pytest.param(CA, authority.CA_LIFETIME, id="CA"),
+        pytest.param(LEAF, authority.LEAF_LIFETIME, id="leaf"),
+        pytest.param(
+            authority.issue(CA, common_name="x", now=NOW, lifetime=DAY), DAY, id="leaf of a day"
+        ),
+    ],
+)
+def test_lifetime_begins_an_hour_early(pair: KeyPair, lifetime: timedelta) -> None:
+    assert NOW - timedelta(hours=1) == read(pair).not_valid_before_utc
+    assert NOW + lifetime == read(pair).not_valid_after_utc == authority.not_after(pair.certificate)
+
+
+def test_no_alternative_names() -> None:
+    bare = authority.issue(CA, common_name="x", now=NOW)
+
+    with pytest.raises(x509.ExtensionNotFound):
+        extension(bare, x509.SubjectAlternativeName)
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (Usage.SERVER, [ExtendedKeyUsageOID.SERVER_AUTH]),
+        (Usage.CLIENT, [ExtendedKeyUsageOID.CLIENT_AUTH]),
+        (
+            Usage.SERVER | Usage.CLIENT,
+            [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+        ),
+    ],
+    ids=["server", "client", "both"],
+)
+def test_extended_usage(usage: Usage, expected: list[x509.ObjectIdentifier]) -> None:
+    pair = authority.issue(CA, common_name="x", now=NOW, usage=usage)
+
+    assert x509.ExtendedKeyUsage(expected) == extension(pair, x509.ExtendedKeyUsage).value
+
+
+@pytest.mark.parametrize(("pair", "signs"), [(CA, True), (LEAF, False)], ids=["CA", "leaf"])
+def test_only_the_ca_signs(pair: KeyPair, signs: bool) -> None:
+    usage = extension(pair, x509.KeyUsage)
+    constraints = extension(pair, x509.BasicConstraints)
+
+    assert usage.critical
+    assert isinstance(usage.value, x509.KeyUsage)
+    assert (signs, signs, True) == (
+        usage.value.key_cert_sign,
+        usage.value.crl_sign,
+        usage.value.digital_signature,
+    )
+    assert constraints.critical
+    assert x509.BasicConstraints(ca=signs, path_length=0 if signs else None) == constraints.value
+
+
+def test_subject_of_a_client_is_its_user_and_groups() -> None:
+    subject = read(CLIENT).subject
+
+    assert [one.value for one in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["jane"]
+    assert [one.value for one in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == [
+        "system:masters",
+        "dev",
+    ]
+
+
+# --- keys --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        pytest.param(LEAF, True, id="its own key"),
+        pytest.param(CA, True, id="CA"),
+        pytest.param(KeyPair(LEAF.certificate, CA.key), False, id="another's key"),
+        pytest.param(KeyPair(b"", LEAF.key), False, id="no certificate"),
+        pytest.param(KeyPair(LEAF.certificate, b""), False, id="no key"),
+        pytest.param(KeyPair(LEAF.key, LEAF.certificate), False, id="the wrong way round"),
+        pytest.param(KeyPair(LEAF.certificate[:-40], LEAF.key), False, id="cut off"),
+    ],
+)
+def test_pair_matches(pair: KeyPair, expected: bool) -> None:
+    assert expected == authority.pair_matches(pair)
+
+
+def test_encrypted_key_does_not_match() -> None:
+    key = serialization.load_pem_private_key(LEAF.key, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"x"),
+    )
+
+    assert not authority.pair_matches(KeyPair(LEAF.certificate, key))
+
+
+def test_signing_key_is_a_pair() -> None:
+    pair = authority.new_signing_key()
+    private = serialization.load_pem_private_key(pair.private, None)
+
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert private.public_key() == serialization.load_pem_public_key(pair.public)
+
+
+def test_ca_of_another_kind_of_key_is_refused() -> None:
+    key = rsa.generate_private_key(65537, 1024).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    with pytest.raises(ValueError, match="the CA's key is not an elliptic-curve key; issue a new"):
+        authority.issue(KeyPair(CA.certificate, key), common_name="x", now=NOW)
+
+
+@pytest.mark.parametrize("address", ["localhost", "300.0.0.1", ""])
+def test_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 address"):
+        authority.issue(CA, common_name="x", now=NOW, ip_addresses=[address])
+
+
+def test_expiry_of_what_is_no_certificate() -> None:
+    with pytest.raises(ValueError, match="PEM"):
+        authority.not_after(b"x")
+
+
+def test_certificate_of_a_version_that_there_is_not_is_no_certificate() -> None:
+    """A damaged byte is enough; the library does not raise ValueError for it."""
+    der = read(CA).public_bytes(serialization.Encoding.DER)
+    damaged = der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x01", 1)
+    pem = ssl.DER_cert_to_PEM_cert(damaged).encode()
+
+    for call, text in (
+        (authority.read, pem),
+        (authority.read_der, damaged),
+        (authority.not_after, pem),
+    ):
+        with pytest.raises(ValueError, match="not a valid X509 version"):
+            call(text)
+    assert [one.pem for one in authority.read_all(pem + CA.certificate)] == [CA.certificate]
+    assert not authority.pair_matches(KeyPair(pem, CA.key))
+    assert not authority.issued_by(CA.certificate, pem)
+    assert not authority.issued_by(pem, CA.certificate)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from holdfast.webhook import plugins
+from holdfast.webhook.cli import main
+from holdfast.webhook.config import config, schema
+from tests.support.config_cases import HEAD
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main.cli, ["check-config", *arguments])
+    return result.exit_code, result.output or str(result.exception)
+
+
+def test_profiles_of_a_good_file_are_listed(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(HEAD + "profiles: [{schedulerName: a, plugins: {disabled: [{name: '*'}]}}, {}]")
+    names = ", ".join(config.DEFAULT_PLUGINS)
+
+    assert run(str(file)) == (0, f"{file}: profile a: no plugin\n{file}: profile *: {names}\n")
+
+
+def test_schema_names_the_plugins_that_are_installed() -> None:
+    code, text = run("--schema")
+
+    assert code == 0
+    assert text == json.dumps(schema.schema(plugins.registry()), indent=2) + "\n"
+
+
+def test_one_of_file_and_schema_is_needed() -> None:
+    code, text = run()
+
+    assert code == 2
+    assert "Missing argument 'FILE'" in text

@@ -1,0 +1,130 @@
+"""Uninstalling where an answer is not Kubernetes' own: nothing is taken for gone by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.cli import uninstall_plan
+from holdfast.webhook.cli.removal import Removal
+from holdfast.webhook.errors import ApiStatusError, CommandError
+from holdfast.webhook.kube import discovery
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.registration import configurations
+from tests.support.fakes import FakeApi, status_error
+
+NAMESPACE = "holdfast-system"
+MACHINES = f"{kubevirt.API_PATH}/virtualmachines"
+VM = kubevirt.vm_path("shop", "db")
+RECORDED = {"name": "db", "namespace": "shop", "annotations": {kubevirt.STICKY_NODE: "node-1"}}
+Step = Callable[[Removal], Any]
+
+
+def installed() -> FakeApi:
+    """Create an API with a recorded VM and no other object."""
+    api = FakeApi()
+    api.put(uninstall_plan.config_maps(NAMESPACE), {"metadata": {}, "items": []})
+    for path in configurations.paths(""):
+        api.put(path.rstrip("/"), {"metadata": {}, "items": []})
+    api.put(MACHINES, {"metadata": {}, "items": [{"metadata": RECORDED}]})
+    return api
+
+
+def losing(*paths: str) -> Callable[[str, str], None]:
+    """Answer for these paths as a proxy does that does not know them."""
+
+    def before(_method: str, path: str) -> None:
+        if path in paths:
+            raise status_error(404)
+
+    return before
+
+
+def missing(_method: str, path: str) -> None:
+    if not path.endswith("webhookconfigurations"):  # a list is empty, but there
+        raise status_error(404, reason="NotFound")
+
+
+STEPS: dict[str, Step] = {
+    "the webhook configurations": lambda removal: removal.stop_asking(),
+    "the controller": lambda removal: removal.stop_controller(),
+    "the policies": lambda removal: removal.remove_rest(),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_404_that_is_not_kubernetes_own_ends_a_step(step: Step) -> None:
+    api = installed()
+    lost = status_error(404)
+
+    def before(_method: str, _path: str) -> None:
+        raise lost
+
+    api.on_request = before
+    with pytest.raises(ApiStatusError) as caught:
+        step(Removal(api, NAMESPACE, 1.0))
+
+    assert caught.value is lost
+    assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_what_is_not_there_needs_no_removal(step: Step) -> None:
+    api = installed()
+    api.on_request = missing
+    step(Removal(api, NAMESPACE, 1.0))
+
+
+def test_all_configurations_but_those_of_holdfast_dev_are_removed() -> None:
+    api = installed()
+    for path in configurations.paths(""):
+        items = [{"metadata": {"name": name}} for name in ("holdfast-dev", "zz-holdfast")]
+        api.put(path.rstrip("/"), {"metadata": {}, "items": items})
+    api.on_request = missing
+    Removal(api, NAMESPACE, 1.0).stop_asking()
+
+    removed = [path for method, path in api.requests if method == "DELETE"]
+    assert removed == configurations.paths("holdfast") + configurations.paths("zz-holdfast")
+
+
+def test_vm_that_is_gone_needs_no_forgetting() -> None:
+    api = installed()
+
+    def before(method: str, path: str) -> None:
+        if (method, path) == ("PATCH", VM):
+            missing(method, path)
+
+    api.on_request = before
+    Removal(api, NAMESPACE, 1.0).forget_vms()
+
+    assert ("PATCH", VM) in api.requests
+
+
+def test_record_that_may_be_left_is_told() -> None:
+    api = installed()
+    api.on_request = losing(VM)
+    with pytest.raises(
+        CommandError, match=r"could not remove the recorded node of 1 VM, such as shop/db \(HTTP"
+    ):
+        Removal(api, NAMESPACE, 1.0).forget_vms()
+
+
+def test_cluster_without_kubevirt_has_no_records() -> None:
+    api = installed()
+    api.on_request = losing(MACHINES, kubevirt.API_PATH)
+    api.put(discovery.GROUPS, {"groups": [{"name": "apps"}]})
+    Removal(api, NAMESPACE, 1.0).forget_vms()
+
+    assert api.requests[-1] == ("GET", discovery.GROUPS)
+
+
+@pytest.mark.parametrize("also", [[], [kubevirt.API_PATH]], ids=["the VMs", "all of KubeVirt's"])
+def test_vms_that_cannot_be_listed_are_not_forgotten(also: list[str]) -> None:
+    api = installed()
+    api.on_request = losing(MACHINES, *also)
+    api.put(kubevirt.API_PATH, {"resources": [{"name": "virtualmachines"}]})
+    api.put(discovery.GROUPS, {"groups": [{"name": "apps"}, {"name": "kubevirt.io"}]})
+    with pytest.raises(ApiStatusError):
+        Removal(api, NAMESPACE, 1.0).forget_vms()

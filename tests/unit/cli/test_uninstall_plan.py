@@ -1,0 +1,126 @@
+"""The steps of an uninstallation, and their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.webhook.cli import uninstall_plan
+from holdfast.webhook.config import config
+from holdfast.webhook.model.objects import Pod
+from tests.support.fakes import apply_patch
+
+OURS, OTHERS = "holdfast.dev/delay", "example.com/gate"
+STICKY = "holdfast.dev/sticky"
+
+
+def document(
+    gates: tuple[str, ...] = (), finalizers: tuple[str, ...] = (), node: str = "", name: str = "p"
+) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "n", "uid": f"u-{name}", "resourceVersion": "7"}
+    return {
+        "metadata": {**metadata, "finalizers": list(finalizers)},
+        "spec": {"schedulingGates": [{"name": gate} for gate in gates], "nodeName": node},
+    }
+
+
+def pod(*args: Any, **kwargs: Any) -> Pod:
+    return msgspec.convert(document(*args, **kwargs), Pod)
+
+
+@pytest.mark.parametrize(
+    ("found", "place"),
+    [
+        pytest.param(pod((OURS,)), "gated", id="held"),
+        pytest.param(pod((), (STICKY,), "node-1"), "landed", id="bound"),
+        pytest.param(pod((), (STICKY,)), "kept", id="not-bound"),
+    ],
+)
+def test_each_pod_of_ours_is_sorted(found: Pod, place: str) -> None:
+    sorted_out = uninstall_plan.remainder([found])
+    assert getattr(sorted_out, place) == (found,)
+    assert not sorted_out.empty
+
+
+def test_pods_of_others_are_left_alone() -> None:
+    assert uninstall_plan.remainder([pod((OTHERS,), ("example.com/f",))]).empty
+
+
+def test_a_pod_that_is_held_and_kept_is_both() -> None:
+    both = pod((OURS,), (STICKY,))
+    found = uninstall_plan.remainder([both])
+    assert (found.gated, found.kept) == ((both,), (both,))
+
+
+def test_only_what_is_ours_is_cleared() -> None:
+    given = document((OTHERS, OURS, "holdfast.dev/other"), (STICKY, "example.com/f"))
+    changed = apply_patch(given, uninstall_plan.clearing(msgspec.convert(given, Pod)))
+    assert changed["spec"]["schedulingGates"] == [{"name": OTHERS}]
+    assert changed["metadata"]["finalizers"] == ["example.com/f"]
+
+
+def test_a_pod_that_has_changed_is_not_touched() -> None:
+    tests = [each for each in uninstall_plan.clearing(pod((OURS,))) if each["op"] == "test"]
+    assert {each["path"]: each["value"] for each in tests} == {
+        "/metadata/uid": "u-p",
+        "/metadata/resourceVersion": "7",
+    }
+
+
+STICKY_KEYS = ["holdfast.dev/sticky-node", "holdfast.dev/sticky-node-uid"]
+CONFIGURED = """
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- pluginConfig:
+  - {name: delay, args: {annotations: [delay]}}
+  - {name: sticky, args: {nodeAnnotation: example.com/sticky-node}}
+- schedulerName: other
+  pluginConfig:
+  - {name: sticky, args: {nodeAnnotation: example.com/other-node, affinity: preferred}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("texts", "more"),
+    [
+        pytest.param([], [], id="none"),
+        pytest.param([CONFIGURED.partition("profiles")[0]], [], id="defaults"),
+        pytest.param(
+            [CONFIGURED, CONFIGURED, CONFIGURED.replace("other-node", "third-node")],
+            ["example.com/sticky-node", "example.com/other-node", "example.com/third-node"],
+            id="several",
+        ),
+    ],
+)
+def test_records_are_forgotten_under_every_key_that_was_configured(
+    texts: list[str], more: list[str]
+) -> None:
+    configured = [config.parse(text.encode(), "holdfast.yaml") for text in texts]
+    assert uninstall_plan.vm_keys(configured) == [*STICKY_KEYS, *more]
+
+
+def test_policies_go_first_and_the_right_to_release_last() -> None:
+    paths = uninstall_plan.rest("holdfast-system")
+    namespace = paths.index("/api/v1/namespaces/holdfast-system")
+    kinds = [path.split("/")[-2] for path in paths]
+    assert {kind for kind in kinds[:namespace] if "policies" in kind or "bindings" in kind} == {
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+    }
+    assert paths[-1].endswith("/clusterroles/holdfast-releaser")
+
+
+def test_a_binding_goes_before_its_policy() -> None:
+    paths = uninstall_plan.rest("holdfast-system")
+    for path in paths:
+        if "validatingadmissionpolicies" in path:
+            binding = path.replace("policies", "policybindings")
+            assert paths.index(binding) < paths.index(path)
+
+
+def test_of_many_pods_some_are_named() -> None:
+    many = [pod(name=f"p{number}") for number in range(5)]
+    assert uninstall_plan.named(many) == "n/p0, n/p1, n/p2 and 2 more"

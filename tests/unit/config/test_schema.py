@@ -1,0 +1,270 @@
+"""The published schema refuses what the start refuses, as far as a schema can, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from docs import generate
+from holdfast.webhook import plugins
+from holdfast.webhook.config import config, schema
+from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.framework import arg_types
+from holdfast.webhook.framework.plugin import Plugin
+from holdfast.webhook.model import syntax
+from holdfast.webhook.runtime import pipelines
+from tests.support import config_cases
+from tests.support.config_cases import CODE_ALONE, HEAD, SPACE, rule
+from tests.support.mistakes import with_mistakes
+from tests.support.scripted import Extra
+from tests.unit.plugins.test_placement import rule_parts
+
+ROOT = Path(generate.__file__).resolve().parent.parent
+KNOWN = plugins.registry([])
+WITH_OTHERS: dict[str, type[Plugin]] = {**KNOWN, "extra": Extra}
+SCHEMA = schema.schema(KNOWN)
+VALIDATOR = Draft202012Validator(SCHEMA)
+
+
+def configuration(*rules: Any, **profile: Any) -> dict[str, Any]:
+    """Make a file, with these rules or with these fields of a profile."""
+    args = [{"name": "placement", "args": {"rules": list(rules)}}]
+    profiles = [profile or {"pluginConfig": args}]
+    return {"apiVersion": config.API_VERSION, "kind": config.KIND, "profiles": profiles}
+
+
+def complaint(document: Any, known: Any = KNOWN) -> str:
+    """Give what a start would say of a file; nothing where it accepts it."""
+    try:
+        text = json.dumps(document).encode()
+        pipelines.build_profiles(config.parse(text, "h.yaml"), known, source="h.yaml")
+    except ConfigurationError as exc:
+        return str(exc)
+    return ""
+
+
+def test_it_is_a_schema() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_it_needs_no_network() -> None:
+    references = re.findall(r'"\$ref": "([^"]*)"', json.dumps(SCHEMA))
+
+    assert references
+    assert [one for one in references if not one.startswith("#/$defs/")] == []
+    assert {one.removeprefix("#/$defs/") for one in references} == set(SCHEMA["$defs"])
+
+
+def test_everything_in_it_is_described() -> None:
+    parts = {"": SCHEMA, **SCHEMA["$defs"]}
+    bare = [name for name, part in parts.items() if not part.get("description")]
+    bare += [
+        f"{name}.{field}"
+        for name, part in parts.items()
+        for field, shape in part["properties"].items()
+        if not shape.get("description")
+    ]
+    assert bare == []
+
+
+def test_class_without_source_has_no_descriptions() -> None:
+    made = type("Made", (Extra.ExtraArgs,), {}, frozen=True)
+
+    assert schema.field_docs(made) == {}
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+READABLE = [case for case in config_cases.FILES if "invalid YAML" not in case.values[1]]
+
+
+def placed(case: Any, where: str) -> Any:
+    """Make a case of a rule into one of a file."""
+    fields = {"when": case.values[0]} if where == "when" else case.values[0]
+    known_id = f"{case.id}: {where}" if f"{case.id}: {where}" in CODE_ALONE else case.id
+    return pytest.param(configuration(rule(**fields)), known_id, id=f"{where}: {case.id}")
+
+
+CASES = [
+    *(pytest.param(yaml.safe_load(case.values[0]), case.id, id=case.id) for case in READABLE),
+    *(placed(case, "when") for case in config_cases.WHEN),
+    *(placed(case, "rule") for case in config_cases.RULES),
+    *(placed(case, "shape") for case in config_cases.SHAPES),
+]
+
+
+@pytest.mark.parametrize(("document", "name"), CASES)
+def test_what_the_start_refuses_the_schema_refuses(document: Any, name: str) -> None:
+    assert VALIDATOR.is_valid(document) == (name in CODE_ALONE)
+
+
+def test_list_of_what_only_code_can_find_names_cases() -> None:
+    assert set(CODE_ALONE) <= {case.values[1] for case in CASES}
+
+
+def test_rules_of_one_name_are_beyond_a_schema() -> None:
+    assert VALIDATOR.is_valid(configuration(SPACE, SPACE))
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"nodeAnnotation": "a b"}, "is not a valid annotation key"),
+        ({"namespaces": ["Default"]}, "is not a valid namespace"),
+        ({"account": ""}, "must not be empty"),
+        ({"affinity": "hard"}, "Invalid enum value"),
+    ],
+    ids=["nodeAnnotation", "namespaces", "account", "affinity"],
+)
+def test_arguments_of_sticky(args: Any, said: str) -> None:
+    document = configuration(pluginConfig=[{"name": "sticky", "args": args}])
+
+    assert said in complaint(document)
+    assert not VALIDATOR.is_valid(document)
+
+
+# --- what is accepted --------------------------------------------------------------------------
+
+
+def examples() -> Iterator[Any]:
+    """Give the files on the pages; that of how-to/write-a-plugin.md names one that is not ours."""
+    for page in sorted({*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs/how-to/write-a-plugin.md"}):
+        text = page.read_text(encoding="utf-8")
+        for number, found in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
+            if f"kind: {config.KIND}" in found:
+                yield pytest.param(found, id=f"{page.name} {number}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *examples(),
+        pytest.param(HEAD, id="nothing but defaults"),
+        pytest.param(HEAD + "profiles: [{}]", id="a profile of defaults"),
+        pytest.param(HEAD + "profiles: [{schedulerName: a}, {}]", id="two profiles"),
+        pytest.param(
+            HEAD + "profiles: [{plugins: {disabled: [{name: '*'}], enabled: [{name: delay}]}}]",
+            id="a plugin at another place",
+        ),
+        pytest.param(HEAD + config_cases.of_delay("maxDelay: 1.5h"), id="a duration"),
+        pytest.param(HEAD + config_cases.of_delay("annotations: [a.b/c, d]"), id="annotations"),
+    ],
+)
+def test_what_the_start_accepts_the_schema_accepts(text: str) -> None:
+    document = yaml.safe_load(text)
+
+    assert complaint(document) == ""
+    VALIDATOR.validate(document)
+
+
+full_rules = st.builds(
+    lambda part, more: rule(**part, **more),
+    rule_parts,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "when": st.sampled_from(
+                [
+                    {"label": "a.b/c", "in": ["x", ""]},
+                    {"annotation": "a", "exists": True, "namespaces": ["default"]},
+                    {"label": "a", "equals": "x", "annotation": None, "exists": None},
+                ]
+            ),
+            "schedulerName": st.sampled_from(["", "other"]),
+            "tolerations": st.sampled_from(
+                [
+                    [{"operator": "Exists"}],
+                    [{"key": "a", "value": "b", "effect": "NoSchedule"}],
+                    [{"key": "a", "effect": "NoExecute", "tolerationSeconds": 0}],
+                ]
+            ),
+            "resolveAtRelease": st.booleans(),
+            "onConflict": st.sampled_from(["warn", "reject"]),
+        },
+    ),
+)
+JUNK: list[Any] = [None, "", "x", "a b", "*", "Exists", "In", "1h", 0, -1, 1.5, True, [], ["x"], {}]
+
+
+right = st.builds(
+    lambda found: configuration(
+        schedulerName="a",
+        plugins={"enabled": [{"name": "delay"}], "disabled": [{"name": "*"}]},
+        pluginConfig=[
+            {"name": "delay", "args": {"maxDelay": "1h", "annotations": ["a"]}},
+            {"name": "placement", "args": {"rules": [found]}},
+        ],
+    ),
+    full_rules,
+)
+nearly_right = with_mistakes(right, junk=JUNK, keys=["x", "label", "values", "name"])
+
+BEYOND = (
+    "no node can meet",
+    "is listed twice",
+    "has two profiles",
+    "use a unique name",
+    "is not a valid label value",
+)
+"""Errors at startup that a schema cannot express."""
+
+
+@given(nearly_right)
+def test_start_and_schema_agree_about_files_with_mistakes(document: Any) -> None:
+    said = complaint(document)
+    valid = VALIDATOR.is_valid(document)
+
+    assert said.isprintable()
+    assert valid or said, "the schema refuses what a start accepts"
+    assert not valid or not said or any(one in said for one in BEYOND), said
+
+
+names = st.text("aZ09-_./ ", max_size=8) | st.text("a-._", min_size=60, max_size=66)
+
+
+@given(names)
+def test_patterns_are_what_the_code_checks(text: str) -> None:
+    accepted: dict[Callable[[str], bool], Any] = {
+        syntax.is_qualified_name: arg_types.Key,
+        syntax.is_label_value: arg_types.LabelValue,
+        syntax.is_namespace: arg_types.Namespace,
+    }
+    for check, kind in accepted.items():
+        pattern = kind.__metadata__[0].extra_json_schema["pattern"]
+        assert bool(re.search(pattern, text)) == check(text), check
+
+
+# --- plugins of others -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("profile", "accepted"),
+    [
+        pytest.param({"plugins": {"enabled": [{"name": "extra"}]}}, True, id="enabled"),
+        pytest.param(
+            {"pluginConfig": [{"name": "extra", "args": {"must": 5}}]}, True, id="configured"
+        ),
+        pytest.param(
+            {"pluginConfig": [{"name": "extra", "args": {"must": "x"}}]}, False, id="a wrong type"
+        ),
+        pytest.param({"pluginConfig": [{"name": "extra", "args": {}}]}, False, id="one is missing"),
+        pytest.param({"pluginConfig": [{"name": "extra"}]}, False, id="all are missing"),
+        pytest.param(
+            {"pluginConfig": [{"name": "delay", "args": {"must": 5}}]}, False, id="another's"
+        ),
+    ],
+)
+def test_plugins_of_others_bring_their_arguments(profile: Any, accepted: bool) -> None:
+    document = configuration(**profile)
+
+    assert Draft202012Validator(schema.schema(WITH_OTHERS)).is_valid(document) == accepted
+    assert not VALIDATOR.is_valid(document)

@@ -1,0 +1,136 @@
+"""The scheduler's view of held pods; their order is tested in tests/unit/workqueue."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast.webhook.controller.pending import PendingRelease, pending_release
+from holdfast.webhook.controller.releaser import Attempt, Outcome
+from holdfast.webhook.controller.scheduler import ReleaseScheduler
+from holdfast.webhook.model.annotations import NEVER_MS, NOT_BEFORE
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.workqueue.controller import TaskResult
+from tests.support.builders import CREATED, CREATED_MS, MINUTE, instant, make_decider, make_pod
+
+A, B = ("default", "a"), ("default", "b")
+DELAY, APPROVAL = "holdfast.dev/delay", "holdfast.dev/approval"
+
+
+def held(due_ms: int, uid: str = "u", version: str = "1", known_ms: int = 0) -> PendingRelease:
+    return PendingRelease(due_ms, uid, version, (DELAY,), known_ms=known_ms)
+
+
+class Pods:
+    """A scheduler at second 0, and the uids that it has forgotten."""
+
+    def __init__(self, *found: PendingRelease) -> None:
+        self.forgotten: list[str] = []
+        self.scheduler = ReleaseScheduler(
+            lambda local: local, 9, first=9, forget=self.forgotten.append
+        )
+        for number, pending in enumerate(found):
+            self.scheduler.put(("default", "ab"[number]), pending)
+
+    def see(self, fresh: PendingRelease, *, watched: bool = True) -> PendingRelease | None:
+        return self.scheduler.upsert(A, fresh, 7, watched=watched)
+
+    def settle(self, tried: PendingRelease, attempt: Attempt) -> TaskResult:
+        return self.scheduler.settle(A, tried, attempt, 9)
+
+
+def test_a_due_time_that_is_news_is_known_from_when_it_was_seen() -> None:
+    pods = Pods()
+    assert pods.see(held(10), watched=False) == held(10)
+    assert pods.see(held(10, version="2")) is None
+    assert pods.scheduler.get(A) == held(10, version="2")
+    assert pods.see(held(5, version="3"), watched=False) == held(5, version="3", known_ms=7)
+    assert pods.see(held(5, version="4")) is None
+    assert pods.scheduler.get(A) == held(5, version="4", known_ms=7)
+
+
+def test_another_pod_of_that_name_starts_afresh() -> None:
+    pods = Pods(held(10))
+    pods.scheduler.retry(A, 0.0, at_least=9)
+    assert pods.see(held(10, uid="v")) == held(10, uid="v", known_ms=7)
+    assert pods.forgotten == ["u"]
+    assert pods.scheduler.next(1.0) == A
+
+
+def test_a_pod_that_its_plugin_released_is_due_whatever_the_watch_reports() -> None:
+    pods = Pods(held(NEVER_MS))
+    pods.scheduler.expedite(A, 0, 0)
+    pods.scheduler.expedite(B, 0, 0)
+    assert pods.see(held(NEVER_MS, version="2")) is None
+    assert pods.scheduler.next(0.0) == A
+    assert len(pods.scheduler) == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.GONE])
+def test_a_pod_that_was_released_is_forgotten(outcome: Outcome) -> None:
+    known = held(10)
+    pods = Pods(known)
+    assert pods.settle(known, Attempt(outcome)) == TaskResult()
+    assert (len(pods.scheduler), pods.forgotten) == (0, ["u"])
+
+
+def test_a_failed_attempt_is_to_be_retried_with_what_it_read() -> None:
+    known, fresh = held(10), held(10, version="2")
+    pods = Pods(known)
+    result = pods.settle(known, Attempt(Outcome.RETRY, fresh, "why", 3.0))
+    assert result == TaskResult("why", 3.0)
+    assert pods.scheduler.get(A) == fresh
+
+
+def test_a_pod_that_an_attempt_found_changed_waits_for_its_new_time() -> None:
+    known = held(0)
+    pods = Pods(known)
+    assert pods.scheduler.next(0.0) == A
+    assert pods.settle(known, Attempt(Outcome.CHANGED, held(5_000, uid="v"))) == TaskResult()
+    pods.scheduler.done(A, 0.1, 0.0, succeeded=True)
+    assert pods.forgotten == ["u"]
+    assert pods.scheduler.get(A) == held(5_000, uid="v", known_ms=9)
+    assert (pods.scheduler.next(4.9), pods.scheduler.next(5.0)) == (None, A)
+
+
+def test_an_attempt_says_nothing_about_what_came_meanwhile() -> None:
+    pods = Pods(held(10, uid="v"))
+    assert pods.settle(held(10), Attempt(Outcome.RELEASED)) == TaskResult()
+    assert pods.settle(held(10), Attempt(Outcome.RETRY, held(9), "why")) == TaskResult()
+    assert pods.scheduler.get(A) == held(10, uid="v")
+
+
+def test_holds_are_counted_by_plugin_and_by_what_they_wait_for() -> None:
+    scheduler = Pods().scheduler
+    scheduler.put(("a", "due"), PendingRelease(100, "u1", "1", (DELAY, "example.com/quota")))
+    scheduler.put(("a", "waits"), PendingRelease(200, "u2", "1", (DELAY,)))
+    scheduler.put(("a", "both"), PendingRelease(NEVER_MS, "u3", "1", (DELAY, APPROVAL)))
+    scheduler.put(("a", "gone"), PendingRelease(100, "u4", "1", (DELAY,)))
+    scheduler.discard(("a", "gone"))
+
+    assert scheduler.overdue(100) == 1
+    assert dict(scheduler.holds(100)) == {
+        ("delay", "release"): 1,
+        ("delay", "time"): 1,
+        ("delay", "plugin"): 1,
+        ("approval", "plugin"): 1,
+    }
+
+
+def test_pods_due_together_are_released_by_priority_and_then_by_creation() -> None:
+    scheduler = ReleaseScheduler(lambda local: local, 9, first=9, forget=lambda _: None)
+    due = instant(CREATED_MS + MINUTE)
+    pods = {"a": (None, 1), "b": (0, 0), "c": (1_000, 9), "d": (2_000_000_000, 9), "e": (-1, 0)}
+    for name, (priority, seconds) in pods.items():
+        created = CREATED + timedelta(seconds=seconds)
+        made = make_pod({NOT_BEFORE: due}, gates=[DELAY], name=name, created=created)
+        made["spec"]["priority"] = priority
+        fresh = pending_release(Pod.of(made), make_decider())
+        assert fresh is not None
+        scheduler.upsert(("default", name), fresh, 0, watched=True)
+
+    now = (CREATED_MS + MINUTE) / 1_000
+    assert scheduler.next(now - 0.001) is None
+    taken = [scheduler.next(now) for _ in pods]
+    assert [key and key[1] for key in taken] == ["d", "c", "b", "a", "e"]

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from holdfast.webhook.framework import conditions
+from holdfast.webhook.framework.plugin import Plugin
+from holdfast.webhook.model.annotations import DELAY_KEYS, JITTER, NOT_BEFORE
+from holdfast.webhook.plugins.delay import Delay
+from holdfast.webhook.plugins.delay_origin import DELAY_FROM
+from tests.support.builders import make_delay, make_profiles
+from tests.support.scripted import Holding, Scripted, profiles_of
+
+EMPTY = "profiles: [{plugins: {disabled: [{name: '*'}]}}]"
+DELAY: dict[str, type[Plugin]] = {"delay": Delay}
+
+
+def test_create_condition_matches_what_the_plugins_match_and_our_prefix() -> None:
+    expected = (
+        f"({make_delay().match('object')}) || "
+        "(has(object.spec.schedulingGates) && object.spec.schedulingGates"
+        ".exists(one, one.name.startsWith('holdfast.dev/'))) || "
+        "(has(object.metadata.finalizers) && object.metadata.finalizers"
+        ".exists(one, one.startsWith('holdfast.dev/')))"
+    )
+
+    assert expected == conditions.create_condition(make_profiles(known=DELAY))
+
+
+def test_create_condition_has_no_duplicates() -> None:
+    twice = make_profiles("profiles: [{schedulerName: a}, {schedulerName: b}]")
+
+    assert conditions.create_condition(make_profiles()) == conditions.create_condition(twice)
+
+
+def test_validate_condition_leaves_out_what_the_plugins_skip() -> None:
+    delay = make_delay()
+    expected = (
+        f"(({delay.match('object')}) && !({delay.skip_match('object')})) || "
+        "(has(object.spec.schedulingGates) && object.spec.schedulingGates.exists("
+        "one, one.name.startsWith('holdfast.dev/') && !(one.name in ['holdfast.dev/delay']))) || "
+        "(has(object.metadata.finalizers) && object.metadata.finalizers.exists("
+        "one, one.startsWith('holdfast.dev/')))"
+    )
+
+    assert expected == conditions.validate_condition(make_profiles(known=DELAY))
+
+
+def test_a_plugin_without_skip_match_is_always_called() -> None:
+    profiles = profiles_of(Holding())
+
+    assert conditions.create_condition(profiles) == conditions.validate_condition(profiles)
+
+
+def test_a_gate_is_skipped_only_if_its_own_plugin_has_skip_match() -> None:
+    made = conditions.validate_condition(profiles_of(make_delay(), Holding()))
+
+    assert "!(one.name in ['holdfast.dev/delay'])" in made
+
+
+def test_templates_without_plugins_never_match() -> None:
+    assert conditions.create_condition(make_profiles(EMPTY), "object.spec.template") == "false"
+    assert conditions.update_condition(make_profiles(EMPTY), "object.spec.template") == "false"
+
+
+def test_update_condition_compares_each_key_with_its_old_value() -> None:
+    expected = " || ".join(
+        f"object.?spec.?template.?metadata.?annotations[?'{key}'] != "
+        f"oldObject.?spec.?template.?metadata.?annotations[?'{key}']"
+        for key in (*DELAY_KEYS, NOT_BEFORE, JITTER, DELAY_FROM)
+    )
+
+    assert expected == conditions.update_condition(
+        make_profiles(known=DELAY), "object.spec.template"
+    )
+
+
+class Validating(Scripted):
+    """Validates more of a template than its annotations."""
+
+    validates_templates = True
+
+
+def test_any_change_of_a_template_matches_if_a_plugin_validates_templates() -> None:
+    template = "object.spec.template"
+    on_create = "request.operation == 'CREATE'"
+    key = (
+        "object.?spec.?template.?metadata.?annotations[?'scripted'] != "
+        "oldObject.?spec.?template.?metadata.?annotations[?'scripted']"
+    )
+    changed = f"{on_create} || object.?spec.?template != oldObject.?spec.?template"
+    match = Scripted().match(template)
+
+    assert conditions.template_condition(profiles_of(Validating()), template) == (
+        f"({on_create} ? (false) : ({key})) || ({changed}) && (({match}))"
+    )
+    assert conditions.template_condition(profiles_of(Scripted()), template) == (
+        f"({on_create} ? (({match})) : ({key})) || ({changed}) && (false)"
+    )
+
+
+def test_validating_templates_does_not_change_the_condition_of_pods() -> None:
+    validating, other = profiles_of(Validating()), profiles_of(Scripted())
+
+    assert conditions.update_condition(validating) == conditions.update_condition(other)
+
+
+def test_update_condition_of_a_pod_matches_an_added_finalizer_of_ours() -> None:
+    assert conditions.update_condition(make_profiles(EMPTY)) == (
+        "object.metadata.?finalizers.orValue([]).exists(one, one.startsWith('holdfast.dev/') && "
+        "!(one in oldObject.metadata.?finalizers.orValue([])))"
+    )

@@ -1,0 +1,307 @@
+"""The patch that edits become; what is about nodes' affinity is in test_affinity.py."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.webhook.framework.json_patch import edited, patch
+from holdfast.webhook.model.edits import (
+    AddFinalizer,
+    AddGate,
+    Edit,
+    RemoveAnnotation,
+    SelectNodes,
+    SetAnnotation,
+    SetSchedulerName,
+    Tolerate,
+)
+from holdfast.webhook.model.objects import Pod
+from tests.support.builders import GATE, make_pod, read_review
+from tests.support.fakes import PATCH_ERRORS, apply_patch
+
+
+def with_spec(**spec: Any) -> Any:
+    pod = make_pod()
+    pod["spec"] |= spec
+    return pod
+
+
+UNREADY = "node.kubernetes.io/"
+
+
+def default(taint: str, *, operator: str = "Exists", seconds: int = 300) -> dict[str, Any]:
+    """Make a toleration that the API server adds to pods."""
+    fields = {"key": UNREADY + taint, "operator": operator, "effect": "NoExecute"}
+    return {**fields, "tolerationSeconds": seconds}
+
+
+def intended(pod: Any, edits: Sequence[Edit]) -> Any:
+    """Do to a pod, one after the other, what the edits say."""
+    pod = copy.deepcopy(pod)
+    metadata, spec = pod["metadata"], pod["spec"]
+    for edit in edits:
+        match edit:
+            case AddGate(name):
+                gates = spec.get("schedulingGates") or []
+                if {"name": name} not in gates:
+                    spec["schedulingGates"] = [*gates, {"name": name}]
+            case SetAnnotation(key, value):
+                metadata["annotations"] = (metadata.get("annotations") or {}) | {key: value}
+            case RemoveAnnotation(key):
+                (metadata.get("annotations") or {}).pop(key, None)
+            case SetSchedulerName(name):
+                spec["schedulerName"] = name
+            case AddFinalizer(name):
+                finalizers = metadata.get("finalizers") or []
+                if name not in finalizers:
+                    metadata["finalizers"] = [*finalizers, name]
+            case Tolerate():
+                tolerate(spec, edit)
+    return pod
+
+
+def tolerate(spec: Any, edit: Tolerate) -> None:
+    fields = {"key": edit.key, "operator": edit.operator, "effect": edit.effect}
+    wanted: Any = {name: text for name, text in fields.items() if text}
+    if edit.seconds is not None:
+        wanted["tolerationSeconds"] = edit.seconds
+    present = spec.get("tolerations") or []
+    if wanted not in [{"operator": "Equal", **one} for one in present]:
+        spec["tolerations"] = [*present, wanted]
+
+
+def normal(pod: Any) -> Any:
+    """Write absent, null and empty alike, as the API server stores them."""
+    pod = copy.deepcopy(pod)
+    for part in (pod["metadata"], pod["spec"]):
+        for name in [name for name, value in part.items() if not value]:
+            del part[name]
+    return pod
+
+
+keys = st.one_of(
+    st.sampled_from(
+        ["holdfast.dev/held", "a/b", "a~b", "~1", "~0", "a~1/b", "", "/", "é", "0", "-"]
+    ),
+    st.text(max_size=6),
+)
+gate_names = st.sampled_from([GATE, "a.io/b", "c.io/d", "~/e", "holdfast.dev/x"])
+TOLERATIONS = [
+    {"key": "a"},
+    {"key": "a", "operator": "Equal", "effect": "NoSchedule"},
+    {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0},
+    {"key": "a", "operator": "Exists", "effect": "NoExecute"},
+]
+pods = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {"name": st.just("x")},
+            optional={
+                "annotations": st.none() | st.dictionaries(keys, st.text(max_size=6)),
+                "finalizers": st.none() | st.lists(gate_names, max_size=3, unique=True),
+            },
+        ),
+        "spec": st.fixed_dictionaries(
+            {"containers": st.just([{"name": "main"}])},
+            optional={
+                "schedulerName": st.sampled_from(["default-scheduler", "mine"]),
+                "schedulingGates": st.none()
+                | st.lists(gate_names.map(lambda name: {"name": name}), max_size=4, unique_by=str),
+                "tolerations": st.none() | st.lists(st.sampled_from(TOLERATIONS), max_size=3),
+            },
+        ),
+    }
+)
+edit_lists = st.lists(
+    st.one_of(
+        st.builds(AddGate, gate_names),
+        st.builds(SetAnnotation, keys, st.text(max_size=6)),
+        st.builds(RemoveAnnotation, keys),
+        st.builds(SetSchedulerName, st.sampled_from(["mine", "yours"])),
+        st.builds(AddFinalizer, gate_names),
+        st.builds(Tolerate, st.sampled_from("ab"), effect=st.sampled_from(["", "NoSchedule"])),
+        st.just(Tolerate("a", "Exists", "", "NoExecute", 0)),
+    ),
+    max_size=6,
+)
+
+
+@given(pods, edit_lists)
+def test_patch_makes_the_intended_pod(pod: Any, edits: list[Edit]) -> None:
+    operations = patch(Pod.of(pod), edits)
+
+    assert normal(intended(pod, edits)) == normal(apply_patch(pod, operations))
+
+
+@given(pods, edit_lists)
+def test_edited_review_is_that_of_the_patched_pod(pod: Any, edits: list[Edit]) -> None:
+    patched = apply_patch(pod, patch(Pod.of(pod), edits))
+    review = edited(read_review(pod), edits)
+
+    assert (patched, Pod.of(patched)) == (review.whole_pod(), review.pod)
+
+
+@given(pods, edit_lists)
+def test_patch_of_the_patched_pod_is_empty(pod: Any, edits: list[Edit]) -> None:
+    patched = apply_patch(pod, patch(Pod.of(pod), edits))
+
+    assert patch(Pod.of(patched), edits) == []
+
+
+@given(pods, edit_lists)
+def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
+    operations = patch(Pod.of(pod), edits)
+    wanted = normal(intended(pod, edits))
+    for index in range(len(operations)):
+        rest = operations[:index] + operations[index + 1 :]
+        try:
+            outcome = normal(apply_patch(pod, rest))
+        except PATCH_ERRORS:
+            continue
+        assert wanted != outcome
+
+
+@pytest.mark.parametrize(
+    ("pod", "edits", "expected"),
+    [
+        pytest.param(make_pod(), [], [], id="nothing"),
+        pytest.param(
+            make_pod({"x": "y"}, gates=["a.io/b"]),
+            [AddGate(GATE), SetAnnotation("a/b~c", "1"), RemoveAnnotation("x")],
+            [
+                {"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}},
+                {"op": "add", "path": "/metadata/annotations/a~1b~0c", "value": "1"},
+                {"op": "remove", "path": "/metadata/annotations/x"},
+            ],
+            id="a pod with both",
+        ),
+        pytest.param(
+            make_pod({"a": "1"}, gates=[GATE], scheduler="mine"),
+            [
+                AddGate(GATE),
+                SetAnnotation("a", "1"),
+                RemoveAnnotation("b"),
+                SetSchedulerName("mine"),
+            ],
+            [],
+            id="all there already",
+        ),
+        pytest.param(
+            make_pod(), [SetAnnotation("a", "1"), RemoveAnnotation("a")], [], id="later edits win"
+        ),
+        pytest.param(
+            with_spec(tolerations=[{"key": "edge", "value": "yes"}]),
+            [Tolerate("edge", value="yes"), Tolerate("edge", value="no", effect="NoSchedule")],
+            [
+                {
+                    "op": "add",
+                    "path": "/spec/tolerations/-",
+                    "value": {
+                        "key": "edge",
+                        "operator": "Equal",
+                        "value": "no",
+                        "effect": "NoSchedule",
+                    },
+                }
+            ],
+            id="a further toleration; without an operator it is Equal",
+        ),
+        pytest.param(
+            with_spec(tolerations=[{"key": "edge"}]),
+            [Tolerate("edge", ""), Tolerate("other", ""), Tolerate("other")],
+            [
+                {
+                    "op": "add",
+                    "path": "/spec/tolerations/-",
+                    "value": {"key": "other", "operator": "Equal"},
+                }
+            ],
+            id="an edit without an operator is Equal too",
+        ),
+        pytest.param(
+            with_spec(tolerations=[default("not-ready"), {"key": "a"}, default("unreachable")]),
+            [Tolerate(UNREADY + "unreachable", "", "", "NoExecute", 6)],
+            [
+                {"op": "remove", "path": "/spec/tolerations/2"},
+                {
+                    "op": "add",
+                    "path": "/spec/tolerations/-",
+                    "value": default("unreachable", operator="Equal", seconds=6),
+                },
+            ],
+            id="a default toleration is replaced",
+        ),
+        pytest.param(
+            with_spec(tolerations=[default("not-ready"), default("unreachable")]),
+            [Tolerate(operator="Exists")],
+            [
+                {"op": "remove", "path": "/spec/tolerations/1"},
+                {"op": "remove", "path": "/spec/tolerations/0"},
+                {"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}},
+            ],
+            id="a toleration of everything replaces both defaults",
+        ),
+        pytest.param(
+            with_spec(tolerations=[default("unreachable", seconds=60), default("not-ready")]),
+            [
+                Tolerate(UNREADY + "unreachable", "Exists", "", "NoExecute", 300),
+                Tolerate(UNREADY + "not-ready", "Exists", "", "NoExecute", 300),
+                Tolerate(UNREADY + "not-ready", value="x", effect="NoExecute"),
+                Tolerate(UNREADY + "not-ready", "Exists", "", "NoSchedule"),
+            ],
+            [
+                {"op": "add", "path": "/spec/tolerations/-", "value": default("unreachable")},
+                {
+                    "op": "add",
+                    "path": "/spec/tolerations/-",
+                    "value": {
+                        "key": UNREADY + "not-ready",
+                        "operator": "Equal",
+                        "value": "x",
+                        "effect": "NoExecute",
+                    },
+                },
+                {
+                    "op": "add",
+                    "path": "/spec/tolerations/-",
+                    "value": {
+                        "key": UNREADY + "not-ready",
+                        "operator": "Exists",
+                        "effect": "NoSchedule",
+                    },
+                },
+            ],
+            id="a pod's own toleration, and a default that is asked for, stay",
+        ),
+        pytest.param(
+            make_pod(),
+            [SelectNodes("a/b", "1"), SelectNodes("c", "2")],
+            [{"op": "add", "path": "/spec/nodeSelector", "value": {"a/b": "1", "c": "2"}}],
+            id="the first selectors",
+        ),
+        pytest.param(
+            with_spec(nodeSelector={"c": "2"}),
+            [SelectNodes("a/b", "1"), SelectNodes("c", "2")],
+            [{"op": "add", "path": "/spec/nodeSelector/a~1b", "value": "1"}],
+            id="a further selector",
+        ),
+    ],
+)
+def test_patch(pod: Any, edits: list[Edit], expected: list[dict[str, Any]]) -> None:
+    assert expected == patch(Pod.of(pod), edits)
+    patched = edited(read_review(pod), edits)
+    assert patched.whole_pod() == apply_patch(pod, expected)
+    assert patch(patched.pod, edits) == []
+
+
+def test_what_is_no_edit_is_named() -> None:
+    with pytest.raises(TypeError) as caught:
+        patch(Pod.of(make_pod()), ["gate"])  # type: ignore[list-item]
+
+    assert str(caught.value) == "str is not an edit: use holdfast.edits"

@@ -1,0 +1,434 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.webhook.framework import node_affinity
+from holdfast.webhook.framework.json_patch import edited, patch
+from holdfast.webhook.model.edits import Edit, PreferNodes, Requirement, RequireNodes, SelectNodes
+from holdfast.webhook.model.nodes import Node
+from holdfast.webhook.model.objects import Pod
+from tests.support.builders import make_pod, read_review
+from tests.support.fakes import apply_patch
+from tests.support.matching import PREFERRED, REQUIRED, admits, make_node, meets
+
+NODE = "/spec/affinity/nodeAffinity"
+TERMS = f"{NODE}/{REQUIRED}/nodeSelectorTerms"
+
+EDGE = Requirement("role", "In", ("edge",))
+DISK = Requirement("disk", "Exists")
+NODE_1 = Requirement("metadata.name", "In", ("node-1",), is_field=True)
+EDGE_JSON = {"key": "role", "operator": "In", "values": ["edge"]}
+DISK_JSON = {"key": "disk", "operator": "Exists"}
+NODE_1_JSON = {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
+ZONE_JSON = {"key": "zone", "operator": "NotIn", "values": ["b"]}
+PREFERRED_EDGE = {"weight": 5, "preference": {"matchExpressions": [EDGE_JSON]}}
+
+
+def with_affinity(found: Any, **spec: Any) -> Any:
+    pod = make_pod()
+    pod["spec"] |= {"affinity": found, **spec}
+    return pod
+
+
+def requiring(*terms: Any) -> Any:
+    return with_affinity({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}})
+
+
+def add(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}
+
+
+# --- requirements ------------------------------------------------------------------------------
+
+NEW = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [EDGE_JSON]}]}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(make_pod(), [add("/spec/affinity", {"nodeAffinity": NEW})], id="no affinity"),
+        pytest.param(requiring(), [], id="no term: no node, and it stays so"),
+        pytest.param(
+            requiring({}, {"matchExpressions": []}, {"matchExpressions": None, "matchFields": []}),
+            [],
+            id="empty terms: no node, and it stays so",
+        ),
+        pytest.param(
+            requiring(
+                {"matchExpressions": [ZONE_JSON]},
+                {},
+                {"matchExpressions": [EDGE_JSON]},
+                {"matchFields": [NODE_1_JSON]},
+            ),
+            [
+                add(f"{TERMS}/0/matchExpressions/-", EDGE_JSON),
+                add(f"{TERMS}/3/matchExpressions", [EDGE_JSON]),
+            ],
+            id="every term that is not empty and does not have it",
+        ),
+    ],
+)
+def test_required_goes_into_every_term(pod: Any, expected: list[Any]) -> None:
+    assert expected == patch(Pod.of(pod), [RequireNodes((EDGE,))])
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(
+            requiring({"matchExpressions": [EDGE_JSON]}, {"matchFields": [NODE_1_JSON]}),
+            [
+                add(f"{TERMS}/0/matchExpressions/-", DISK_JSON),
+                add(f"{TERMS}/0/matchFields", [NODE_1_JSON]),
+                add(f"{TERMS}/1/matchExpressions", [EDGE_JSON, DISK_JSON]),
+            ],
+            id="some is there",
+        )
+    ],
+)
+def test_several_requirements_and_fields(pod: Any, expected: list[Any]) -> None:
+    edits = [RequireNodes((EDGE, NODE_1)), RequireNodes((EDGE, DISK))]
+
+    assert expected == patch(Pod.of(pod), edits)
+
+
+@pytest.mark.parametrize(
+    ("present", "path", "single"),
+    [
+        pytest.param({"nodeAffinity": {}}, f"{NODE}/{PREFERRED}", False, id="none"),
+        pytest.param(
+            {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {}}]}},
+            f"{NODE}/{PREFERRED}/-",
+            True,
+            id="another",
+        ),
+    ],
+)
+def test_preferred_is_appended_once(present: Any, path: str, single: bool) -> None:
+    expected = [add(path, PREFERRED_EDGE if single else [PREFERRED_EDGE])]
+    edits = [PreferNodes(5, (EDGE,)), PreferNodes(5, (EDGE,))]
+
+    assert expected == patch(Pod.of(with_affinity(present)), edits)
+
+
+def test_preferred_is_appended_once_in_whatever_order_it_is_written() -> None:
+    edits = [PreferNodes(5, (NODE_1, EDGE, DISK)), PreferNodes(5, (EDGE, NODE_1, DISK))]
+    once = apply_patch(make_pod(), patch(Pod.of(make_pod()), edits[:1]))
+
+    assert len(patch(Pod.of(make_pod()), edits)[0]["value"]["nodeAffinity"][PREFERRED]) == 1
+    assert patch(Pod.of(once), edits) == []
+
+
+def test_preferred_of_another_weight_is_another() -> None:
+    pod = Pod.of(with_affinity({"nodeAffinity": {PREFERRED: [PREFERRED_EDGE]}}))
+
+    assert patch(pod, [PreferNodes(5, (EDGE,))]) == []
+    assert len(patch(pod, [PreferNodes(6, (EDGE,))])) == 1
+
+
+def test_nothing_to_require() -> None:
+    assert patch(Pod.of(make_pod()), [RequireNodes(())]) == []
+
+
+def test_terms() -> None:
+    pod = requiring({}, {"matchFields": [NODE_1_JSON], "matchExpressions": [DISK_JSON]})
+
+    assert node_affinity.terms(Pod.of(pod)) == [(), (DISK, NODE_1)]
+    assert node_affinity.terms(Pod.of(make_pod())) is None
+    assert node_affinity.terms(Pod.of(requiring())) == []
+
+
+# --- generated pods, rules and nodes -----------------------------------------------------------
+
+KEYS = ["role", "zone", "size"]
+WORDS = ["a", "b", "4", "05", "12"]
+NODE_NAMES = ["node-1", "node-2", "node-3"]
+
+
+def requirements(numbers: tuple[str, ...] = ("4", "5", "11")) -> st.SearchStrategy[Requirement]:
+    keys = st.sampled_from(KEYS)
+    some = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(tuple)
+    one = st.sampled_from(numbers).map(lambda value: (value,))
+    return st.one_of(
+        st.builds(Requirement, keys, st.sampled_from(["In", "NotIn"]), some),
+        st.builds(Requirement, keys, st.sampled_from(["Exists", "DoesNotExist"])),
+        st.builds(Requirement, keys, st.sampled_from(["Gt", "Lt"]), one),
+    )
+
+
+fields = st.builds(
+    Requirement,
+    st.just("metadata.name"),
+    st.sampled_from(["In", "NotIn"]),
+    st.sampled_from(NODE_NAMES).map(lambda name: (name,)),
+    st.just(True),
+)
+
+
+def as_json(requirement: Requirement) -> dict[str, Any]:
+    written: dict[str, Any] = {"key": requirement.key, "operator": requirement.operator}
+    return written | ({"values": list(requirement.values)} if requirement.values else {})
+
+
+terms = st.fixed_dictionaries(
+    {},
+    optional={
+        "matchExpressions": st.none() | st.lists(requirements().map(as_json), max_size=3),
+        "matchFields": st.none() | st.lists(fields.map(as_json), max_size=2),
+    },
+)
+node_affinities = st.fixed_dictionaries(
+    {},
+    optional={
+        REQUIRED: st.none()
+        | st.fixed_dictionaries({"nodeSelectorTerms": st.none() | st.lists(terms, max_size=4)}),
+        PREFERRED: st.none()
+        | st.lists(
+            st.fixed_dictionaries({"weight": st.integers(1, 100), "preference": terms}), max_size=2
+        ),
+    },
+)
+affinities: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {},
+    optional={
+        "nodeAffinity": st.none() | node_affinities,
+        "podAntiAffinity": st.just({PREFERRED: []}),
+    },
+)
+selectors = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(WORDS), max_size=2)
+pods = st.fixed_dictionaries(
+    {
+        "metadata": st.just({"name": "x"}),
+        "spec": st.fixed_dictionaries(
+            {}, optional={"affinity": st.none() | affinities, "nodeSelector": selectors | st.none()}
+        ),
+    }
+)
+edit_lists = st.lists(
+    st.one_of(
+        st.builds(
+            RequireNodes, st.lists(requirements() | fields, min_size=1, max_size=3).map(tuple)
+        ),
+        st.builds(SelectNodes, st.sampled_from(KEYS), st.sampled_from(WORDS)),
+        st.builds(
+            PreferNodes,
+            st.integers(1, 100),
+            st.lists(requirements() | fields, min_size=1, max_size=3).map(tuple),
+        ),
+    ),
+    max_size=4,
+)
+nodes = st.lists(
+    st.builds(
+        make_node,
+        st.sampled_from(NODE_NAMES),
+        st.dictionaries(st.sampled_from(KEYS), st.sampled_from([*WORDS, ""]), max_size=3),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def satisfies(node: Any, edits: list[Edit]) -> bool:
+    """Return whether a node meets all edits, by the independent matcher."""
+    labels = node["metadata"]["labels"]
+    name = {"metadata.name": node["metadata"]["name"]}
+    for edit in edits:
+        match edit:
+            case RequireNodes(required):
+                if not all(meets(name if r.is_field else labels, as_json(r)) for r in required):
+                    return False
+            case SelectNodes(key, value):
+                if labels.get(key) != value:
+                    return False
+    return True
+
+
+@given(pods, edit_lists, nodes)
+def test_nodes_of_the_patched_pod_are_those_of_the_pod_that_the_edits_allow(
+    pod: Any, edits: list[Edit], nodes: list[Any]
+) -> None:
+    patched = apply_patch(pod, patch(Pod.of(pod), edits))
+
+    for node in nodes:
+        assert (admits(pod, node) and satisfies(node, edits)) == admits(patched, node)
+
+
+@given(pods, nodes)
+def test_unmet_requirements_are_those_that_keep_a_pod_away(pod: Any, nodes: list[Any]) -> None:
+    terms = node_affinity.terms(Pod.of(pod))
+    for node in nodes if terms is None or any(terms) else ():
+        unmet = node_affinity.unmet(Pod.of(pod), msgspec.convert(node, Node))
+        assert admits(pod, node) == (not unmet)
+        name = {"metadata.name": node["metadata"]["name"]}
+        for one in unmet:
+            assert not meets(name if one.is_field else node["metadata"]["labels"], as_json(one))
+
+
+@given(pods, edit_lists)
+def test_patch_of_the_patched_pod_is_empty(pod: Any, edits: list[Edit]) -> None:
+    patched = apply_patch(pod, patch(Pod.of(pod), edits))
+
+    assert patch(Pod.of(patched), edits) == []
+
+
+def is_tightening(old: Any, new: Any) -> bool:
+    """Return whether the API server allows this update (validateNodeAffinityMutation)."""
+    old_selector, new_selector = (pod["spec"].get("nodeSelector") or {} for pod in (old, new))
+    if not old_selector.items() <= new_selector.items():
+        return False
+    old_node, new_node = (
+        (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {} for pod in (old, new)
+    )
+    old_required, new_required = old_node.get(REQUIRED), new_node.get(REQUIRED)
+    if old_required is None:
+        return True
+    old_terms = old_required.get("nodeSelectorTerms") or []
+    new_terms = (new_required or {}).get("nodeSelectorTerms") or []
+    if len(old_terms) != len(new_terms):
+        return False
+    return all(itertools.starmap(has_only_additions, zip(old_terms, new_terms, strict=True)))
+
+
+def has_only_additions(old: Any, new: Any) -> bool:
+    lists = [
+        (old.get(name) or [], new.get(name) or []) for name in ("matchExpressions", "matchFields")
+    ]
+    if not any(before for before, _ in lists):
+        return not any(after for _, after in lists)
+    return all(before == after[: len(before)] for before, after in lists)
+
+
+@given(pods, edit_lists)
+def test_patch_is_one_that_a_gated_pod_may_be_given(pod: Any, edits: list[Edit]) -> None:
+    patched = apply_patch(pod, patch(Pod.of(pod), edits))
+
+    assert is_tightening(pod, patched)
+    assert patched == edited(read_review(pod), edits).whole_pod()
+
+
+@given(pods, edit_lists)
+def test_patch_leaves_everything_else_alone(pod: Any, edits: list[Edit]) -> None:
+    operations = patch(Pod.of(pod), edits)
+    patched = apply_patch(pod, operations)
+    own = (pod["spec"].get("affinity") or {}).get("podAntiAffinity")
+
+    assert own == (patched["spec"].get("affinity") or {}).get("podAntiAffinity")
+    assert {one["op"] for one in operations} <= {"add"}
+    assert len({one["path"] for one in operations if one["path"][-1] != "-"}) == len(
+        [one for one in operations if one["path"][-1] != "-"]
+    )
+
+
+# --- what no node can meet ---------------------------------------------------------------------
+
+
+def require(operator: str, *values: str, key: str = "k", is_field: bool = False) -> Requirement:
+    return Requirement(key, operator, values, is_field)
+
+
+@pytest.mark.parametrize(
+    "requirements",
+    [
+        pytest.param([require("Gt", "4"), require("Lt", "5")], id="nothing between"),
+        pytest.param([require("Gt", "5"), require("In", "5", "04", "x")], id="In is not above"),
+        pytest.param([require("Gt", "9223372036854775807")], id="above int64"),
+        pytest.param(
+            [
+                require("In", "node-1", key="metadata.name", is_field=True),
+                require("In", "node-2", key="metadata.name", is_field=True),
+            ],
+            id="two names",
+        ),
+    ],
+)
+def test_impossible(requirements: list[Requirement]) -> None:
+    other = require("In", "x", key="other")
+
+    assert requirements == list(node_affinity.impossible([other, *requirements]))
+
+
+@pytest.mark.parametrize(
+    "requirements",
+    [
+        pytest.param([require("Gt", "4"), require("Lt", "6"), require("NotIn", "5")], id="as 05"),
+        pytest.param(
+            [
+                require("In", "a", key="metadata.name"),
+                require("In", "b", key="metadata.name", is_field=True),
+            ],
+            id="a label and a field of one name",
+        ),
+    ],
+)
+def test_possible(requirements: list[Requirement]) -> None:
+    assert node_affinity.impossible(requirements) == ()
+
+
+NODE_2 = require("In", "node-2", key="metadata.name", is_field=True)
+NODE_2_JSON = {**NODE_1_JSON, "values": ["node-2"]}
+BOTH_NODES = {"matchFields": [NODE_1_JSON, NODE_2_JSON], "matchExpressions": [EDGE_JSON]}
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(make_pod(), [], id="requires nothing"),
+        pytest.param(requiring(), [], id="no term"),
+        pytest.param(
+            requiring({"matchExpressions": [NODE_1_JSON, NODE_2_JSON]}), [], id="a label alone"
+        ),
+        pytest.param(requiring(BOTH_NODES), [NODE_1, NODE_2], id="two names"),
+        pytest.param(requiring(BOTH_NODES, {}), [NODE_1, NODE_2], id="and an empty term"),
+        pytest.param(requiring(BOTH_NODES, {"matchFields": [NODE_1_JSON]}), [], id="another term"),
+    ],
+)
+def test_nowhere(pod: Any, expected: list[Requirement]) -> None:
+    assert list(node_affinity.nowhere(Pod.of(pod))) == expected
+
+
+LABELS = [None, "", "a", "b", "4", "04", "5", "05", "06", "12", "13", "0", "other"]
+
+
+@given(st.lists(requirements(("0", "3", "4", "5", "11")), max_size=5))
+def test_impossible_is_what_no_label_meets(found: list[Requirement]) -> None:
+    """The labels are enough to meet whatever of these requirements can be met together."""
+    by_key = {one.key: [each for each in found if each.key == one.key] for one in found}
+    unmet = [
+        group
+        for key, group in by_key.items()
+        if not any(
+            all(meets({} if value is None else {key: value}, as_json(one)) for one in group)
+            for value in [*LABELS, "6", "7", "1", "01", "001", "005", "0012"]
+        )
+    ]
+
+    assert (unmet[0] if unmet else []) == list(node_affinity.impossible(found))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5", 5),
+        ("+5", 5),
+        ("-5", -5),
+        ("005", 5),
+        ("9223372036854775807", 2**63 - 1),
+        ("9223372036854775808", None),
+        ("-9223372036854775808", -(2**63)),
+        ("", None),
+        (" 5", None),
+        ("1_0", None),
+        ("\u0665", None),
+        ("5.0", None),
+        ("0" * 60 + "5", 5),
+    ],
+)
+def test_integer(text: str, expected: int | None) -> None:
+    assert expected == node_affinity.integer(text)

@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from holdfast.webhook.errors import PluginFailedError
+from holdfast.webhook.framework import permit
+from holdfast.webhook.framework.plugin import (
+    Allow,
+    Code,
+    Permit,
+    Plugin,
+    Reject,
+    Result,
+    Wait,
+    error,
+    reject,
+    skip,
+    success,
+)
+from holdfast.webhook.framework.profiles import Verdict
+from holdfast.webhook.model.annotations import ALLOWED_ANNOTATION, NEVER_MS, NOT_BEFORE, Due
+from holdfast.webhook.model.edits import SetAnnotation
+from holdfast.webhook.model.objects import Pod
+from tests.support.builders import (
+    CREATED_MS,
+    GATE,
+    HOUR,
+    MINUTE,
+    Measured,
+    held,
+    instant,
+    make_decider,
+    make_delay,
+)
+from tests.support.scripted import Holding, HoldingToo, Scripted, Tightening, decider_of, never
+
+
+def test_due_by_the_plugin_that_holds() -> None:
+    decider = make_decider(
+        "profiles: [{pluginConfig: [{name: delay, args: {annotations: [wait.io/for]}}]}]"
+    )
+
+    assert Due(CREATED_MS + MINUTE) == decider.due(Pod.of(held({"wait.io/for": "1m"})))
+
+
+def both(**fields: Any) -> Pod:
+    """Make a pod with the gates of all that may hold it."""
+    gates = [GATE, Holding.gate, HoldingToo.gate]
+    return Pod.of(held({"delay": "1m"}, gates=fields.pop("gates", gates), **fields))
+
+
+def others(**fields: Any) -> Pod:
+    """Make one with the gates of other plugins than the delay's alone."""
+    return both(**{"gates": [Holding.gate, HoldingToo.gate], **fields})
+
+
+@pytest.mark.parametrize(
+    "plugins",
+    [(make_delay(), Holding()), (Holding(), make_delay())],
+    ids=["the longer behind", "the longer first"],
+)
+def test_due_is_the_latest_of_several_plugins(plugins: tuple[Plugin, ...]) -> None:
+    assert decider_of(*plugins).due(both()) == Due(CREATED_MS + HOUR, "as it says", recheck=True)
+
+
+def test_plugin_whose_gate_the_pod_lacks_does_not_hold_it() -> None:
+    pod = both(gates=[GATE])
+
+    assert Due(CREATED_MS + MINUTE) == decider_of(make_delay(), Holding()).due(pod)
+
+
+def test_delay_counts_though_only_another_plugin_is_left() -> None:
+    pod = Pod.of(held({"delay": "2h"}, gates=[GATE, Holding.gate]))
+
+    assert decider_of(Holding()).due(pod).at_ms == CREATED_MS + 2 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        pytest.param(KeyError("x"), "KeyError: 'x'", id="raises"),
+        pytest.param(None, "TypeError: it returned NoneType", id="answers nothing"),
+        pytest.param(Wait(cast(Any, "soon")), "ValueError: ", id="answers a word"),
+        pytest.param(Wait(cast(Any, float("inf"))), "OverflowError: ", id="answers infinity"),
+    ],
+)
+def test_plugin_that_cannot_decide_is_asked_again_and_keeps_its_pods(
+    answer: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decide(_pod: Pod, _now_ms: int) -> Permit:
+        if isinstance(answer, Exception):
+            raise answer
+        return cast(Permit, answer)
+
+    decider = decider_of(make_delay(), Holding(decide))
+    problem = f"plugin 'holding' failed in permit: {why}"
+
+    assert decider.due(both()) == Due(CREATED_MS + MINUTE, recheck=True)
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage().startswith(f"default/web-0: {problem}")
+    with pytest.raises(PluginFailedError) as caught:
+        decider.permit(both(), CREATED_MS + MINUTE)
+    assert str(caught.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(Wait(0), CREATED_MS, id="before creation"),
+        pytest.param(Wait(-(10**30)), CREATED_MS, id="before all calendars"),
+        pytest.param(Wait(CREATED_MS + 1), CREATED_MS + 1, id="a time"),
+        pytest.param(Wait(10**400), NEVER_MS, id="beyond all numbers"),
+        pytest.param(Wait(), NEVER_MS, id="an event"),
+        pytest.param(Reject("no"), NEVER_MS, id="a rejection"),
+        pytest.param(Allow(), CREATED_MS, id="nothing"),
+    ],
+)
+def test_due_of_a_plugin_has_bounds(answer: Permit, expected: int) -> None:
+    def decide(_pod: Pod, now_ms: int) -> Permit:
+        return Allow() if now_ms > CREATED_MS else answer
+
+    due = decider_of(Holding(decide)).due(others(gates=[Holding.gate]))
+    assert (due.at_ms, due.recheck) == (expected, True)
+
+
+def every(period_ms: int, phase_ms: int = 0) -> Holding:
+    """Make a plugin that allows pods in the first millisecond of each period."""
+
+    def decide(_pod: Pod, now_ms: int) -> Permit:
+        left = -(now_ms - phase_ms) % period_ms
+        return Wait(now_ms + left, f"every {period_ms} ms") if left else Allow()
+
+    return Holding(decide)
+
+
+def test_due_is_the_first_time_that_suits_all_plugins() -> None:
+    first, second = every(7), HoldingToo(every(5, phase_ms=3).permit)
+    (found,) = (at for at in range(CREATED_MS, CREATED_MS + 35) if not at % 7 and at % 5 == 3)
+
+    assert decider_of(first, second).due(others()).at_ms == found
+
+
+def test_plugins_that_never_agree_are_not_asked_for_ever() -> None:
+    never_both = decider_of(every(2), HoldingToo(every(2, phase_ms=1).permit))
+
+    assert never_both.due(others()).at_ms < CREATED_MS + 1_000
+
+
+def test_waits_name_the_plugins_and_their_reasons() -> None:
+    def because(reason: str) -> Callable[[Pod, int], Permit]:
+        return lambda _pod, _now_ms: Wait(reason=reason)
+
+    decider = decider_of(Holding(because("a slot")), HoldingToo(because("the job")))
+    expected = "holding: a slot; holding-too: the job"
+
+    assert decider.due(others()) == Due(NEVER_MS, reason=expected, recheck=True)
+
+
+def test_plugin_that_is_recorded_as_allowing_is_not_asked() -> None:
+    decider = decider_of(Holding(never), HoldingToo(never))
+    one, two = (
+        Pod.of(held({ALLOWED_ANNOTATION: text}, gates=[Holding.gate, HoldingToo.gate]))
+        for text in ("holding", "holding,holding-too")
+    )
+
+    assert decider.due(one).at_ms == decider.permit(one, CREATED_MS).at_ms == NEVER_MS
+    assert decider.due(two).at_ms == decider.permit(two, CREATED_MS).at_ms == CREATED_MS
+
+
+class Slow(Holding):
+    permit_may_block = True
+
+
+def test_plugin_that_may_block_is_asked_last_and_under_a_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(permit, "PERMIT_SECONDS", 0.01)
+    hangs = threading.Event()
+    answers: dict[str, Callable[[Pod, int], Permit]] = {
+        "hangs": lambda _pod, _now_ms: Allow() if hangs.wait(10) else Wait(),
+        "waits": never,
+    }
+    pod = others(gates=[Holding.gate])
+
+    hanging = decider_of(Slow(answers["hangs"]))
+    assert hanging.due(pod) == Due(CREATED_MS, recheck=True)
+    with pytest.raises(PluginFailedError, match=r"no answer within 0\.01 s"):
+        hanging.permit(pod, CREATED_MS)
+    hangs.set()
+    assert decider_of(Slow(answers["waits"])).permit(pod, CREATED_MS).at_ms == NEVER_MS
+
+
+class Slots(Holding):
+    """Has so many slots."""
+
+    def __init__(self, free: int) -> None:
+        super().__init__(lambda _pod, _now_ms: Allow())
+        self.free = free
+
+    def reserve(self, _pod: Pod, _now_ms: int) -> Permit:
+        if not self.free:
+            return Wait(reason="a slot")
+        self.free -= 1
+        return Allow()
+
+    def unreserve(self, _pod: Pod) -> None:
+        self.free += 1
+
+
+class SlotsToo(Slots):
+    name = "holding-too"
+    gate = HoldingToo.gate
+
+
+def test_all_slots_are_reserved_or_none() -> None:
+    first, second = Slots(2), SlotsToo(1)
+    decider = decider_of(first, second)
+
+    assert decider.reserve(others(), CREATED_MS) is None
+    assert decider.reserve(others(), CREATED_MS) == Due(NEVER_MS, reason="holding-too: a slot")
+    assert (first.free, second.free) == (1, 0)
+    decider.unreserve(others())
+    assert (first.free, second.free) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "profiles",
+    ["profiles: [{plugins: {disabled: [{name: '*'}]}}]", "profiles: [{schedulerName: mine}]"],
+    ids=["no plugin", "no profile"],
+)
+def test_due_without_a_plugin_that_knows_the_gate(profiles: str) -> None:
+    pod = Pod.of(held({NOT_BEFORE: instant(CREATED_MS + HOUR)}))
+
+    assert Due(CREATED_MS + HOUR) == make_decider(profiles).due(pod)
+
+
+# --- at release --------------------------------------------------------------------------------
+
+
+class Unsure(Tightening):
+    """Fails when it is asked whom it concerns."""
+
+    def concerns(self, _pod: Pod) -> bool:
+        raise KeyError("x")
+
+
+class Indifferent(Tightening):
+    def concerns(self, _pod: Pod) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("plugins", "name", "expected"),
+    [
+        pytest.param([Scripted()], "*", False, id="none has a say"),
+        pytest.param([Scripted(), Tightening(lambda _: skip())], "*", True, id="one has"),
+        pytest.param([Indifferent(lambda _: skip())], "*", False, id="not applicable"),
+        pytest.param([Unsure(lambda _: skip())], "*", True, id="undecided"),
+        pytest.param([Tightening(lambda _: skip())], "mine", False, id="in no profile"),
+    ],
+)
+def test_concerns_at_release(plugins: list[Plugin], name: str, expected: bool) -> None:
+    assert expected == decider_of(*plugins, name=name).concerns_at_release(both())
+
+
+def test_at_release_gathers_edits_warnings_and_refusals() -> None:
+    observe = Measured()
+
+    def fail(_pod: Pod) -> Result:
+        raise KeyError("x")
+
+    decider = decider_of(
+        Scripted(),
+        Tightening(lambda _: success(SetAnnotation("a", "1"), warnings=["mind"])),
+        Tightening(lambda _: reject("no node is left")),
+        Tightening(fail),
+        Tightening(lambda _: cast(Any, None)),
+        Tightening(lambda pod: success(SetAnnotation("b", pod.metadata.name))),
+        observe=observe,
+    )
+
+    assert Verdict(
+        Code.ERROR,
+        [SetAnnotation("a", "1"), SetAnnotation("b", "web-0")],
+        (),
+        [
+            "mind",
+            "no node is left",
+            "plugin 'tightening' failed in release: KeyError: 'x'",
+            "plugin 'tightening' failed in release: TypeError: it returned NoneType, not a Result",
+        ],
+    ) == decider.at_release(both())
+    assert observe.seen == [
+        ("tightening", "release", status, "*")
+        for status in ("Success", "Reject", "Error", "Error", "Success")
+    ] + [("", "release", "Error", "*")]
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        pytest.param([], Code.SUCCESS, id="none"),
+        pytest.param([skip(), success()], Code.SUCCESS, id="all well"),
+        pytest.param([reject("no"), success()], Code.REJECT, id="refused"),
+        pytest.param([error("broken"), reject("no")], Code.ERROR, id="failed"),
+    ],
+)
+def test_status_of_a_release_is_that_of_the_plugin_which_fared_worst(
+    results: list[Result], expected: Code
+) -> None:
+    observe = Measured()
+    plugins = [Tightening(lambda _, result=result: result) for result in results]  # type: ignore[misc]
+    decider_of(*plugins, observe=observe).at_release(both())
+
+    assert observe.seen[-1] == ("", "release", expected.value, "*")
+
+
+def test_at_release_of_no_profile() -> None:
+    decider = decider_of(Tightening(lambda _: reject("no")), name="mine")
+
+    assert Verdict(Code.SKIP) == decider.at_release(both())

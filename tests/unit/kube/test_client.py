@@ -1,0 +1,155 @@
+"""Redirects of the API server are not followed: the token would go with the request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.config import ConfigException
+
+from holdfast.webhook.errors import ApiStatusError, UnreachableError
+from holdfast.webhook.kube.client import JSON_PATCH, Cluster
+from tests.unit.kube.test_transport import Server, serve
+
+__all__ = ["serve"]
+STATUSES = {301: "Moved Permanently", 302: "Found", 307: "Temporary", 308: "Permanent"}
+
+
+@pytest.fixture
+def elsewhere(serve: Callable[..., Server]) -> Server:
+    return serve([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
+
+
+@pytest.fixture(params=["directly", "by a proxy"])
+def cluster(
+    request: pytest.FixtureRequest,
+    serve: Callable[..., Server],
+    elsewhere: Server,
+    tmp_path: Path,
+) -> Iterator[Cluster]:
+    """A cluster that answers once, and sends us elsewhere."""
+    status = request.node.callspec.params["status"]
+    away = f"Location: http://127.0.0.1:{elsewhere.port}/api\r\nContent-Length: 0\r\n\r\n"
+    server = serve([f"HTTP/1.1 {status} {STATUSES[status]}\r\n{away}".encode()])
+    address = f"http://127.0.0.1:{server.port}"
+    by_proxy = {"server": "http://cluster.example", "proxy-url": address}
+    named: dict[str, Any] = {
+        "clusters": [
+            {
+                "name": "x",
+                "cluster": {"server": address} if "directly" in request.param else by_proxy,
+            }
+        ],
+        "users": [{"name": "x", "user": {"token": "secret"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+    }
+    file = tmp_path / "kubeconfig"
+    file.write_text(
+        json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x"} | named)
+    )
+    with closing(Cluster.connect(file)) as connected:
+        yield connected
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda one: one.request("GET", "/version"), id="GET"),
+        pytest.param(
+            lambda one: one.request("PATCH", "/x", body=b"[]", content_type=JSON_PATCH), id="PATCH"
+        ),
+        pytest.param(lambda one: list(one.lines("/x", query={}, timeout=5.0)), id="a watch"),
+    ],
+)
+def test_redirect_is_an_error_and_is_not_followed(
+    cluster: Cluster, elsewhere: Server, status: int, ask: Callable[[Cluster], object]
+) -> None:
+    with pytest.raises(ApiStatusError, match=rf"^HTTP {status}: ") as caught:
+        ask(cluster)
+
+    assert caught.value.status == status
+    assert elsewhere.requests == []
+
+
+class Token:
+    """A token that is renewed, or cannot be read."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.problem: Exception | None = None
+        self.reads = 0
+        self.renew()
+        configuration.refresh_api_key_hook = self.read  # type: ignore[assignment]
+
+    def renew(self) -> None:
+        self.configuration.api_key["BearerToken"] = f"bearer {'new' if self.known else 'old'}"
+
+    @property
+    def known(self) -> bool:
+        return "BearerToken" in self.configuration.api_key
+
+    def read(self, _configuration: Configuration) -> None:
+        self.reads += 1
+        if self.problem is not None:
+            raise self.problem
+
+
+@pytest.fixture
+def token(serve: Callable[..., Server]) -> Iterator[tuple[Server, Token, Cluster]]:
+    refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+    server = serve([refused, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{server.port}"
+    one = Token(configuration)
+    with closing(Cluster(ApiClient(configuration), renew=one.renew)) as connected:
+        yield server, one, connected
+
+
+def test_token_that_counts_no_more_is_read_anew(token: tuple[Server, Token, Cluster]) -> None:
+    server, _, connected = token
+    with pytest.raises(ApiStatusError, match=r"^HTTP 401: ") as caught:
+        connected.request("GET", "/version")
+    connected.request("GET", "/version")
+
+    assert caught.value.status == 401
+    assert [b"authorization: bearer old" in server.requests[0]] == [True]
+    assert [b"authorization: bearer new" in server.requests[1]] == [True]
+
+
+@pytest.mark.parametrize("problem", [OSError(24, "Too many open files"), ConfigException("empty")])
+def test_token_that_cannot_be_read_is_a_failure_of_the_request_alone(
+    token: tuple[Server, Token, Cluster], problem: Exception
+) -> None:
+    server, one, connected = token
+    one.problem = problem
+    with pytest.raises(
+        UnreachableError, match=r"^http://127.0.0.1:[0-9]+ cannot be asked: no token: "
+    ):
+        connected.request("GET", "/version")
+    assert server.requests == []
+
+
+def test_token_is_asked_for_once_a_second(serve: Callable[..., Server]) -> None:
+    server = serve([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"] * 4)
+    configuration, now = Configuration(), 100.0
+    configuration.host = f"http://127.0.0.1:{server.port}"
+    one = Token(configuration)
+    with closing(Cluster(ApiClient(configuration), now=lambda: now)) as connected:
+        connected.request("GET", "/version")
+        now = 100.9
+        connected.request("GET", "/version")
+        assert one.reads == 1
+        one.renew()
+        now = 101.1
+        connected.request("GET", "/version")
+
+    assert one.reads == 2
+    sent = [b"authorization: bearer new" in each for each in server.requests]
+    assert sent == [False, False, True]

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.kube import events
+from holdfast.webhook.kube.events import Event, EventRecorder, NullRecorder, event_object
+from tests.support.builders import CREATED_MS
+from tests.support.fakes import FakeApi, raising, status_error, unreachable
+
+EVENT = Event(("default", "web-0"), "u-1", events.RELEASED, "released 0.003 s after 12:00")
+
+
+class Posts(FakeApi):
+    """An API that takes events."""
+
+    def request(self, method: str, path: str, **fields: Any) -> bytes:
+        self.requests.append((method, path))
+        if self._before[method]:
+            self._before[method].popleft()()
+        self.bodies.append(fields["body"])
+        return b"{}"
+
+
+class World:
+    def __init__(self) -> None:
+        self.api = Posts()
+        self.dropped = 0
+        self.now = 0.0
+        self.recorder = EventRecorder(
+            self.api,
+            now_ms=lambda: CREATED_MS,
+            on_dropped=self._drop,
+            now=lambda: self.now,
+            instance="pod-1",
+        )
+
+    def _drop(self) -> None:
+        self.dropped += 1
+
+    def tell(self) -> None:
+        """Publish the queued Events."""
+        stop = threading.Event()
+        stop.set()
+        self.recorder.run(stop)
+
+
+def test_event_is_told_as_the_api_server_wants_it() -> None:
+    world = World()
+    world.recorder.record(EVENT)
+    world.tell()
+
+    assert world.api.requests == [("POST", "/apis/events.k8s.io/v1/namespaces/default/events")]
+    told = json.loads(world.api.bodies[0])
+    name = told["metadata"].pop("name")
+    assert name.startswith("web-0.")
+    assert told == {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"namespace": "default"},
+        "eventTime": "2026-03-01T12:00:00.000000+00:00",
+        "reportingController": "holdfast.dev/controller",
+        "reportingInstance": "pod-1",
+        "action": "Release",
+        "reason": "Released",
+        "type": "Normal",
+        "note": "released 0.003 s after 12:00",
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": "default",
+            "name": "web-0",
+            "uid": "u-1",
+        },
+    }
+
+
+def named(**changed: Any) -> Any:
+    fields: dict[str, Any] = {
+        "regarding": ("default", "web-0"),
+        "uid": "u-1",
+        "reason": events.HELD,
+        "note": "held",
+    }
+    event = Event(**(fields | changed))
+    return event_object(event, now_ms=CREATED_MS, instance="x")["metadata"]
+
+
+def test_same_event_has_the_same_name_whoever_tells_it() -> None:
+    assert named() == named(warning=True)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"uid": "u-2"}, {"reason": "Released"}, {"note": "held longer"}],
+    ids=["uid", "reason", "note"],
+)
+def test_other_event_has_another_name(changed: dict[str, Any]) -> None:
+    assert named() != named(**changed)
+
+
+def test_name_of_an_event_is_never_too_long() -> None:
+    assert len(named(regarding=("default", "a" * 253))["name"]) <= 253
+
+
+def test_note_is_cut_between_characters() -> None:
+    note = event_object(
+        Event(("a", "b"), "u", events.HELD, "x" + "€" * 500, warning=True),
+        now_ms=0,
+        instance="x",
+    )["note"]
+
+    assert isinstance(note, str)
+    assert 997 < len(note.encode()) <= 1_000
+    assert set("x€") == set(note)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        pytest.param(KeyError("x"), "'x'", id="an exception"),
+        pytest.param("caf\ud800", "caf?", id="half a character"),
+    ],
+)
+def test_what_a_plugin_says_is_told_though_it_is_no_text(said: Any, told: str) -> None:
+    world = World()
+    world.recorder.record(replace(EVENT, note=said))
+    world.recorder.record(replace(EVENT, reason=said))
+    world.tell()
+
+    first, second = map(json.loads, world.api.bodies)
+    assert (first["note"], second["reason"]) == (told, told)
+
+
+@pytest.mark.parametrize(
+    ("error", "dropped"),
+    [(status_error(409), 0), (status_error(403), 0), (unreachable(), 1)],
+    ids=["told already", "forbidden", "unreachable"],
+)
+def test_failure_is_nobodys_trouble(error: Exception, dropped: int) -> None:
+    world = World()
+    world.api.before("POST", raising(error))
+    world.recorder.record(EVENT)
+    world.recorder.record(EVENT)
+    world.tell()
+
+    assert (2, 1, dropped) == (len(world.api.requests), len(world.api.bodies), world.dropped)
+
+
+def test_recorder_drops_and_counts_events_once_it_is_full() -> None:
+    world = World()
+    while not world.recorder.full:
+        assert world.dropped == 0
+        world.recorder.record(EVENT)
+    for _ in range(10):
+        world.recorder.record(EVENT)
+    assert world.dropped == 10
+
+
+def test_burst_then_a_steady_rate() -> None:
+    world = World()
+    for _ in range(500):
+        world.recorder.record(EVENT)
+    world.tell()
+    for _ in range(30):
+        world.recorder.record(EVENT)
+    world.now += 1.0
+    world.tell()
+
+    assert (len(world.api.requests), world.dropped) == (520, 10)
+
+
+def test_warnings_come_first_and_have_room_when_there_is_none_for_others() -> None:
+    world = World()
+    for _ in range(500):
+        world.recorder.record(EVENT)
+    for number in range(110):
+        world.recorder.record(replace(EVENT, note=f"warning {number}", warning=True))
+    assert world.dropped == 10
+    world.tell()
+
+    notes = [json.loads(body)["note"] for body in world.api.bodies]
+    assert notes[:100] == [f"warning {number}" for number in range(100)]
+    assert len(notes) == 600 - 100  # what warnings took, others may not have
+    assert world.dropped == 10 + 100
+
+
+def test_warnings_are_told_while_others_come_faster_than_they_may() -> None:
+    world = World()
+    for second in range(60):
+        world.now = second
+        for _ in range(100):
+            world.recorder.record(EVENT)
+        world.recorder.record(replace(EVENT, note=f"at {second}", warning=True))
+        world.tell()
+
+    notes = [json.loads(body)["note"] for body in world.api.bodies]
+    assert [note for note in notes if note.startswith("at")] == [f"at {n}" for n in range(60)]
+    assert len(notes) == 500 + 59 * 20
+
+
+def test_silence_tells_nothing() -> None:
+    silence = NullRecorder()
+    silence.record(EVENT)
+    silence.run(threading.Event())
+    assert not silence.full
+
+
+@pytest.mark.parametrize(
+    ("busy_until", "told_at"),
+    [
+        pytest.param(0.0, 0.0, id="at rest"),
+        pytest.param(0.35, 0.35, id="until there is room"),
+        pytest.param(60.0, events.YIELD_SECONDS, id="never for long"),
+    ],
+)
+def test_event_makes_way_for_releases(busy_until: float, told_at: float) -> None:
+    class Clockwork(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            world.now += timeout or 0.0
+            return self.is_set()
+
+    world, stop = World(), Clockwork()
+    world.recorder.saturated = lambda: world.now < busy_until
+    world.api.before("POST", stop.set)
+    world.recorder.record(EVENT)
+    world.recorder.run(stop)
+
+    assert len(world.api.bodies) == 1
+    assert world.now == pytest.approx(told_at, abs=events.POLL_SECONDS)

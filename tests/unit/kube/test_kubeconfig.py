@@ -1,0 +1,401 @@
+"""Any kubeconfig gives a connection, or one line that says what is wrong with the file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes.config import incluster_config
+
+from holdfast.certs import authority
+from holdfast.webhook.errors import StartError
+from holdfast.webhook.kube.client import Cluster
+from holdfast.webhook.kube.kubeconfig import Kubeconfig
+from tests.support.kubeconfigs import RIGHT, check, complaint
+from tests.support.mistakes import with_mistakes
+
+EVIL = "\u202e\x1b[2J\r\nerror: forged\x00"
+JUNK: list[Any] = [
+    *(None, True, 0, -1, 1.5, "", "x", EVIL, "/nowhere", "AAAA", "https://[::1", "x" * 5_000),
+    *([], {}, [None], [{}], {"name": "here"}, "../../etc/passwd"),
+]
+KEYS = [
+    *("name", "context", "certificate-authority-data", "client-certificate-data", "token"),
+    *("client-key-data", "certificate-authority", "tls-server-name", "proxy-url", "auth-provider"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable()  # the client also logs the errors that it raises
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kubeconfig") / "config"
+
+
+def test_a_good_one(file: Path) -> None:
+    assert complaint(file, json.dumps(RIGHT).encode()) == ""
+
+
+def test_an_anchor_alone_does_no_harm(file: Path) -> None:
+    text = json.dumps(RIGHT).replace('"abc"', '&token "a*c"')
+
+    assert complaint(file, text.encode()) == ""
+
+
+@given(document=with_mistakes(st.just(RIGHT), junk=JUNK, keys=KEYS, most=3))
+def test_mistakes(file: Path, document: Any) -> None:
+    said = complaint(file, json.dumps(document).encode())
+    if said:
+        check(said, file)
+
+
+@given(
+    content=st.binary(max_size=40) | st.text("{}[]&*!|>-:,'\" \n#ab0", max_size=40).map(str.encode)
+)
+def test_nonsense(file: Path, content: bytes) -> None:
+    check(complaint(file, content), file)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("- a", id="a list"),
+        pytest.param("a: [", id="broken"),
+        pytest.param("\x00", id="NUL"),
+        pytest.param("[" * 2_000, id="deep lists"),
+        pytest.param("!!python/object/apply:os.system [x]", id="a tag of Python"),
+    ],
+)
+def test_what_is_no_kubeconfig(file: Path, content: str) -> None:
+    check(complaint(file, content.encode()), file)
+
+
+def test_proxy_that_is_no_address_is_named(file: Path) -> None:
+    cluster = {"server": "https://192.0.2.1:6443", "proxy-url": "https://[::1"}
+    document = RIGHT | {"clusters": [{"name": "c", "cluster": cluster}]}
+
+    check(complaint(file, json.dumps(document).encode()), file)
+
+
+def token(file: Path | None, context: str | None = None) -> str:
+    """Give the token that goes out with a request."""
+    with closing(Cluster.connect(file, context)) as cluster:
+        return str(cluster._client.configuration.api_key["BearerToken"])
+
+
+@pytest.mark.timeout(30)
+def test_file_without_end() -> None:
+    with pytest.raises(StartError, match="/dev/zero: is larger than 1 MiB"):
+        Cluster.connect(Path("/dev/zero"))
+
+
+@pytest.mark.timeout(30)
+def test_file_is_read_once(tmp_path: Path) -> None:
+    """A shell passes a pipe for `<(...)`, which can be read only once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(json.dumps(RIGHT),), daemon=True)
+    writer.start()
+
+    assert token(pipe) == "Bearer abc"
+    writer.join()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        pytest.param(
+            b"", "not a kubeconfig; create one with 'kubectl config view --raw'", id="empty"
+        ),
+        pytest.param(b"a: [", "invalid YAML: while parsing", id="broken"),
+        pytest.param(b"users: {name: x}", "users: not a list; start", id="a mapping"),
+        pytest.param(b"users: [{user: {}}]", "users[0]: no name; add one", id="no name"),
+        pytest.param(b"clusters: [1]", "clusters[0]: no name; add one", id="a number"),
+    ],
+)
+def test_complaint_names_file_and_place(file: Path, content: bytes, told: str) -> None:
+    said = complaint(file, content)
+
+    check(said, file)
+    assert f"({file}: {told}" in said
+
+
+def test_no_complaint_quotes_the_file(file: Path) -> None:
+    assert "secret" not in complaint(file, b"users: [{name: u, user: {token: secret}")
+
+
+def test_missing_and_unreadable_files_are_told(tmp_path: Path) -> None:
+    for path, told in ((tmp_path / "x", "no such file"), (tmp_path, "cannot be read (Is a dir")):
+        with pytest.raises(StartError) as refused:
+            Cluster.connect(path)
+        check(str(refused.value), path)
+        assert told in str(refused.value)
+
+
+def written(path: Path, **changes: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(RIGHT | changes))
+    return path
+
+
+def test_program_is_found_from_the_files_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = "client.authentication.k8s.io/v1"
+    credential = {"apiVersion": api, "kind": "ExecCredential", "status": {"token": "made"}}
+    program = tmp_path / "here" / "bin" / "give"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
+    program.chmod(0o755)
+    user = {"exec": {"apiVersion": api, "command": "bin/give"}}
+    file = written(tmp_path / "here" / "config", users=[{"name": "u", "user": user}])
+    monkeypatch.chdir("/")
+
+    assert token(file) == "Bearer made"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("ca.crt", "/here/ca.crt"), ("/ca.crt", "/ca.crt"), ("../ca.crt", "/here/../ca.crt")],
+)
+def test_every_path_becomes_absolute(tmp_path: Path, name: str, expected: str) -> None:
+    paths = {"client-certificate": name, "client-key": name, "tokenFile": name}
+    file = written(
+        tmp_path / "here" / "config",
+        clusters=[{"name": "c", "cluster": {"certificate-authority": name, "server": name}}],
+        users=[{"name": "u", "user": paths}, {"name": "v", "user": {"exec": {"command": "aws"}}}],
+    )
+    made = Kubeconfig([file]).merged()
+    found = expected if name.startswith("/") else f"{tmp_path}{expected}"
+
+    assert made["clusters"][0]["cluster"] == {"certificate-authority": found, "server": name}
+    assert made["users"][0]["user"] == dict.fromkeys(paths, found)
+    assert made["users"][1]["user"]["exec"]["command"] == "aws", "it is on the PATH"
+
+
+def test_several_files_are_merged_and_the_first_to_say_something_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = written(tmp_path / "a" / "config", users=[{"name": "u", "user": {"tokenFile": "t"}}])
+    other = {"name": "there", "context": {"cluster": "c", "user": "v", "namespace": "m"}}
+    second = written(
+        tmp_path / "b" / "config",
+        users=[*RIGHT["users"], {"name": "v", "user": {"tokenFile": "t"}}],
+        contexts=[other],
+        **{"current-context": "there"},
+    )
+    for file in (first, second):
+        (file.parent / "t").write_text(f"of {file.parent.name}")
+    files = [str(first), "", str(tmp_path / "missing"), str(second)]
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(files))
+
+    assert token(None) == "Bearer of a"
+    assert token(None, "there") == "Bearer of b"
+    with closing(Cluster.connect(None, "there")) as connected:
+        assert connected.namespace == "m"
+
+
+def test_without_an_environment_it_is_that_of_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / ".kube" / "config")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "")
+
+    assert token(None) == "Bearer abc"
+
+
+def test_context_that_is_named_has_its_namespace_where_none_is_current(file: Path) -> None:
+    file.write_text(json.dumps(RIGHT | {"current-context": None}))
+
+    with closing(Cluster.connect(file, "here")) as connected:
+        assert connected.namespace == "n"
+
+
+def test_renewed_token_is_written_back_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next command would renew it with a refresh token that is valid only once."""
+    given = {"credential": {"access_token": "new", "token_expiry": "2099-01-01T00:00:00Z"}}
+    program = tmp_path / "renew"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(given)}'\n")
+    program.chmod(0o755)
+    provider = {
+        "name": "gcp",
+        "config": {"cmd-path": str(program), "expiry": "2001-01-01T00:00:00Z"},
+    }
+    user = {"name": "u", "user": {"auth-provider": provider, "tokenFile": "t"}}
+    file, other = written(tmp_path / "a", users=[user]), written(tmp_path / "b")
+    before = other.read_text()
+    monkeypatch.setenv("KUBECONFIG", f"{file}{os.pathsep}{other}")
+
+    assert token(None) == "Bearer new"
+    kept = yaml.safe_load(file.read_text())["users"][0]["user"]
+    assert kept["auth-provider"]["config"]["access-token"] == "new"
+    assert kept["tokenFile"] == "t", "paths stay as they were written"
+    assert other.read_text() == before
+
+
+def test_kubeconfig_of_the_environment_wins_over_the_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise `holdfast uninstall` in a CI pod would change the cluster that the pod runs in."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    (folder / "token").write_text("of-the-pod")
+    (folder / "ca.crt").write_text("x")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(written(tmp_path / "a")))
+    assert token(None) == "Bearer abc"
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    with pytest.raises(StartError, match="no such file"):
+        token(None)
+    monkeypatch.delenv("KUBECONFIG")
+    written(tmp_path / ".kube" / "config")
+    assert token(None) == "Bearer abc"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"as": "jane"}, {"as-groups": ["admins"]}, {"as-uid": "7"}, {"as-user-extra": {"a": ["b"]}}],
+)
+def test_impersonation_is_rejected(tmp_path: Path, asked: dict[str, Any]) -> None:
+    file = written(tmp_path / "a", users=[{"name": "u", "user": {"token": "abc"} | asked}])
+    with pytest.raises(
+        StartError, match=rf'user "u" impersonates another one \({next(iter(asked))}\)'
+    ):
+        token(file)
+
+
+def test_token_file_is_read_again_without_its_line_break(tmp_path: Path) -> None:
+    users = [{"name": "u", "user": {"tokenFile": "t", "token": "old"}}]
+    file = written(tmp_path / "a", users=users)
+    (tmp_path / "t").write_text("first\n")
+    with closing(Cluster.connect(file)) as cluster:
+        configuration = cluster._client.configuration
+        assert configuration.get_api_key_with_prefix("BearerToken") == "Bearer first"
+        (tmp_path / "t").write_text("second\n")
+        assert configuration.get_api_key_with_prefix("BearerToken") == "Bearer second"
+
+
+def test_token_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path / "a", users=[{"name": "u", "user": {"tokenFile": "t"}}])
+    with pytest.raises(StartError, match=f"tokenFile {tmp_path / 't'}: cannot be read"):
+        token(file)
+
+
+def plugin(folder: Path, script: str) -> Path:
+    program = folder / "plugin"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    command = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program)}
+    command |= {"interactiveMode": "Never"}
+    return written(folder / "a", users=[{"name": "u", "user": {"exec": command}}])
+
+
+def test_credential_plugin_that_fails_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"credential plugin .*/plugin failed"):
+        token(plugin(tmp_path, "echo no login >&2; exit 1"))
+
+
+def test_credential_plugin_runs_again_to_renew(tmp_path: Path) -> None:
+    given = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    status = given | {"status": {"token": "TOKEN"}}
+    shown = json.dumps(status).replace("TOKEN", "'$(cat " + str(tmp_path / "count") + ")'")
+    (tmp_path / "count").write_text("1")
+    with closing(Cluster.connect(plugin(tmp_path, f"echo '{shown}'"))) as cluster:
+        configuration = cluster._client.configuration
+        assert configuration.api_key["BearerToken"] == "Bearer 1"
+        (tmp_path / "count").write_text("2")
+        cluster._renew()
+        assert configuration.api_key["BearerToken"] == "Bearer 2"
+
+
+def test_certificate_of_a_credential_plugin_is_renewed_when_it_expires(tmp_path: Path) -> None:
+    ca = authority.new_ca("ca", now=datetime.now(UTC))
+    answer = tmp_path / "answer"
+
+    def give(common_name: str, until: str) -> str:
+        pair = authority.issue(ca, common_name=common_name, now=datetime.now(UTC))
+        status = {
+            "clientCertificateData": pair.certificate.decode(),
+            "clientKeyData": pair.key.decode(),
+            "expirationTimestamp": until,
+        }
+        given = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+        answer.write_text(json.dumps(given | {"status": status}))
+        return pair.certificate.decode()
+
+    first = give("a", "2001-01-01T00:00:00Z")
+    with closing(Cluster.connect(plugin(tmp_path, f"cat {answer}"))) as cluster:
+        known = cluster._client.configuration
+        assert Path(str(known.cert_file)).read_text() == first
+        second = give("b", "2099-01-01T00:00:00Z")
+        cluster._authorization()
+        assert Path(str(known.cert_file)).read_text() == second
+        assert cluster._manager.connection_pool_kw["cert_file"] == known.cert_file
+        answer.unlink()
+        cluster._token = float("-inf"), {}
+        cluster._authorization()  # it is valid for long, so the plugin does not run
+        with pytest.raises(StartError, match="credential plugin"):
+            cluster._renew_credentials()
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda one: one.name
+)
+def test_command_that_is_ended_removes_its_temporary_keys(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    ca = authority.new_ca("ca", now=datetime.now(UTC))
+    pair = authority.issue(ca, common_name="u", now=datetime.now(UTC))
+    data = {
+        "client-certificate-data": base64.b64encode(pair.certificate).decode(),
+        "client-key-data": base64.b64encode(pair.key).decode(),
+    }
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        file = written(
+            tmp_path / "a",
+            users=[{"name": "u", "user": data}],
+            clusters=[{"name": "c", "cluster": {"server": server}}],
+        )
+        command = [sys.executable, "-m", "holdfast.webhook", "list", "--kubeconfig", str(file)]
+        environment = os.environ | {"TMPDIR": str(keys)}
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as running:
+            silent.settimeout(20)
+            accepted, _ = silent.accept()
+            with accepted:
+                assert len(list(keys.iterdir())) == 2
+                running.send_signal(number)
+                running.wait(20)
+    assert list(keys.iterdir()) == []

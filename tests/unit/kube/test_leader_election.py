@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.webhook.errors import StartError
+from holdfast.webhook.kube.leader_election import (
+    LEASE,
+    LEASE_SECONDS,
+    RENEW_DEADLINE,
+    RETRY_SECONDS,
+    Leader,
+    own_namespace,
+)
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+from tests.support.fakes import FakeApi, raising, status_error, unreachable
+
+PATH = f"/apis/coordination.k8s.io/v1/namespaces/system/leases/{LEASE}"
+WALL = 1_800_000_000.0
+
+
+class Election:
+    """Candidates at one API server, on clocks that the test moves."""
+
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.time = 1_000.0
+        self.stepped = 0.0
+        self.uncertain = 0.0
+
+    def server_time(self) -> float:
+        """Return the lower bound of the API server's time."""
+        return WALL + self.time + self.stepped - self.uncertain
+
+    def candidate(
+        self, name: str = "a", *, ahead: float = 0.0, has_server_time: bool = True
+    ) -> Leader:
+        """Make a candidate whose clock is ahead, with or without the API server's time."""
+        return Leader(
+            self.api,
+            ControllerMetrics(),
+            namespace="system",
+            server_time=lambda: self.server_time() if has_server_time else None,
+            now=lambda: self.time + ahead,
+            identity=name,
+        )
+
+    @property
+    def lease(self) -> dict[str, Any]:
+        spec: dict[str, Any] = self.api.objects[PATH]["spec"]
+        return spec
+
+    def edit(self, **fields: Any) -> None:
+        """Change the Lease as somebody else may."""
+        self.api.put(PATH, {"spec": {**self.lease, **fields}})
+
+
+def fail_once(api: FakeApi, moment: str, method: str, error: Exception) -> None:
+    """Let the next request of this method raise, `before` or `after` it is carried out."""
+    (api.before if moment == "before" else api.after)(method, raising(error))
+
+
+def assert_takes_when_it_has_ended(election: Election, candidate: Leader) -> None:
+    """Let as much time go by as a Lease lasts: not a moment before does the candidate lead."""
+    election.time += LEASE_SECONDS - 0.001
+    candidate.try_acquire_or_renew()
+    assert not candidate.leading()
+    election.time += 0.001
+    candidate.try_acquire_or_renew()
+    assert candidate.leading()
+
+
+def test_the_first_candidate_makes_the_lease_and_leads() -> None:
+    election = Election()
+    leader = election.candidate()
+    assert not leader.leading()
+    leader.try_acquire_or_renew()
+    assert leader.leading()
+    assert election.lease == {
+        "holderIdentity": "a",
+        "leaseDurationSeconds": LEASE_SECONDS,
+        "acquireTime": "2027-01-15T08:16:40.000000Z",
+        "renewTime": "2027-01-15T08:16:40.000000Z",
+        "leaseTransitions": 0,
+    }
+
+
+def test_renewing_changes_the_time_alone() -> None:
+    election = Election()
+    leader = election.candidate()
+    leader.try_acquire_or_renew()
+    first = election.lease
+    election.time += RETRY_SECONDS
+    leader.try_acquire_or_renew()
+    assert election.lease == {**first, "renewTime": "2027-01-15T08:16:42.000000Z"}
+    assert [method for method, _ in election.api.requests] == ["GET", "PUT", "PUT"]
+
+
+def test_leading_ends_with_the_deadline_unless_renewed() -> None:
+    election = Election()
+    leader = election.candidate()
+    leader.try_acquire_or_renew()
+    election.time += RENEW_DEADLINE - 0.001
+    assert leader.leading()
+    election.time += 0.001
+    assert not leader.leading()
+
+
+def test_the_deadline_counts_from_before_the_request() -> None:
+    election = Election()
+    leader = election.candidate()
+
+    def slow(method: str, _path: str) -> None:
+        election.time += RENEW_DEADLINE if method == "PUT" else 0.0
+
+    election.api.on_response = slow  # stopped between the write and the return from it
+    leader.try_acquire_or_renew()
+    assert election.lease["holderIdentity"] == "a"
+    assert not leader.leading()
+
+
+@pytest.mark.parametrize("has_server_time", [True, False])
+def test_another_takes_over_when_the_lease_has_stood_still_for_as_long_as_it_lasts(
+    has_server_time: bool,
+) -> None:
+    election = Election()
+    first = election.candidate("a", has_server_time=has_server_time)
+    second = election.candidate("b", has_server_time=has_server_time, ahead=1e6)
+    first.try_acquire_or_renew()
+    second.try_acquire_or_renew()
+    assert_takes_when_it_has_ended(election, second)
+    assert not first.leading()
+    assert election.lease["holderIdentity"] == "b"
+    assert election.lease["leaseTransitions"] == 1
+    first.try_acquire_or_renew()
+    assert not first.leading()
+
+
+def test_who_starts_takes_a_lease_that_has_ended_already() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.try_acquire_or_renew()
+    election.time += LEASE_SECONDS - 0.001
+    second.try_acquire_or_renew()
+    assert not second.leading()
+    third = election.candidate("c")
+    election.time += 0.001
+    third.try_acquire_or_renew()
+    assert third.leading()
+
+
+@pytest.mark.parametrize(
+    "renewed", ["2100-01-01T00:00:00.000000Z", "10000-01-01T00:00:00.000000Z", "", "soon", None]
+)
+def test_a_lease_whose_time_says_nothing_lasts_by_the_own_clock(renewed: str | None) -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.try_acquire_or_renew()
+    election.edit(renewTime=renewed)
+    second.try_acquire_or_renew()
+    assert_takes_when_it_has_ended(election, second)
+
+
+def test_a_clock_that_is_set_changes_the_leader_once() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.try_acquire_or_renew()
+    for stepped in 3600.0, -3600.0, 0.0:
+        election.stepped = stepped
+        for _ in range(5):
+            second.try_acquire_or_renew()
+            first.try_acquire_or_renew()
+            first.try_acquire_or_renew()  # the first one finds its version gone
+            election.time += RETRY_SECONDS
+        assert second.leading()
+        assert not first.leading()
+
+
+def test_without_the_api_servers_clock_times_in_the_lease_are_not_trusted() -> None:
+    election = Election()
+    first, second = (
+        election.candidate("a", has_server_time=False),
+        election.candidate("b", has_server_time=False),
+    )
+    first.try_acquire_or_renew()
+    election.edit(renewTime="1970-01-01T00:00:00.000000Z", acquireTime=None)
+    second.try_acquire_or_renew()
+    assert not second.leading()
+    election.edit(renewTime="2100-01-01T00:00:00.000000Z")
+    election.time += LEASE_SECONDS + 1
+    second.try_acquire_or_renew()
+    assert not second.leading()  # it has changed since: it counts from now
+    election.time += LEASE_SECONDS
+    second.try_acquire_or_renew()
+    assert second.leading()
+
+
+def test_a_lost_look_does_not_let_the_wait_begin_anew() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.try_acquire_or_renew()
+    second.try_acquire_or_renew()
+    for _ in range(int(LEASE_SECONDS / RETRY_SECONDS)):
+        election.time += RETRY_SECONDS
+        fail_once(election.api, "before", "GET", unreachable())
+        second.try_acquire_or_renew()
+    second.try_acquire_or_renew()
+    assert second.leading()
+
+
+def test_a_standby_that_slept_looks_before_it_takes() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.try_acquire_or_renew()
+    second.try_acquire_or_renew()
+    election.time += 3600
+    first.try_acquire_or_renew()
+    second.try_acquire_or_renew()
+    assert not second.leading()
+    assert first.leading()
+
+
+def test_a_lease_that_was_given_up_is_taken_at_once() -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+    first.try_acquire_or_renew()
+    second.try_acquire_or_renew()
+    first.resign()
+    assert not first.leading()
+    assert election.lease["holderIdentity"] == ""
+    second.try_acquire_or_renew()
+    assert second.leading()
+    first.resign()
+    assert election.lease["holderIdentity"] == "b"
+
+
+def test_resigning_never_raises() -> None:
+    election = Election()
+    leader = election.candidate()
+    leader.try_acquire_or_renew()
+    fail_once(election.api, "before", "PUT", unreachable())
+    leader.resign()
+    assert not leader.leading()
+
+
+def test_a_renewal_whose_answer_was_lost_is_seen_at_the_next_look() -> None:
+    election = Election()
+    leader = election.candidate()
+    leader.try_acquire_or_renew()
+    election.time += RETRY_SECONDS
+    fail_once(election.api, "after", "PUT", unreachable())
+    leader.try_acquire_or_renew()
+    assert leader.leading()  # by the renewal before
+    election.time += RETRY_SECONDS
+    leader.try_acquire_or_renew()
+    election.time += RENEW_DEADLINE - 1
+    assert leader.leading()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(unreachable(), id="unreachable"),
+        pytest.param(status_error(500), id="server-error"),
+        pytest.param(status_error(403), id="forbidden"),
+        pytest.param(status_error(404), id="not Kubernetes' own"),
+    ],
+)
+def test_a_failure_is_told_and_tried_again(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    election = Election()
+    leader = election.candidate()
+    fail_once(election.api, "before", "GET", error)
+    leader.try_acquire_or_renew()
+    assert not leader.leading()
+    assert f"cannot acquire or renew Lease system/{LEASE}: {error}" in caplog.text
+    leader.try_acquire_or_renew()
+    assert leader.leading()
+
+
+def test_a_lost_race_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    election = Election()
+    first, second = election.candidate("a"), election.candidate("b")
+
+    def overtake(method: str, _path: str) -> None:
+        if method == "PUT":
+            election.api.on_request = lambda _method, _path: None
+            second.try_acquire_or_renew()
+
+    election.api.on_request = overtake
+    first.try_acquire_or_renew()
+    assert second.leading()
+    assert not first.leading()
+    assert "cannot acquire" not in caplog.text
+
+
+def test_a_lease_that_another_wrote_into_is_lost_at_once() -> None:
+    election = Election()
+    leader = election.candidate()
+    leader.try_acquire_or_renew()
+    election.edit(holderIdentity="b")
+    leader.try_acquire_or_renew()  # its version is old
+    leader.try_acquire_or_renew()
+    assert not leader.leading()
+    assert election.lease["holderIdentity"] == "b"
+
+
+def test_a_lease_without_content_is_taken() -> None:
+    election = Election()
+    election.api.put(PATH, {})
+    leader = election.candidate()
+    leader.try_acquire_or_renew()
+    assert leader.leading()
+
+
+def test_metrics_and_listeners_are_told() -> None:
+    election = Election()
+    metrics = ControllerMetrics()
+    leader = Leader(
+        election.api,
+        metrics,
+        namespace="system",
+        server_time=lambda: WALL,
+        now=lambda: election.time,
+    )
+    gained: list[bool] = []
+    leader.on_started_leading(lambda: gained.append(leader.leading()))
+    assert b"\nholdfast_leader 0.0" in metrics.exposition()
+    leader.try_acquire_or_renew()
+    assert b"\nholdfast_leader 1.0" in metrics.exposition()
+    election.time += RENEW_DEADLINE
+    assert b"\nholdfast_leader 0.0" in metrics.exposition()
+    fail_once(election.api, "before", "GET", unreachable())
+    leader.try_acquire_or_renew()
+    leader.try_acquire_or_renew()
+    assert gained == [True, True]
+    text = metrics.exposition()
+    assert b'holdfast_leader_transitions_total{to="leading"} 2.0' in text
+    assert b'holdfast_leader_transitions_total{to="standby"} 1.0' in text
+
+
+def test_run_ends_when_told() -> None:
+    election = Election()
+    leader = election.candidate()
+    stop = threading.Event()
+    leader.on_started_leading(stop.set)
+    leader.run(stop)
+    assert leader.leading()
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # whose turn it is
+        st.floats(0.0, 15.0),  # how long nothing happens first
+        st.floats(0.0, 15.0),  # how long each of its requests takes
+        st.sampled_from(["works", "works", "works", "lost request", "lost answer", "resigns"]),
+        st.floats(0.0, 1.0),  # how much earlier it may be at the API server, as far as is known
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150)
+@given(STEPS)
+def test_there_are_never_two_leaders(steps: list[tuple[int, float, float, str, float]]) -> None:
+    election = Election()
+    candidates = [election.candidate(str(number), ahead=10.0**number) for number in range(3)]
+
+    def look() -> None:
+        assert sum(candidate.leading() for candidate in candidates) <= 1
+
+    for number, idle, duration, outcome, uncertain in steps:
+        election.time += idle
+        election.uncertain = uncertain
+        look()
+        if outcome == "resigns":
+            candidates[number].resign()
+            look()
+            continue
+
+        def pass_time(method: str, _path: str, *, seconds: float = duration / 2) -> None:
+            election.time += seconds
+            look()
+
+        election.api.on_request = election.api.on_response = pass_time
+        if outcome == "lost request":
+            fail_once(election.api, "before", "PUT", unreachable())
+        if outcome == "lost answer":
+            fail_once(election.api, "after", "PUT", unreachable())
+        candidates[number].try_acquire_or_renew()
+        look()
+        election.api.on_request = election.api.on_response = lambda _method, _path: None
+        election.api.forget_actions()
+
+
+def test_the_namespace_comes_from_the_pods_own_file(tmp_path: Path) -> None:
+    file = tmp_path / "namespace"
+    file.write_text("holdfast-system\n")
+    assert own_namespace(file) == "holdfast-system"
+    with pytest.raises(StartError, match="give one with --namespace"):
+        own_namespace(tmp_path / "none")

@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.kube import reflector
+from holdfast.webhook.kube.reflector import Reflector
+from holdfast.webhook.model.objects import Pod
+from tests.support.builders import held
+from tests.support.fakes import FakeApi, event, raising, status_error, unreachable
+
+SELECTOR = "spec.nodeName=,status.phase=Pending"
+
+
+class Resource:
+    """A handler that records its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[str]]] = []
+
+    def on_sync(self, pods: Iterable[Pod]) -> None:
+        self.calls.append(("sync", [pod.metadata.name for pod in pods]))
+
+    def on_update(self, pod: Pod) -> None:
+        self.calls.append(("update", [pod.metadata.name]))
+
+    def on_delete(self, pod: Pod) -> None:
+        self.calls.append(("delete", [pod.metadata.name]))
+
+
+class Patient(threading.Event):
+    """Takes down how long it was to wait, and does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        return self.is_set()
+
+
+class World:
+    """An API, a follower, and a reflector between them that stops when the streams are used up."""
+
+    def __init__(self, *names: str) -> None:
+        self.api = FakeApi(*(held(name=name) for name in names))
+        self.handler = Resource()
+        self.restarts: list[str] = []
+        self.stop = Patient()
+        self.time = 0.0
+        self.reflector = Reflector(
+            self.api,
+            self.handler,
+            Pod,
+            path="/api/v1/pods",
+            selection={"fieldSelector": SELECTOR},
+            on_restart=self.restarts.append,
+            now=lambda: self.time,
+        )
+
+    def run(self, *streams: Iterable[bytes | Exception]) -> None:
+        self.api.streams.extend([*streams, self._last()])
+        self.reflector.run(self.stop)
+
+    def _last(self) -> Iterator[bytes]:
+        self.stop.set()
+        yield bookmark("999")
+
+    @property
+    def calls(self) -> list[tuple[str, list[str]]]:
+        return self.handler.calls
+
+    def asked(self, name: str) -> list[Any]:
+        """Give one parameter of each request that was sent."""
+        return [query.get(name) for query in self.api.queries]
+
+
+def bookmark(version: str) -> bytes:
+    return event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": version}})
+
+
+def error(code: int) -> bytes:
+    return event("ERROR", {"kind": "Status", "code": code, "message": "too old"})
+
+
+def change(kind: str, name: str, version: str = "5") -> bytes:
+    return event(kind, held(name=name, version=version))
+
+
+def acting(act: Callable[[], None], *lines: bytes) -> Iterator[bytes]:
+    act()
+    yield from lines
+
+
+def test_list_then_watch_from_where_the_list_was() -> None:
+    world = World("a", "b")
+    world.run([change("ADDED", "c"), change("MODIFIED", "a"), change("DELETED", "b", "8")])
+
+    assert world.calls == [
+        ("sync", ["a", "b"]),
+        ("update", ["c"]),
+        ("update", ["a"]),
+        ("delete", ["b"]),
+    ]
+    assert world.asked("resourceVersion") == [None, "102", "8"]
+    assert world.asked("fieldSelector") == [SELECTOR] * 3
+    assert world.asked("allowWatchBookmarks") == [None, "true", "true"]
+    assert world.restarts == ["end", "end", "stop"]
+
+
+def test_list_of_several_pages_is_told_as_one() -> None:
+    world = World("a", "b", "c", "d", "e")
+    world.api.page_size = 2
+    world.run()
+
+    assert world.calls == [("sync", ["a", "b", "c", "d", "e"])]
+    assert world.asked("limit") == [500, 500, 500, None]
+    assert world.asked("continue") == [None, "2", "4", None]
+
+
+def test_bookmarks_move_the_watch_on_and_tell_nothing() -> None:
+    world = World("a")
+    world.run([bookmark("70")], [bookmark("80")])
+
+    assert world.calls == [("sync", ["a"])]
+    assert world.asked("resourceVersion")[2:] == ["70", "80"]
+
+
+def test_watch_that_ends_silently_is_begun_again_where_it_was() -> None:
+    world = World("a")
+    world.run([], [change("ADDED", "b", "9")], [])
+
+    assert world.asked("resourceVersion")[1:] == ["101", "101", "9", "9"]
+    assert world.restarts == ["end"] * 4 + ["stop"]
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param([change("ADDED", "b"), error(410)], id="an event"),
+        pytest.param([change("ADDED", "b"), status_error(410)], id="a status"),
+    ],
+)
+def test_expired_watch_lists_again(ending: list[bytes | Exception]) -> None:
+    world = World("a")
+    world.run(ending)
+
+    assert world.calls == [("sync", ["a"]), ("update", ["b"]), ("sync", ["a"])]
+    assert world.restarts == ["expired", "end", "stop"]
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param([error(500)], id="an ERROR event"),
+        pytest.param([event("ERROR", {})], id="an ERROR event without a code"),
+        pytest.param([unreachable()], id="broken off"),
+        pytest.param([status_error(403)], id="forbidden"),
+        pytest.param([b'{"type": "ADD'], id="a line that is cut off"),
+        pytest.param([b"\xff"], id="a line that is not text"),
+        pytest.param([b"[]"], id="a line of another shape"),
+        pytest.param([event("ADDED", {"metadata": []})], id="a pod of another shape"),
+        pytest.param([b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}'], id="no UTF-8"),
+    ],
+)
+def test_failing_watch_lists_again(
+    ending: list[bytes | Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World("a")
+    world.run(ending)
+
+    assert world.calls == [("sync", ["a"])] * 2
+    assert world.restarts == ["error", "end", "stop"]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [status_error(500), status_error(410), unreachable()],
+    ids=["500", "410", "unreachable"],
+)
+def test_failing_list_is_told_only_once_it_is_whole(failure: Exception) -> None:
+    world = World("a", "b", "c")
+    world.api.page_size = 2
+    world.api.before("GET", lambda: None, raising(failure))  # the second page fails
+    world.run()
+
+    assert world.calls == [("sync", ["a", "b", "c"])]
+    assert world.asked("continue")[:4] == [None, "2", None, "2"]
+    assert world.restarts == ["error", "end", "stop"]
+
+
+@pytest.mark.parametrize("status", [429, 503, 504])
+def test_page_that_the_api_server_puts_off_is_asked_for_again(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World("a", "b", "c")
+    world.api.page_size = 2
+    said = [ApiStatusError(f"HTTP {status}: current: {n}", status=status) for n in range(3)]
+    world.api.before("GET", lambda: None, *map(raising, said))
+    world.run()
+
+    assert world.calls == [("sync", ["a", "b", "c"])]
+    assert world.asked("continue")[:5] == [None, "2", "2", "2", "2"]
+    assert world.stop.waits[:3] == [reflector.FURTHER_PAUSE_SECONDS] * 3
+    assert world.restarts == ["end", "stop"]
+    told = f"HTTP {status} for a further page of the list; retrying"
+    assert caplog.messages == [f"following /api/v1/pods: {told}"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "pause"),
+    [
+        pytest.param(0.0, 1.0, id="nothing"),
+        pytest.param(7.0, 7.0, id="some seconds"),
+        pytest.param(86_400.0, 30.0, id="a day"),
+    ],
+)
+def test_page_is_asked_for_again_not_before_the_api_server_wants(
+    asked: float, pause: float
+) -> None:
+    world = World("a", "b", "c")
+    world.api.page_size = 2
+    world.api.before("GET", lambda: None, raising(status_error(429, retry_after=asked)))
+    world.run()
+
+    assert world.calls == [("sync", ["a", "b", "c"])]
+    assert world.stop.waits[0] == pause
+
+
+@pytest.mark.parametrize("status", [429, 503, 504])
+def test_list_whose_page_never_comes_is_begun_anew(status: int) -> None:
+    world = World("a", "b", "c")
+    world.api.page_size = 2
+
+    def too_long() -> None:
+        world.time += reflector.FURTHER_SECONDS
+        raise status_error(status)
+
+    world.api.before("GET", lambda: None, raising(status_error(status)), too_long)
+    world.run()
+
+    assert world.calls == [("sync", ["a", "b", "c"])]
+    assert world.asked("continue")[:5] == [None, "2", "2", None, "2"]
+    assert world.restarts == ["error", "end", "stop"]
+
+
+@pytest.mark.parametrize("status", [429, 503, 504])
+def test_stop_is_heard_while_the_api_server_puts_a_page_off(status: int) -> None:
+    world = World("a", "b", "c")
+    world.api.page_size = 2
+
+    def stopped() -> None:
+        world.stop.set()
+        raise status_error(status, retry_after=30.0)
+
+    world.api.before("GET", lambda: None, stopped)
+    world.reflector.run(world.stop)
+
+    assert world.calls == []
+    assert world.asked("continue") == [None, "2"]
+
+
+def test_list_that_cannot_be_read_is_asked_for_again() -> None:
+    world = World("a")
+    world.api.answers["/api/v1/pods"] = b'{"items": []}'  # without a version to watch from
+    world.api.before("GET", lambda: None, world.api.answers.clear)
+    world.run()
+
+    assert world.calls == [("sync", ["a"])]
+    assert world.restarts == ["error", "end", "stop"]
+
+
+def test_pod_that_cannot_be_read_keeps_no_other_from_its_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World("a", "b", "c")
+    world.api.pods["default", "b"]["metadata"]["creationTimestamp"] = "yesterday"
+    world.run([change("ADDED", "d")])
+
+    assert world.calls == [("sync", ["a", "c"]), ("update", ["d"])]
+    assert world.restarts == ["end", "end", "stop"]
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage().startswith("/api/v1/pods: ignoring an invalid object: ")
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        pytest.param(lambda: [unreachable()], "error", id="error"),
+        pytest.param(lambda: [error(410)], "expired", id="expired"),
+    ],
+)
+def test_good_list_alone_does_not_end_the_back_off(
+    failure: Callable[[], list[bytes | Exception]], reason: str
+) -> None:
+    world = World("a")
+    world.run(*(failure() for _ in range(8)))
+
+    limits = [min(0.2 * 2**number, 10.0) for number in range(8)]
+    assert world.restarts == [reason] * 8 + ["end", "stop"]
+    assert all(
+        limit / 2 <= wait <= limit
+        for limit, wait in zip(limits, world.stop.waits[:-1], strict=True)
+    )
+
+
+def test_back_off_begins_anew_once_list_and_watch_have_lasted() -> None:
+    world = World("a")
+
+    def lasting() -> Iterator[bytes]:
+        world.time += reflector.LASTING_SECONDS
+        yield error(500)
+
+    world.run(*([error(500)] for _ in range(4)), lasting(), [error(500)])
+
+    fourth, fifth, sixth = world.stop.waits[3:6]
+    assert 0.8 <= fourth <= 1.6
+    assert 0.1 <= fifth <= 0.2
+    assert 0.2 <= sixth <= 0.4
+
+
+def test_server_that_ends_each_watch_at_once_is_not_stormed() -> None:
+    world = World("a")
+
+    def lasting() -> Iterator[bytes]:
+        world.time += reflector.BACKOFF_SECONDS
+        yield change("ADDED", "b")
+
+    world.run([], [], lasting())
+
+    assert world.restarts == ["end"] * 4 + ["stop"]
+    assert world.stop.waits == [reflector.BACKOFF_SECONDS] * 3
+
+
+def test_all_is_listed_anew_now_and_then() -> None:
+    world = World("a")
+
+    def later() -> None:
+        world.time += reflector.RELIST_SECONDS
+
+    world.run(acting(later, change("ADDED", "b")))
+
+    assert world.calls == [("sync", ["a"]), ("update", ["b"]), ("sync", ["a"])]
+    assert world.restarts == ["end", "relist", "end", "stop"]
+
+
+def test_stop_is_heard_in_the_middle_of_a_watch() -> None:
+    world = World("a")
+    world.api.streams.append(acting(world.stop.set, change("ADDED", "b"), change("ADDED", "c")))
+    world.reflector.run(world.stop)
+
+    assert world.calls == [("sync", ["a"]), ("update", ["b"])]

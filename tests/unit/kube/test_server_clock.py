@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.webhook.kube.server_clock import (
+    CONFIRMED,
+    DRIFT,
+    TOLERANCE,
+    Bounds,
+    ClockStability,
+    ServerClock,
+)
+
+DAY = 86_400.0
+EPOCH = 1_772_366_400.0
+ULP = 1e-6
+"""An upper bound of the rounding error of such sums: a microsecond."""
+
+
+@dataclass
+class Server:
+    """A server's clock relative to a local one: ahead by `offset`, faster by `rate`."""
+
+    offset: float
+    rate: float = 0.0
+
+    def time(self, local: float) -> float:
+        return float(Fraction(local) * (1 + Fraction(self.rate)) + Fraction(self.offset))
+
+    def answer(self, clock: ServerClock, sent: float, out: float, back: float) -> float:
+        """Send a request; `out` and `back` are its seconds on the way. Gives its arrival back."""
+        date = float(int(self.time(sent + out)))
+        clock.observe(sent=sent, received=sent + out + back, date=date)
+        return sent + out + back
+
+
+def follow(clock: ServerClock, server: Server, local: float, *, turns: int, way: float) -> float:
+    """Probe as the timekeeper does."""
+    for _ in range(turns):
+        for moment in clock.next_probes(local):
+            local = server.answer(clock, max(moment, local), way, way)
+    return local
+
+
+offsets = st.floats(EPOCH - 400 * DAY, EPOCH + 400 * DAY)
+rates = st.floats(-DRIFT * 0.99, DRIFT * 0.99)
+requests = st.lists(
+    st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 3.0), st.floats(0.0, 3.0)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(offset=offsets, rate=rates, requests=requests, wait=st.floats(0.0, 3_600.0))
+def test_surely_passed_is_never_ahead_of_the_server(
+    offset: float, rate: float, requests: list[tuple[float, float, float]], wait: float
+) -> None:
+    server, clock, local = Server(offset, rate), ServerClock(), 5_000.0
+    for pause, out, back in requests:
+        local = server.answer(clock, local + pause, out, back)
+        passed = clock.lower_bound(local)
+        assert passed is not None
+        assert passed <= server.time(local) + ULP
+
+    passed = clock.lower_bound(local + wait)
+    assert passed is not None
+    assert passed <= server.time(local + wait) + ULP
+
+
+@given(offset=offsets, rate=rates, requests=requests, way=st.floats(0.0, 0.002))
+def test_following_the_probes_is_never_ahead_either(
+    offset: float, rate: float, requests: list[tuple[float, float, float]], way: float
+) -> None:
+    server, clock, local = Server(offset, rate), ServerClock(), 5_000.0
+    for pause, out, back in requests[:3]:
+        local = server.answer(clock, local + pause, out, back)
+        local = follow(clock, server, local, turns=1, way=way)
+        passed = clock.lower_bound(local)
+        assert passed is not None
+        assert passed <= server.time(local) + ULP
+
+
+@given(offset=offsets, way=st.floats(0.0, 0.001))
+def test_three_turns_narrow_the_bounds_below_ten_milliseconds(offset: float, way: float) -> None:
+    server, clock = Server(offset), ServerClock()
+    local = follow(clock, server, 5_000.0, turns=4, way=way)  # the first turn is the first answer
+
+    bounds = clock.bounds(local)
+    assert bounds is not None
+    assert bounds.width < 0.01
+    assert bounds.low - ULP <= offset <= bounds.high + ULP
+
+
+def test_nothing_is_known_before_the_first_answer() -> None:
+    clock = ServerClock()
+
+    assert clock.bounds(3.0) is None
+    assert clock.lower_bound(3.0) is None
+    assert clock.next_probes(3.0) == [3.0]
+
+
+def test_first_answer_bounds_the_clock_by_a_second_and_its_way() -> None:
+    clock = ServerClock()
+    clock.observe(sent=10.0, received=10.5, date=1_000.0)
+
+    assert Bounds(989.5, 991.0) == clock.bounds(10.5)
+
+
+def test_bounds_widen_by_the_drift_while_nothing_is_heard() -> None:
+    clock = ServerClock()
+    clock.observe(sent=0.0, received=0.0, date=1_000.0)
+
+    assert Bounds(1_000.0 - 100 * DRIFT, 1_001.0 + 100 * DRIFT) == clock.bounds(100.0)
+    assert pytest.approx(1_100.0 - 100 * DRIFT) == clock.lower_bound(100.0)
+
+
+def test_bounds_do_not_shrink_for_a_look_into_the_past() -> None:
+    clock = ServerClock()
+    clock.observe(sent=10.0, received=10.0, date=1_000.0)
+
+    assert clock.bounds(10.0) == clock.bounds(9.0)
+
+
+@pytest.mark.parametrize(
+    ("width", "count"), [(1.0, 9), (0.06, 9), (0.04, 4)], ids=["wide", "less wide", "drifted"]
+)
+def test_probes_lie_within_the_turn_of_the_second_and_ahead(width: float, count: int) -> None:
+    clock = ServerClock()
+    clock.observe(sent=100.0, received=100.0, date=1_000.0)  # [900, 901)
+    clock.observe(sent=101.0 - width, received=101.0 - width, date=1_000.0)  # [900, 900 + width)
+    probes = clock.next_probes(101.0)
+
+    assert count == len(probes)
+    assert probes == sorted(probes)
+    assert all(101.0 < moment < 102.01 + width for moment in probes)
+
+
+# --- the server's clock is set -----------------------------------------------------------------
+
+steps = st.floats(1.2, 3_600.0)
+
+
+@given(offset=offsets, step=steps, way=st.floats(0.0, 0.05))
+def test_step_back_beyond_a_second_is_followed_at_the_first_answer(
+    offset: float, step: float, way: float
+) -> None:
+    clock = ServerClock()
+    local = follow(clock, Server(offset), 5_000.0, turns=4, way=0.0005)
+    after = Server(offset - step)
+    local = after.answer(clock, local + 0.1, way, way)
+
+    passed = clock.lower_bound(local)
+    assert passed is not None
+    assert passed <= after.time(local) + ULP
+    assert clock.steps == 1
+
+
+@given(offset=offsets, step=st.floats(0.02, 1.2))
+def test_step_back_within_a_second_is_followed_by_the_next_probes(
+    offset: float, step: float
+) -> None:
+    clock = ServerClock()
+    local = follow(clock, Server(offset), 5_000.0, turns=4, way=0.0005)
+    after = Server(offset - step)
+    # by then drift has made the bounds worth a probe
+    local = follow(clock, after, local + 20.0, turns=2, way=0.0005)
+
+    passed = clock.lower_bound(local)
+    assert passed is not None
+    assert passed <= after.time(local) + ULP
+
+
+@given(offset=offsets, step=steps, order=st.lists(st.booleans(), min_size=1, max_size=60))
+def test_of_two_servers_the_one_that_is_ahead_moves_nothing(
+    offset: float, step: float, order: list[bool]
+) -> None:
+    clock, right, ahead = ServerClock(), Server(offset), Server(offset + step)
+    local = follow(clock, right, 5_000.0, turns=4, way=0.0005)
+    heard = local
+    for is_ahead in order:
+        if is_ahead and local - heard < CONFIRMED - 2:
+            local = ahead.answer(clock, local + 1.0, 0.0005, 0.0005)
+        else:
+            local = heard = right.answer(clock, local + 1.0, 0.0005, 0.0005)
+        passed = clock.lower_bound(local)
+        assert passed is not None
+        assert passed <= right.time(local) + ULP
+    assert clock.steps == 0
+
+
+@given(offset=offsets, step=steps)
+def test_step_forward_is_followed_and_narrowed_again(offset: float, step: float) -> None:
+    clock = ServerClock()
+    local = follow(clock, Server(offset), 5_000.0, turns=4, way=0.0005)
+    after = Server(offset + step)
+    for _ in range(int(CONFIRMED) + 2):
+        local = after.answer(clock, local + 1.0, 0.0005, 0.0005)
+    assert clock.steps == 1
+
+    local = follow(clock, after, local, turns=3, way=0.0005)
+    bounds = clock.bounds(local)
+    assert bounds is not None
+    assert bounds.width < 0.01
+    assert bounds.low - ULP <= offset + step <= bounds.high + ULP
+
+
+def test_a_clock_is_steady_since_it_was_set() -> None:
+    steadiness = ClockStability()
+    assert steadiness.seconds(5.0) == 0.0
+    steadiness.observe(1_000.0, 10.0)
+    assert steadiness.seconds(10.0) == 0.0
+    steadiness.observe(1_100.0, 110.0)
+    assert steadiness.seconds(120.0) == 110.0
+    for time, since in ((1_200.0 - TOLERANCE - 1, 210.0), (1_310.0, 320.0)):
+        steadiness.observe(time, since)
+        assert steadiness.seconds(since + 1) == 1.0
+
+
+def test_a_clock_that_drifts_is_steady() -> None:
+    steadiness = ClockStability()
+    for second in range(0, 10_000, 10):
+        steadiness.observe(1_000.0 + 1.05 * second, float(second))
+    assert steadiness.seconds(10_000.0) == 10_000.0

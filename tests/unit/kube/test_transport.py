@@ -1,0 +1,384 @@
+"""The connections to the API server, against a real server that does what servers do."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from holdfast.certs import authority
+from holdfast.webhook.kube.response import TRANSPORT_ERRORS, Response, read_date, status_error
+from holdfast.webhook.kube.transport import Transport
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nDate: Thu, 24 Dec 2026 17:00:00 GMT\r\n\r\n{}"
+PATIENCE = 20.0
+
+
+Connect = Callable[..., Transport]
+Plain = Callable[["Server"], Transport]
+
+
+@dataclass
+class Credentials:
+    """The fields of a kubeconfig that the tests need."""
+
+    host: str
+    verify_ssl: bool = True
+    ssl_ca_cert: str | None = None
+    ca_cert_data: str | bytes | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    assert_hostname: bool | None = None
+    tls_server_name: str | None = None
+
+
+class Server:
+    """Answers each connection's requests in turn with these bytes; then closes it."""
+
+    def __init__(self, *scripts: list[bytes], context: ssl.SSLContext | None = None) -> None:
+        self.requests: list[bytes] = []
+        self.closed = threading.Semaphore(0)
+        self._scripts = scripts
+        self._context = context
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _serve(self) -> None:
+        for script in self._scripts:
+            with contextlib.suppress(OSError):  # a client that hangs up, or does not trust us
+                self._converse(script)
+            self.closed.release()
+
+    def _converse(self, script: list[bytes]) -> None:
+        plain, _ = self._socket.accept()
+        with ExitStack() as stack:
+            peer = stack.enter_context(plain)
+            if self._context is not None:
+                peer = stack.enter_context(self._context.wrap_socket(plain, server_side=True))
+            for response in script:
+                self.requests.append(_request(peer))
+                peer.sendall(response)
+
+
+def _request(peer: socket.socket) -> bytes:
+    received = b""
+    while b"\r\n\r\n" not in received:
+        chunk = peer.recv(65536)
+        if not chunk:
+            raise ConnectionError("no more requests")
+        received += chunk
+    return received
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    with ExitStack() as stack:
+
+        def start(*scripts: list[bytes], context: ssl.SSLContext | None = None) -> Server:
+            server = Server(*scripts, context=context)
+            stack.callback(server.close)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def wire() -> Iterator[Connect]:
+    with ExitStack() as stack:
+
+        def connect(credentials: Credentials, *, size: int = 4) -> Transport:
+            made = Transport(credentials, now=time.monotonic, size=size, connect_timeout=PATIENCE)
+            stack.callback(made.close)
+            return made
+
+        yield connect
+
+
+@pytest.fixture
+def plain(wire: Connect) -> Plain:
+    return lambda server: wire(Credentials(f"http://127.0.0.1:{server.port}"))
+
+
+def get(asked: Transport, *, timeout: float = PATIENCE) -> Response:
+    return asked.send("GET", "/version", headers={"X-A": "b"}, body=None, timeout=timeout)
+
+
+def test_one_connection_carries_many_requests(serve: Callable[..., Server], plain: Plain) -> None:
+    server = serve([OK, OK, OK])
+    asked = plain(server)
+    before = time.monotonic()
+    answers = [get(asked) for _ in range(3)]
+
+    assert [(one.status, one.reason, one.data) for one in answers] == [(200, "OK", b"{}")] * 3
+    assert all(before <= one.received <= time.monotonic() for one in answers)
+    assert server.requests[0].startswith(b"GET /version HTTP/1.1\r\n")
+    assert b"\r\nX-A: b\r\n" in server.requests[0]
+
+
+def test_body_goes_out_with_its_length(serve: Callable[..., Server], plain: Plain) -> None:
+    server = serve([OK])
+    asked = plain(server)
+    asked.send("PATCH", "/x", headers={}, body=b"[]", timeout=PATIENCE)
+
+    assert b"\r\nContent-Length: 2\r\n" in server.requests[0]
+
+
+def test_connection_that_the_server_has_closed_is_not_used(
+    serve: Callable[..., Server], plain: Plain
+) -> None:
+    server = serve([OK], [OK])
+    asked = plain(server)
+    get(asked)
+    assert server.closed.acquire(timeout=PATIENCE)
+
+    assert get(asked).status == 200
+    assert len(server.requests) == 2
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"
+LAST = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        pytest.param([[CHUNKED, OK]], id="chunks"),
+        pytest.param([[LAST], [OK]], id="Connection: close"),
+        pytest.param([[b"HTTP/1.1 200 OK\r\n\r\n{}"], [OK]], id="until the connection ends"),
+        pytest.param([[OK + OK.replace(b"{}", b"[]")], [OK]], id="more than was asked for"),
+    ],
+)
+def test_next_response_is_read_from_its_beginning(
+    serve: Callable[..., Server], plain: Plain, scripts: list[list[bytes]]
+) -> None:
+    asked = plain(serve(*scripts))
+
+    assert [get(asked).data, get(asked).data] == [b"{}", b"{}"]
+
+
+def test_interim_answer_is_not_taken_for_the_answer(
+    serve: Callable[..., Server], plain: Plain
+) -> None:
+    asked = plain(serve([b"HTTP/1.1 103 Early Hints\r\nDate: x\r\n\r\n" + OK, OK]))
+    first = get(asked)
+
+    assert (first.status, first.reason, first.data) == (200, "OK", b"{}")
+    assert first.headers.get("date") == "Thu, 24 Dec 2026 17:00:00 GMT"
+    assert get(asked).status == 200
+
+
+@pytest.mark.parametrize(
+    ("target", "header"),
+    [
+        pytest.param("/a\r\nX: y", "b", id="target"),
+        pytest.param("/a", "b\nX: y", id="header"),
+        pytest.param("/a", "b\rX: y", id="carriage return"),
+        pytest.param("/a", "\u0142", id="not Latin-1"),
+    ],
+)
+def test_what_would_be_another_line_is_not_sent(
+    serve: Callable[..., Server], plain: Plain, target: str, header: str
+) -> None:
+    server = serve([OK])
+    asked = plain(server)
+    with pytest.raises(TRANSPORT_ERRORS, match="/a"):
+        asked.send("GET", target, headers={"X-A": header}, body=None, timeout=PATIENCE)
+
+    assert get(asked).status == 200
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", id="half a body"),
+        pytest.param(b"what?\r\n\r\n", id="no HTTP"),
+    ],
+)
+def test_answer_that_breaks_off_is_a_failure_and_is_not_asked_again(
+    serve: Callable[..., Server], plain: Plain, response: bytes
+) -> None:
+    server = serve([response], [OK])
+    asked = plain(server)
+    with pytest.raises(TRANSPORT_ERRORS):
+        get(asked)
+
+    assert len(server.requests) == 1
+    assert get(asked).status == 200
+
+
+def test_silence_has_an_end(wire: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asked = wire(Credentials(f"http://127.0.0.1:{server.getsockname()[1]}"))
+        with pytest.raises(TimeoutError):
+            get(asked, timeout=0.05)
+
+
+def test_after_a_silent_one_no_other_kept_connection_is_trusted(wire: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asked = wire(Credentials(f"http://127.0.0.1:{server.getsockname()[1]}"))
+        asked._idle.extend(asked._open(PATIENCE) for _ in range(3))
+        with pytest.raises(TimeoutError):
+            get(asked, timeout=0.05)
+
+        assert not asked._idle
+
+
+def test_nobody_there(wire: Connect) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        with pytest.raises(ConnectionRefusedError):
+            get(wire(Credentials(f"http://127.0.0.1:{taken.getsockname()[1]}")))
+
+
+def test_no_more_connections_are_kept_than_allowed(
+    serve: Callable[..., Server], wire: Connect
+) -> None:
+    server = serve([OK, OK])
+    asked = wire(Credentials(f"http://127.0.0.1:{server.port}"), size=0)
+    get(asked)
+
+    assert server.closed.acquire(timeout=PATIENCE)
+
+
+def test_closing_ends_what_is_idle(serve: Callable[..., Server], plain: Plain) -> None:
+    server = serve([OK, OK])
+    asked = plain(server)
+    get(asked)
+    asked.close()
+
+    assert server.closed.acquire(timeout=PATIENCE)
+
+
+# --- TLS ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Files:
+    """A CA, and a certificate of its for `kubernetes.test` alone."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+    def context(self) -> ssl.SSLContext:
+        """Serve with it."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.cert, self.key)
+        return context
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    now = datetime.now(UTC)
+    ca = authority.new_ca("test", now=now)
+    pair = authority.issue(ca, common_name="x", now=now, dns_names=["kubernetes.test"])
+    made = Files(tmp_path / "ca.crt", tmp_path / "tls.crt", tmp_path / "tls.key")
+    made.ca.write_bytes(ca.certificate)
+    made.cert.write_bytes(pair.certificate)
+    made.key.write_bytes(pair.key)
+    return made
+
+
+def secured(server: Server, files: Files, **known: object) -> Credentials:
+    credentials = Credentials(f"https://127.0.0.1:{server.port}", ssl_ca_cert=str(files.ca))
+    for name, value in known.items():
+        setattr(credentials, name, value)
+    return credentials
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param({"tls_server_name": "kubernetes.test"}, id="by the name that it bears"),
+        pytest.param({"assert_hostname": False}, id="by any name"),
+        pytest.param({"verify_ssl": False, "ssl_ca_cert": None}, id="unverified"),
+    ],
+)
+def test_server_shows_who_it_is(
+    serve: Callable[..., Server], wire: Connect, files: Files, known: dict[str, object]
+) -> None:
+    server = serve([OK, OK], context=files.context())
+    asked = wire(secured(server, files, **known))
+
+    assert [get(asked).status, get(asked).status] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param({}, id="another name"),
+        pytest.param({"tls_server_name": "kubernetes.test", "ssl_ca_cert": None}, id="another CA"),
+    ],
+)
+def test_server_that_is_not_trusted_gets_no_request(
+    serve: Callable[..., Server], wire: Connect, files: Files, known: dict[str, object]
+) -> None:
+    server = serve([OK], context=files.context())
+    with pytest.raises(ssl.SSLCertVerificationError):
+        get(wire(secured(server, files, **known)))
+
+    assert server.requests == []
+
+
+# --- what an answer says -----------------------------------------------------------------------
+
+
+def response(headers: str = "", data: bytes = b"") -> Response:
+    parsed = http.client.HTTPMessage()
+    for line in filter(None, headers.split("\n")):
+        name, _, value = line.partition(": ")
+        parsed[name] = value
+    return Response(503, "Service Unavailable", parsed, data, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "date"),
+    [
+        pytest.param("Date: Thu, 24 Dec 2026 17:00:00 GMT", 1_798_131_600.0, id="a date"),
+        pytest.param("date: Thu, 24 Dec 2026 17:00:00 GMT", 1_798_131_600.0, id="in lower case"),
+        pytest.param("Date: soon", None, id="no date"),
+        pytest.param("", None, id="none"),
+    ],
+)
+def test_date(headers: str, date: float | None) -> None:
+    assert read_date(response(headers).headers) == date
+
+
+@pytest.mark.parametrize(
+    ("headers", "data", "text", "after"),
+    [
+        pytest.param(
+            "Retry-After: 3", b'{"message": "too\\nbusy"}', "HTTP 503: too busy", 3.0, id="a Status"
+        ),
+        pytest.param("Retry-After: x", b"<p>busy", "HTTP 503: <p>busy", None, id="of a proxy"),
+        pytest.param("", b"", "HTTP 503: Service Unavailable", None, id="empty"),
+        pytest.param(
+            "",
+            b'{"message": "no' + b"-" * 1_000_000 + b'yes"}',
+            f"HTTP 503: no{'-' * 498}…{'-' * 497}yes",
+            None,
+            id="of a webhook that says much",
+        ),
+    ],
+)
+def test_error(headers: str, data: bytes, text: str, after: float | None) -> None:
+    error = status_error(response(headers, data))
+
+    assert (str(error), error.status, error.retry_after) == (text, 503, after)

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.webhook.model.cron import shortest_period
+
+MINUTE, HOUR, DAY = 60, 3_600, 86_400
+
+
+@pytest.mark.parametrize(
+    ("schedule", "period"),
+    [
+        ("* * * * *", MINUTE),
+        ("*/5 * * * *", 5 * MINUTE),
+        ("*/40 * * * *", 20 * MINUTE),
+        ("7/20 * * * *", 20 * MINUTE),
+        ("0,10,40 3 * * *", 10 * MINUTE),
+        ("15 * * * *", HOUR),
+        ("0 8-18/2 * * *", 2 * HOUR),
+        ("0 22,2 * * *", 4 * HOUR),
+        ("30 4 * * *", DAY),
+        ("30 4 * * 1-5", DAY),
+        ("30 4 * * Mon,THU", 3 * DAY),
+        ("30 4 ? * sun", 7 * DAY),
+        ("0 0 1 * *", 28 * DAY),
+        ("0 0 1,15 * *", 14 * DAY),
+        ("0 0 31,1 * *", DAY),
+        ("0 0 1 * 1", DAY),
+        ("0 0 1 1 *", 28 * DAY),
+        ("@hourly", HOUR),
+        ("@daily", DAY),
+        ("@weekly", 7 * DAY),
+        ("@every 5m", None),
+        ("TZ=UTC 0 0 * * *", None),
+        ("60 * * * *", None),
+        ("*/0 * * * *", None),
+        ("5-1 * * * *", None),
+        ("x * * * *", None),
+        ("0 0 0 * *", None),
+        ("-1 * * * *", None),
+        ("", None),
+    ],
+)
+def test_shortest_period(schedule: str, period: int | None) -> None:
+    assert shortest_period(schedule) == period

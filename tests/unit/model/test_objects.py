@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.webhook.errors import ReviewError
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.review import parse
+from tests.support.builders import CREATED, CREATED_MS, HOUR, body, make_pod
+
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_000
+
+
+def test_pod_of_nothing() -> None:
+    pod = Pod.of({})
+
+    assert {} == pod.annotations == pod.labels
+    assert [] == list(pod.gates) == list(pod.finalizers)
+    assert pod.key == ("", "")
+    assert pod.created_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("created", "expected"),
+    [
+        (CREATED, CREATED_MS),
+        (datetime(1970, 1, 1, tzinfo=UTC), 0),
+        (datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), -1_000),
+        (datetime(1, 1, 1, tzinfo=UTC), -62_135_596_800_000),
+    ],
+    ids=["today", "the epoch", "before it", "long before it"],
+)
+def test_time_of_creation(created: datetime, expected: int) -> None:
+    source = make_pod()
+    source["metadata"]["creationTimestamp"] = created.isoformat()
+
+    assert expected == Pod.of(source).created_ms
+
+
+FIRST, LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59"
+
+
+@pytest.mark.parametrize("field", ["creationTimestamp", "deletionTimestamp"])
+@pytest.mark.parametrize("written", [FIRST, LAST, "2026-03-01T12:00:00", "2026-03-01"])
+def test_time_without_its_offset_is_refused(written: str, field: str) -> None:
+    source = make_pod()
+    source["metadata"][field] = written
+
+    with pytest.raises(ReviewError, match=r"not an AdmissionReview .*`\$.metadata"):
+        parse(body(source))
+
+
+@pytest.mark.parametrize("time", [FIRST, LAST])
+@pytest.mark.parametrize("offset", ["Z", "+23:59", "-23:59"])
+def test_time_at_the_ends_of_the_calendar_is_read_or_refused(offset: str, time: str) -> None:
+    source = make_pod()
+    source["metadata"]["creationTimestamp"] = time + offset
+    outside = (time, offset[0]) in {(FIRST, "+"), (LAST, "-")}
+
+    try:
+        created_ms = parse(body(source)).pod.created_ms
+    except ReviewError:
+        assert outside
+    else:
+        assert abs(created_ms - (FIRST_MS if time == FIRST else LAST_MS)) <= 24 * HOUR

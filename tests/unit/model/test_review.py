@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.webhook.errors import ReviewError
+from holdfast.webhook.model import review
+from holdfast.webhook.model.objects import Pod
+from tests.support.builders import body, make_pod, make_review, read_review
+
+DEEP = "[" * 200_000
+CLOSED = DEEP + "]" * 200_000
+
+
+def text(**replaced: Any) -> str:
+    return json.dumps(make_review(**replaced))
+
+
+def spoilt(old: str, new: str) -> bytes:
+    whole = text(pod=make_pod({"delay": "15"}))
+    assert old in whole
+    return whole.replace(old, new, 1).encode(errors="surrogatepass")
+
+
+def without(*path: str) -> bytes:
+    document = make_review()
+    parent = document
+    for step in path[:-1]:
+        parent = parent[step]
+    del parent[path[-1]]
+    return json.dumps(document).encode()
+
+
+# --- parsing -----------------------------------------------------------------------------------
+
+
+def test_parse_reads_what_is_needed() -> None:
+    pod = make_pod({"delay": "15"}, gates=["a.io/b"], labels={"run": "x"}, scheduler="mine")
+    found = review.parse(body(pod, uid="u-1", dryRun=True))
+
+    assert found.request.uid == "u-1"
+    assert found.request.operation == "CREATE"
+    assert found.request.dry_run
+    assert found.request.user_info.username == "jane"
+    assert found.pod.annotations == {"delay": "15"}
+    assert found.pod.labels == {"run": "x"}
+    assert found.pod.gates == ["a.io/b"]
+    assert found.pod.spec.scheduler_name == "mine"
+    assert found.old is None
+    assert pod == found.whole_pod()
+
+
+def test_parse_reads_the_pod_as_it_was() -> None:
+    found = review.parse(body(operation="UPDATE", old=make_pod({"delay": "1"})))
+
+    assert found.old is not None
+    assert found.old.annotations == {"delay": "1"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b"{}", id="an empty object"),
+        pytest.param(b"{", id="cut off"),
+        pytest.param(text().encode() + b"{}", id="two documents"),
+        pytest.param(b"\xff\xfe\x00", id="no UTF-8"),
+        pytest.param(text().encode("utf-16"), id="UTF-16"),
+        pytest.param(DEEP.encode(), id="nested: the body"),
+        pytest.param(text(pod="X").replace('"X"', CLOSED).encode(), id="nested: the pod"),
+        pytest.param(
+            text(pod={"metadata": {"x": "X"}, "spec": {}}).replace('"X"', CLOSED).encode(),
+            id="nested: an unknown field",
+        ),
+        pytest.param(
+            text(pod={"metadata": {"annotations": "X"}, "spec": {}})
+            .replace('"X"', CLOSED)
+            .encode(),
+            id="nested: the annotations",
+        ),
+        pytest.param(text(old="X").replace('"X"', CLOSED).encode(), id="nested: the old pod"),
+        pytest.param(text(extra="X").replace('"X"', CLOSED).encode(), id="nested: next to the pod"),
+        pytest.param(spoilt("admission.k8s.io/v1", "admission.k8s.io/v1beta1"), id="v1beta1"),
+        pytest.param(spoilt('"AdmissionReview"', '"a\\nb\\u001b[31m"'), id="control characters"),
+        pytest.param(without("request"), id="no request"),
+        pytest.param(without("request", "uid"), id="no uid"),
+        pytest.param(without("request", "object"), id="no object"),
+        pytest.param(without("apiVersion"), id="no apiVersion"),
+        pytest.param(spoilt('"CREATE"', '"PATCH"'), id="an operation that is none"),
+        pytest.param(body(kind={"kind": "Node"}), id="a kind of others"),
+        pytest.param(body(kind={"group": "x.io", "kind": "Pod"}), id="a Pod of others"),
+        pytest.param(text(object=None).encode(), id="a null pod"),
+        pytest.param(body(pod=[]), id="a list for the pod"),
+        pytest.param(body(old=[]), id="a list for the old pod"),
+        pytest.param(body(pod={"metadata": {}, "spec": "x"}), id="a text for spec"),
+        pytest.param(spoilt('"15"', "15"), id="a number for an annotation"),
+        pytest.param(spoilt('"15"', "1" * 5_000), id="a huge number for an annotation"),
+        pytest.param(spoilt('"15"', "null"), id="null for an annotation"),
+        pytest.param(spoilt('"15"', '["15"]'), id="a list for an annotation"),
+        pytest.param(spoilt('{"delay": "15"}', '["delay"]'), id="a list for the annotations"),
+        pytest.param(spoilt('"15"', '"\\ud800"'), id="a lone surrogate"),
+        pytest.param(spoilt('"15"', '"\\udc00\\ud800"'), id="surrogates the wrong way round"),
+        pytest.param(spoilt('"15"', '"\ud800"'), id="a lone surrogate in UTF-8"),
+        pytest.param(spoilt('"15"', '"\x01"'), id="a raw control character"),
+        pytest.param(spoilt('"15"', "NaN"), id="NaN"),
+        pytest.param(spoilt('"15"', '"15",'), id="a trailing comma"),
+        pytest.param(spoilt('"web-0"', "0"), id="a number for the name"),
+        pytest.param(spoilt("2026-03-01T12", "yesterday"), id="a time that is none"),
+        pytest.param(
+            body(pod=make_pod(gates=["x"])).replace(b'"name": "x"', b'"a": 1'), id="a gate"
+        ),
+        pytest.param(body(dryRun="yes"), id="a text for a boolean"),
+        pytest.param(spoilt('"jane"', '"\\ud800"'), id="a lone surrogate for a user"),
+        pytest.param(text(uid="X").encode().replace(b'"X"', b'"\xff"'), id="no UTF-8 in the uid"),
+    ],
+)
+def test_parse_refuses(content: bytes) -> None:
+    with pytest.raises(ReviewError) as caught:
+        review.parse(content)
+
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(
+            spoilt('"delay": "15"', '"delay": "15", "delay": "16"'), {"delay": "16"}, id="keys"
+        ),
+        pytest.param(
+            spoilt('{"delay": "15"}', '{"delay": "15"}, "annotations": null'), {}, id="objects"
+        ),
+    ],
+)
+def test_last_of_duplicate_keys_counts_as_in_go(content: bytes, expected: dict[str, str]) -> None:
+    assert expected == review.parse(content).pod.annotations
+
+
+@pytest.mark.parametrize(
+    "field", ["annotations", "labels", "finalizers", "ownerReferences", "creationTimestamp"]
+)
+def test_null_means_absent(field: str) -> None:
+    absent, null = make_pod(), make_pod()
+    absent["metadata"].pop(field, None)
+    null["metadata"][field] = None
+
+    assert Pod.of(absent) == read_review(null).pod
+
+
+@given(st.binary(max_size=200))
+def test_whatever_comes_is_no_review(content: bytes) -> None:
+    with pytest.raises(ReviewError):
+        review.parse(content)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "request_name", "expected"),
+    [
+        pytest.param({"name": "web-0"}, "web-0", "default/web-0", id="named"),
+        pytest.param({"name": "web-0"}, "", "default/web-0", id="named by the pod"),
+        pytest.param({"generateName": "web-"}, "", "default/web-*", id="named later"),
+    ],
+)
+def test_described(metadata: dict[str, str], request_name: str, expected: str) -> None:
+    pod = {"metadata": metadata, "spec": {}}
+
+    assert expected == read_review(pod, name=request_name).display_name
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+def test_allowed_without_a_patch() -> None:
+    expected = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {
+            "uid": "c0ffee",
+            "allowed": True,
+            "auditAnnotations": {review.AUDIT_KEY: "c0ffee"},
+        },
+    }
+
+    assert expected == json.loads(review.allowed(read_review().request))
+
+
+def test_allowed_with_a_patch() -> None:
+    operations = [{"op": "add", "path": "/é", "value": "1"}]
+    response = json.loads(review.allowed(read_review().request, operations, ["mind"]))["response"]
+
+    assert response["patchType"] == "JSONPatch"
+    assert operations == json.loads(base64.b64decode(response["patch"]))
+    assert response["warnings"] == ["mind"]
+
+
+def test_refused() -> None:
+    response = json.loads(review.rejected(read_review().request, "no: " + "x" * 5_000))["response"]
+
+    assert not response["allowed"]
+    assert (response["status"]["code"], response["status"]["reason"]) == (422, "Invalid")
+    assert response["status"]["message"] == "no: " + "x" * 1_996
+    assert "patch" not in response
+
+
+@pytest.mark.parametrize(
+    "warning",
+    ["x" * 240, "x" * 241, "é" * 121, "€" * 200, "x" + "😀" * 100, "", "x" * 100_000],
+    ids=["just fits", "a byte too long", "2 bytes each", "3 bytes", "4 bytes", "empty", "huge"],
+)
+def test_warnings_are_cut_between_characters(warning: str) -> None:
+    answer = review.allowed(read_review().request, (), [warning])
+    (cut,) = json.loads(answer)["response"]["warnings"]
+
+    assert len(cut.encode()) <= 240
+    if len(warning.encode()) <= 240:
+        assert warning == cut
+    else:
+        assert cut.endswith("…")
+        assert warning.startswith(cut[:-1])
+        assert len(cut.encode()) > 230

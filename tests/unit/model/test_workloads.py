@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.errors import ReviewError
+from holdfast.webhook.framework.plugin import Code
+from holdfast.webhook.model import workloads
+from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.model.workloads import CRON_TEMPLATE, TEMPLATE, Workload
+from tests.support.builders import CREATED_MS, make_pipeline, read_review
+
+KINDS = [(one.group, one.kind, one.path) for one in workloads.RESOURCES]
+
+
+def wrapped(path: str, template: Any, **spec: Any) -> dict[str, Any]:
+    *parents, last = path.removeprefix("spec.").split(".")
+    inside: dict[str, Any] = {last: template} | spec
+    for parent in reversed(parents):
+        inside = {parent: inside}
+    return {"metadata": {"name": "w", "namespace": "default"}, "spec": inside}
+
+
+def reviewed(group: str, kind: str, content: Any, **fields: Any) -> PodReview:
+    return read_review(content, kind={"group": group, "version": "v1", "kind": kind}, **fields)
+
+
+@pytest.mark.parametrize(("group", "kind", "path"), KINDS, ids=[kind for _, kind, _ in KINDS])
+def test_template_is_read_and_its_values_refused_with_their_path(
+    group: str, kind: str, path: str
+) -> None:
+    content = wrapped(path, {"metadata": {"annotations": {"delay": "soon"}}, "spec": {}})
+    found = reviewed(group, kind, content, name="w")
+    verdict = make_pipeline().validate(found, now_ms=CREATED_MS)
+
+    assert found.pod.annotations == {"delay": "soon"}
+    assert f"{kind} default/w" == found.display_name
+    assert Code.REJECT is verdict.code
+    assert verdict.message.startswith(f'{path}.metadata: annotation delay: invalid value "soon"')
+
+
+def test_template_as_it_was() -> None:
+    old = wrapped(TEMPLATE, {"metadata": {"annotations": {"delay": "1"}}})
+    found = reviewed("apps", "Deployment", wrapped(TEMPLATE, {}), operation="UPDATE", old=old)
+
+    assert found.old is not None
+    assert found.old.annotations == {"delay": "1"}
+    assert found.pod.annotations == {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{}, {"spec": {}}, {"metadata": {}, "spec": {"template": None}}],
+    ids=["empty", "no template", "null"],
+)
+@pytest.mark.parametrize(("group", "kind", "path"), KINDS, ids=[kind for _, kind, _ in KINDS])
+def test_workload_without_a_template(group: str, kind: str, path: str, content: Any) -> None:
+    found = reviewed(group, kind, content)
+
+    assert found.pod.annotations == {}
+    assert found.workload is not None
+    assert path == found.workload.path
+
+
+SET = {"deletes_first": "spec.updateStrategy"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "deadline", "more"),
+    [
+        ("Deployment", {"progressDeadlineSeconds": 600}, ("progressDeadlineSeconds", 600), {}),
+        ("Job", {"activeDeadlineSeconds": 60}, ("activeDeadlineSeconds", 60), {}),
+        ("CronJob", {"activeDeadlineSeconds": 60}, ("activeDeadlineSeconds", 60), {}),
+        ("StatefulSet", {"replicas": 5}, None, {"ordered": 5} | SET),
+        ("StatefulSet", {}, None, SET),
+        ("StatefulSet", {"replicas": 5, "podManagementPolicy": "Parallel"}, None, SET),
+        ("ReplicaSet", {"replicas": 5}, None, {}),
+        ("Deployment", {"strategy": {"type": "RollingUpdate"}}, None, {}),
+        (
+            "Deployment",
+            {"strategy": {"type": "Recreate"}},
+            None,
+            {"deletes_first": "spec.strategy"},
+        ),
+        ("StatefulSet", {"updateStrategy": {"type": "OnDelete"}}, None, {}),
+        ("DaemonSet", {}, None, SET),
+        ("DaemonSet", {"updateStrategy": {"rollingUpdate": {"maxSurge": 0}}}, None, SET),
+        ("DaemonSet", {"updateStrategy": {"rollingUpdate": {"maxSurge": "10%"}}}, None, {}),
+        ("DaemonSet", {"updateStrategy": {"type": "OnDelete"}}, None, {}),
+        ("Job", {"completions": 5, "parallelism": 2}, None, {"rounds": 3}),
+        ("Job", {"completions": 5}, None, {"rounds": 5}),
+        ("Job", {"completions": 5, "parallelism": 0}, None, {}),
+        ("CronJob", {"completions": 4, "parallelism": 4}, None, {}),
+    ],
+)
+def test_read(kind: str, spec: Any, deadline: tuple[str, int] | None, more: Any) -> None:
+    path = CRON_TEMPLATE if kind == "CronJob" else TEMPLATE
+    found = workloads.read(kind, path, json.dumps(wrapped(path, {}, **spec)).encode())
+
+    assert found is not None
+    prefix = path.removesuffix("template")
+    expected = deadline and (prefix + deadline[0], deadline[1])
+    assert found[0] == Workload(kind, "w", path, expected, **more)
+
+
+def test_read_of_nothing() -> None:
+    assert workloads.read("Job", TEMPLATE, b"null") is None
+
+
+def test_null_workload_is_refused() -> None:
+    with pytest.raises(ReviewError):
+        reviewed("apps", "Deployment", None, object=None)
+
+
+@pytest.mark.parametrize(
+    ("group", "kind"),
+    [("apps", "Pod"), ("", "Deployment"), ("batch", "Deployment"), ("", "Node")],
+    ids=["a Pod of apps", "a Deployment of none", "a Deployment of batch", "a Node"],
+)
+def test_other_kinds_are_refused(group: str, kind: str) -> None:
+    assert workloads.template_path(group, kind) is None
+    with pytest.raises(ReviewError):
+        reviewed(group, kind, {})
+
+
+def test_finalizer_of_ours_in_a_template_is_refused_with_its_path() -> None:
+    content = wrapped(TEMPLATE, {"metadata": {"finalizers": ["holdfast.dev/sticky"]}})
+    verdict = make_pipeline().validate(reviewed("apps", "Deployment", content), now_ms=0)
+
+    assert verdict.message == (
+        'spec.template.metadata: finalizer "holdfast.dev/sticky" is reserved for Holdfast: remove '
+        "it (a restore should leave out the pods of VMs)"
+    )

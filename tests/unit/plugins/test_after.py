@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.webhook.errors import ConfigurationError, InvalidValueError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.plugin import Allow, Code, Context, Reject, Result, Wait
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.annotations import NOTHING_ASKED
+from holdfast.webhook.model.edits import AddGate
+from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.plugins import after_objects, after_targets
+from holdfast.webhook.plugins.after import After, AfterArgs, CustomKind
+from holdfast.webhook.plugins.after_targets import AFTER, BUILT_IN, WaitedObject
+from holdfast.webhook.policies import roles
+from tests.support.after_values import OBJECTS, BadObject
+from tests.support.builders import CREATED_MS, make_pod, make_profiles, read_review
+from tests.support.vm_builders import owner_of
+from tests.unit.policies.test_pods import SHIPPED
+
+GATE = "holdfast.dev/after"
+KINDS = after_targets.by_name(BUILT_IN[kind] for kind in AfterArgs().kinds)
+MIGRATION: Any = {
+    "labels": {kubevirt.MIGRATION_JOB: "7d1f"},
+    "owners": [owner_of(kubevirt.VMI, "vm", "vmi-uid")],
+}
+BY_KUBEVIRT = {"userInfo": {"username": "system:serviceaccount:cnv:kubevirt-controller"}}
+
+
+@pytest.mark.parametrize("row", OBJECTS, ids=lambda row: ascii(row.value[:30]))
+def test_value(row: Any) -> None:
+    if not isinstance(row.outcome, BadObject):
+        assert ", ".join(map(str, after_targets.parse(row.value, KINDS))) == row.outcome
+        return
+    with pytest.raises(InvalidValueError, match=row.outcome) as caught:
+        after_targets.parse(row.value, KINDS)
+    assert len(str(caught.value)) < 400
+
+
+# --- admission ---------------------------------------------------------------------------------
+
+
+def review(point: str, pod: Any, **fields: Any) -> Result:
+    found = read_review(pod, **fields)
+    decide: Callable[..., Result] = getattr(After(AfterArgs()), point)
+    return decide(found.pod, Context(found, "*", CREATED_MS))
+
+
+def asking(value: str = "job/migrate", **fields: Any) -> Any:
+    return make_pod({AFTER: value}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("pod", "mutated", "validated", "by"),
+    [
+        pytest.param(asking(), "AddGate", "is missing although", {}, id="held"),
+        pytest.param(asking(gates=[GATE]), "AddGate", "", {}, id="with its gate"),
+        pytest.param(asking(node="n"), "nodeName", "", {}, id="bound"),
+        pytest.param(make_pod(), "", "", {}, id="does not ask"),
+        pytest.param(asking("x"), "invalid object", "invalid object", {}, id="invalid"),
+        pytest.param(asking("pod/web-0"), "for itself", "for itself", {}, id="itself"),
+        pytest.param(asking(**MIGRATION), "", "", BY_KUBEVIRT, id="migration target"),
+    ],
+)
+def test_new_pod(pod: Any, mutated: str, validated: str, by: Any) -> None:
+    made, checked = review("mutate", pod, **by), review("validate", pod, **by)
+
+    assert mutated in f"{made.edits}{made.warnings}{made.reason}"
+    assert (made.code is Code.SUCCESS) == (mutated in {"AddGate", "nodeName"})
+    assert (AddGate(GATE) in made.edits) == (mutated == "AddGate")
+    assert validated in checked.reason
+    assert (checked.code is Code.REJECT) == bool(validated)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [("deployment/web", "would wait for itself"), ("deployment/db", ""), ("x", "invalid object")],
+    ids=["itself", "another", "invalid"],
+)
+def test_template(value: str, reason: str) -> None:
+    template = {"metadata": {"annotations": {AFTER: value}}, "spec": {}}
+    workload = {"metadata": {"name": "web"}, "spec": {"template": template}}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+
+    result = review("validate", workload, kind=kind)
+
+    assert reason in result.reason
+    assert (result.code is Code.REJECT) == bool(reason)
+
+
+# --- objects -----------------------------------------------------------------------------------
+
+ROLLED = {"observedGeneration": 2, "readyReplicas": 3, "updatedReplicas": 3}
+
+
+def ready(kind: str, **status: Any) -> Any:
+    return {"status": {"conditions": [{"type": kind, "status": "True"}], **status}}
+
+
+@pytest.mark.parametrize(
+    ("target", "document", "met"),
+    [
+        ("job/x", ready("Complete"), True),
+        ("job/x", ready("Failed"), False),
+        ("job/x", {"status": {"conditions": [{"type": "Complete", "status": "False"}]}}, False),
+        ("job/x", {"status": "nonsense"}, False),
+        ("job/x", {"status": None}, False),
+        ("deployment/x", ready("Available"), True),
+        ("pod/x:Warm", ready("Warm"), True),
+        ("statefulset/x", {"spec": {"replicas": 3}, "status": ROLLED}, True),
+        ("statefulset/x", {"spec": {"replicas": 4}, "status": ROLLED}, False),
+        ("statefulset/x", {"status": {**ROLLED, "updatedReplicas": 0}}, False),
+        (
+            "statefulset/x",
+            {
+                "spec": {"updateStrategy": {"rollingUpdate": {"partition": 1}}},
+                "status": {**ROLLED, "updatedReplicas": 0},
+            },
+            True,
+        ),
+        ("statefulset/x", {"status": {**ROLLED, "observedGeneration": 1}}, False),
+        ("daemonset/x", {"status": {"desiredNumberScheduled": 1}}, False),
+        (
+            "daemonset/x",
+            {
+                "status": {
+                    "observedGeneration": 2,
+                    "desiredNumberScheduled": 2,
+                    "numberAvailable": 2,
+                    "updatedNumberScheduled": 2,
+                }
+            },
+            True,
+        ),
+        ("service/x", {"endpoints": [{"conditions": {"ready": True}}]}, True),
+        ("service/x", {"endpoints": [{"conditions": {}}]}, True),
+        ("service/x", {"endpoints": [{"conditions": {"ready": False}}]}, False),
+        ("service/x", {"endpoints": None}, False),
+    ],
+    ids=str,
+)
+def test_condition_of_an_object(target: str, document: Any, met: bool) -> None:
+    (parsed,) = after_targets.parse(target, KINDS)
+    states: dict[ObjectKey, frozenset[str]] = {}
+
+    key, _ = after_targets.update(states, parsed.kind, seen(document))
+
+    assert key == ("default", "x")
+    assert after_targets.is_met(parsed, states[key]) is met
+    after_targets.update(states, parsed.kind, seen(document), deleted=True)
+    assert not after_targets.is_met(parsed, states.get(key))
+
+
+def seen(document: Any, name: str = "x") -> WaitedObject:
+    labels = {"kubernetes.io/service-name": "x"}
+    metadata = {"name": name, "namespace": "default", "generation": 2, "labels": labels}
+    return msgspec.json.decode(
+        msgspec.json.encode({"metadata": metadata, **document}), type=WaitedObject
+    )
+
+
+# --- waiting -----------------------------------------------------------------------------------
+
+
+class World:
+    """A controller as the plugin sees it."""
+
+    def __init__(self, **args: Any) -> None:
+        self.now = 0.0
+        self.rechecked: list[ObjectKey] = []
+        self.handlers: dict[str, Any] = {}
+        self.stopped: list[str] = []
+        self.held: set[ObjectKey] = set()
+        handle = Handle()
+        handle.connect(
+            waiting=self,  # type: ignore[arg-type]
+            follow=self.follow,  # type: ignore[arg-type]
+            bounds_ms=lambda: (int(self.now * 1_000), 0),
+        )
+        self.plugin = After(AfterArgs(**args), handle)
+
+    def follow(self, path: str, _kind: Any, handler: Any, **_: Any) -> Callable[[], None]:
+        self.handlers[path] = handler
+        return lambda: self.stopped.append(path)
+
+    def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
+        del at_ms
+        self.rechecked.append(key)
+
+    def get(self, key: ObjectKey) -> Any:
+        return key if key in self.held else None
+
+    def ask(self, value: str = "job/x", name: str = "web-0") -> Any:
+        return self.plugin.permit(Pod.of(asking(value, name=name, uid=name, gates=[GATE])), 0)
+
+
+JOBS, SLICES = "/apis/batch/v1/jobs", "/apis/discovery.k8s.io/v1/endpointslices"
+WEB = ("default", "web-0")
+
+
+def test_pod_waits_until_all_objects_are_there() -> None:
+    world = World()
+
+    assert world.ask("job/x, service/x") == Wait(None, "waits for job/x:Complete, service/x:Ready")
+    world.handlers[JOBS].on_sync([seen({})])
+    world.handlers[SLICES].on_sync([])
+    assert world.rechecked == []
+    world.handlers[JOBS].on_update(seen(ready("Complete")))
+    assert world.rechecked == [WEB]
+    assert world.ask("job/x, service/x") == Wait(None, "waits for service/x:Ready")
+    slices = [seen({"endpoints": [{}]}, name) for name in ("x-1", "x-2")]
+    for one in slices:
+        world.handlers[SLICES].on_update(one)
+    world.handlers[SLICES].on_delete(slices[0])
+    assert world.rechecked == [WEB, WEB]
+    assert world.ask("job/x, service/x") == Allow()
+    world.handlers[JOBS].on_delete(seen({}))
+    assert world.rechecked == [WEB, WEB]  # it no longer waits for anything
+
+
+def test_failed_job_and_unreadable_kind_are_reported_until_they_are_over() -> None:
+    world = World()
+    world.ask()
+    handler = world.handlers[JOBS]
+
+    for _ in range(2):
+        handler.on_unreadable("HTTP 403: no")
+    assert world.rechecked == [WEB]
+    assert world.ask() == Wait(None, "waits for job/x:Complete", "HTTP 403: no")
+    handler.on_sync([seen(ready("Failed"))])
+    assert world.rechecked == [WEB, WEB]
+    assert world.ask() == Wait(None, "waits for job/x:Complete", "job/x has failed")
+
+
+def test_kind_is_followed_only_while_pods_wait_for_it() -> None:
+    world = World()
+    assert not world.handlers
+    world.ask()
+    world.held.add(WEB)
+    handler = world.handlers[JOBS]
+    world.now = 10 * after_objects.IDLE_SECONDS
+    handler.on_sync([])
+    assert not world.stopped
+    world.plugin.forget("web-0")
+    world.plugin.forget("web-0")
+    handler.on_sync([])
+    assert not world.stopped
+    world.now += after_objects.IDLE_SECONDS
+    handler.on_sync([])
+    assert world.stopped == [JOBS]
+    world.ask()
+    assert world.handlers[JOBS] is not handler
+
+
+def test_pod_that_was_asked_about_too_late_is_dropped() -> None:
+    world = World()
+    world.ask()
+    world.now = after_objects.SETTLED_SECONDS + 1
+    world.handlers[JOBS].on_sync([])
+    world.handlers[JOBS].on_update(seen(ready("Complete")))
+    assert world.rechecked == []
+
+
+def test_thousand_waiters_are_rechecked() -> None:
+    world = World()
+    for number in range(1_000):
+        world.ask(name=f"web-{number}")
+    world.handlers[JOBS].on_sync([seen(ready("Complete"))])
+    assert len(set(world.rechecked)) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (make_pod(gates=[GATE]), Allow(NOTHING_ASKED)),
+        (asking("job/x"), Wait(None, "waits for job/x:Complete")),
+        (asking("node/x"), Reject),
+    ],
+    ids=["no annotation", "objects", "a kind that is no longer allowed"],
+)
+def test_outside_the_controller(pod: Any, expected: Any) -> None:
+    answer = After(AfterArgs()).permit(Pod.of(pod), 0)
+
+    assert answer == expected or type(answer) is expected
+
+
+# --- configuration -----------------------------------------------------------------------------
+
+CERTIFICATE = {"group": "cert-manager.io", "version": "v1", "resource": "certificates"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, ""),
+        ({"version": "1"}, 'version: "1" is not valid'),
+        ({"resource": "pods/status"}, 'resource: "pods/status" is not valid'),
+        ({"group": "A"}, 'group: "A" is not valid'),
+        ({"condition": "a b"}, 'condition: "a b" is not valid'),
+    ],
+    ids=str,
+)
+def test_custom_kind(change: Any, message: str) -> None:
+    kinds = (CustomKind(**{**CERTIFICATE, "condition": "Ready", **change}),)
+    if message:
+        with pytest.raises(ConfigurationError, match=message):
+            After(AfterArgs(custom_kinds=kinds))
+        return
+    world = World(custom_kinds=kinds)
+    assert world.ask("certificates.cert-manager.io/x") == Wait(
+        None, "waits for certificates.cert-manager.io/x:Ready"
+    )
+    world.handlers["/apis/cert-manager.io/v1/certificates"].on_sync([seen(ready("Ready"))])
+    assert world.ask("certificates.cert-manager.io/x") == Allow()
+
+
+def test_shipped_role_is_that_of_the_default_kinds() -> None:
+    shipped = SHIPPED.parents[1] / "rbac" / "after.yaml"
+    assert shipped.read_text() == roles.after_role(make_profiles()), (
+        "regenerate: .venv/bin/holdfast rbac > manifests/rbac/after.yaml"
+    )
+    none = "profiles: [{plugins: {disabled: [{name: after}]}}]"
+    assert "rules: []" in roles.after_role(make_profiles(none))

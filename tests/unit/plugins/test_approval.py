@@ -1,0 +1,148 @@
+"""The approval plugin: which pods are held, and who lets them go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.errors import InvalidValueError
+from holdfast.webhook.framework.plugin import (
+    Allow,
+    Args,
+    Code,
+    Context,
+    Permit,
+    Reject,
+    Result,
+    Wait,
+    skip,
+    success,
+)
+from holdfast.webhook.model.annotations import DELAY_GATE, NEVER_MS
+from holdfast.webhook.model.approvals import (
+    APPROVED_BY,
+    DENIED_BY,
+    DENIED_REASON,
+    GATE,
+    KEY,
+    MARKS,
+    parse_reason,
+)
+from holdfast.webhook.model.edits import AddGate, RemoveAnnotation
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.approval import Approval
+from holdfast.webhook.report import held_pods
+from tests.support.builders import CREATED_MS, make_decider, make_pod, read_review
+
+GRAMMAR = [
+    ("release 2.4", "release 2.4"),
+    ("  release 2.4 ", "release 2.4"),
+    ("Änderung №7 - geprüft?", "Änderung №7 - geprüft?"),
+    ("true", "true"),
+    ("x" * 200, "x" * 200),
+    ("", None),
+    ("   ", None),
+    ("x" * 201, None),
+    ("two\nlines", None),
+    ("\x1b[31mred", None),
+    ("\u202egnp", None),
+    ("nul\x00", None),
+    ("x" * 1_000_000, None),
+]
+HOSTILE = ("\x1b[31m" + "x" * 1_000_000, "\n", "\u202egnp")
+
+plugin = Approval(Args())
+
+
+@pytest.mark.parametrize(("text", "expected"), GRAMMAR, ids=lambda value: ascii(value)[:20])
+def test_grammar(text: str, expected: str | None) -> None:
+    if expected is not None:
+        assert parse_reason(text) == expected
+        return
+    with pytest.raises(InvalidValueError) as caught:
+        parse_reason(text)
+    assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable()
+
+
+def ask(point: str, annotations: dict[str, str], operation: str = "CREATE", **pod: Any) -> Result:
+    review = read_review(make_pod(annotations, **pod), operation=operation)
+    result: Result = getattr(plugin, point)(review.pod, Context(review, "*", CREATED_MS))
+    return result
+
+
+def test_pod_that_asks_gets_the_gate_and_loses_what_was_copied() -> None:
+    copied = dict.fromkeys(MARKS, "ann")
+    assert ask("mutate", copied) == skip()
+    assert ask("mutate", {KEY: "why"}) == success(AddGate(GATE))
+    asks = {KEY: "why", **copied}
+    assert ask("mutate", asks) == success(AddGate(GATE), *map(RemoveAnnotation, MARKS))
+    assert AddGate(GATE) not in ask("mutate", asks, node="n1").edits
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_invalid_reason_is_rejected(point: str) -> None:
+    result = ask(point, {KEY: ""}, gates=[GATE])
+    assert result.code is Code.REJECT
+    assert result.reason == (
+        'annotation holdfast.dev/approval: invalid value "": it is empty: say what has to be '
+        "approved"
+    )
+
+
+def test_new_pod_needs_the_gate_and_may_not_be_approved() -> None:
+    assert ask("validate", {KEY: "why"}, gates=[GATE]) == success()
+    assert "is missing although" in ask("validate", {KEY: "why"}).reason
+    forged = {KEY: "why", APPROVED_BY: "ann"}
+    assert "a new pod cannot have it" in ask("validate", forged, gates=[GATE]).reason
+    assert ask("validate", forged, "UPDATE", gates=[GATE]) == success()
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ({}, Wait(reason="why")),
+        ({APPROVED_BY: "ann"}, Allow()),
+        ({APPROVED_BY: ""}, Wait(reason="why")),
+        ({DENIED_BY: "ann"}, Reject("denied by ann")),
+        ({DENIED_BY: "ann", DENIED_REASON: "no"}, Reject("denied by ann: no")),
+        ({DENIED_BY: "ann", APPROVED_BY: "bob"}, Reject("denied by ann")),
+        ({DENIED_REASON: "no"}, Wait(reason="why")),
+    ],
+    ids=["open", "approved", "by nobody", "denied", "with a reason", "both", "reason only"],
+)
+def test_permit(marks: dict[str, str], expected: Permit) -> None:
+    assert plugin.permit(Pod.of(make_pod({KEY: "why", **marks})), 0) == expected
+
+
+def test_pod_whose_annotation_was_removed_is_allowed_with_a_remark() -> None:
+    assert "was removed" in plugin.permit(Pod.of(make_pod({})), 0).problem  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=["long", "newline", "bidi"])
+@pytest.mark.parametrize("key", [KEY, DENIED_BY, DENIED_REASON])
+def test_what_is_stored_unchecked_is_shown_quoted(key: str, text: str) -> None:
+    annotations = {KEY: "why", DENIED_BY: "ann", key: text}
+    if key == KEY:
+        del annotations[DENIED_BY]
+    answer = plugin.permit(Pod.of(make_pod(annotations)), 0)
+    assert answer.reason.isprintable()  # type: ignore[union-attr]
+    assert len(answer.reason) < 200  # type: ignore[union-attr]
+
+
+def test_delay_and_approval_must_both_allow() -> None:
+    decider = make_decider()
+
+    def held(**marks: str) -> Pod:
+        marks = {f"holdfast.dev/{key.replace('_', '-')}": text for key, text in marks.items()}
+        annotations = {"delay": "15", KEY: "why", **marks}
+        return Pod.of(make_pod(annotations, gates=[DELAY_GATE, GATE]))
+
+    waits = decider.due(held())
+    assert (waits.at_ms, waits.reason) == (NEVER_MS, "approval: why")
+    assert decider.due(held(approved_by="ann")).at_ms == CREATED_MS + 15_000
+    denied = decider.due(held(denied_by="ann"))
+    assert (denied.at_ms, denied.problem) == (NEVER_MS, "approval: denied by ann")
+    shown = held_pods.described(held(), decider)
+    assert (shown.held_by, shown.remark) == ("delay=15s, approval=why", "approval: why")

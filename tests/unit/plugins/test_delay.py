@@ -1,0 +1,543 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.framework.json_patch import patch
+from holdfast.webhook.framework.plugin import Code, Context, Result
+from holdfast.webhook.model import durations, kubevirt
+from holdfast.webhook.model.annotations import HELD_ANNOTATION, JITTER, NOT_BEFORE
+from holdfast.webhook.model.edits import (
+    AddGate,
+    Edit,
+    RemoveAnnotation,
+    SetAnnotation,
+    SetSchedulerName,
+)
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.delay import Delay
+from tests.support.builders import (
+    CREATED_MS,
+    GATE,
+    HOUR,
+    MINUTE,
+    SECOND,
+    held,
+    instant,
+    make_delay,
+    make_pod,
+    read_review,
+)
+from tests.support.fakes import apply_patch
+from tests.support.vm_builders import owner_of
+
+DAY = 24 * HOUR
+MIGRATION = {kubevirt.MIGRATION_JOB: "7d1f"}
+VMI_OWNER = [owner_of(kubevirt.VMI, "vm", "vmi-uid")]
+UNHELD = [RemoveAnnotation(HELD_ANNOTATION)]
+SOON = f'annotation delay: invalid value "soon": {durations.DELAY_ACCEPTED}'
+CURE = "shorten the hold, or ask an admin to raise maxDelay"
+
+
+def ahead(milliseconds: int) -> dict[str, str]:
+    return {NOT_BEFORE: instant(CREATED_MS + milliseconds)}
+
+
+def mutate(
+    pod: Any, plugin: Delay | None = None, now_ms: int = CREATED_MS, **fields: Any
+) -> Result:
+    found = read_review(pod, **fields)
+    return (plugin or make_delay()).mutate(found.pod, Context(found, "*", now_ms))
+
+
+def validate(
+    pod: Any, plugin: Delay | None = None, now_ms: int = CREATED_MS, **fields: Any
+) -> Result:
+    found = read_review(pod, **fields)
+    return (plugin or make_delay()).validate(found.pod, Context(found, "*", now_ms))
+
+
+# --- mutate ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("annotations", "hint"),
+    [
+        pytest.param({"delay": "15"}, "delay=15s", id="short key"),
+        pytest.param({"holdfast.dev/delay": "90"}, "holdfast.dev/delay=1m30s", id="own key"),
+        pytest.param({"delay": "168h"}, "delay=168h", id="as long as may be"),
+        pytest.param({JITTER: "2s"}, "jitter=2s", id="jitter alone"),
+        pytest.param(ahead(HOUR), "not-before=2026-03-01T13:00:00Z", id="not-before"),
+        pytest.param(ahead(7 * DAY), "not-before=2026-03-08T12:00:00Z", id="the last not-before"),
+        pytest.param(
+            ahead(-10 * MINUTE), "not-before=2026-03-01T11:50:00Z", id="10 minutes ago, to be safe"
+        ),
+        pytest.param(
+            {"delay": "1", JITTER: "1"} | ahead(0),
+            "delay=1s,not-before=2026-03-01T12:00:00Z,jitter=1s",
+            id="all three",
+        ),
+        pytest.param(
+            {"delay": "15", HELD_ANNOTATION: "delay=1s"},
+            "delay=15s",
+            id="a forged hint is replaced",
+        ),
+    ],
+)
+def test_pod_that_asks_is_held(annotations: dict[str, str], hint: str) -> None:
+    expected: list[Edit] = [AddGate(GATE), SetAnnotation(HELD_ANNOTATION, hint)]
+
+    assert Result(Code.SUCCESS, tuple(expected)) == mutate(make_pod(annotations))
+
+
+BY_KUBEVIRT: dict[str, Any] = {
+    "userInfo": {"username": "system:serviceaccount:cnv:kubevirt-controller"}
+}
+TARGET: dict[str, Any] = {"labels": MIGRATION, "owners": VMI_OWNER}
+PROVISIONING = {"delay": "15", "kubevirt.io/ephemeral-provisioning": "true"}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(make_pod({"delay": "15"}, **TARGET), id="migration target"),
+        pytest.param(make_pod({"delay": "soon"}, **TARGET), id="invalid value"),
+        pytest.param(make_pod(PROVISIONING, owners=VMI_OWNER), id="provisioning pod"),
+    ],
+)
+def test_pod_that_kubevirt_waits_for_is_not_held(pod: Any) -> None:
+    assert Result(Code.SUCCESS, tuple(UNHELD)) == mutate(pod, **BY_KUBEVIRT)
+    assert Result(Code.SKIP) == validate(pod, **BY_KUBEVIRT)
+    assert Result(Code.SKIP) == validate(pod, operation="UPDATE", old=pod)
+
+
+def test_marks_of_kubevirt_in_an_update_do_not_lift_the_limit() -> None:
+    held = make_pod({"delay": "15"}, gates=[GATE])
+    marked = make_pod({NOT_BEFORE: "2099-01-01T00:00:00Z"}, gates=[GATE], **TARGET)
+
+    assert validate(marked, operation="UPDATE", old=held).code is Code.REJECT
+
+
+@pytest.mark.parametrize(
+    ("pod", "creator"),
+    [
+        pytest.param(make_pod({"delay": "15"}, labels=MIGRATION), BY_KUBEVIRT, id="no owner"),
+        pytest.param(
+            make_pod(
+                {"delay": "15"},
+                labels=MIGRATION,
+                owners=[owner_of("ReplicaSet", "web", "u", api_version="apps/v1")],
+            ),
+            BY_KUBEVIRT,
+            id="owned by a ReplicaSet",
+        ),
+        pytest.param(
+            make_pod(
+                {"delay": "15"},
+                labels=MIGRATION,
+                owners=[owner_of(kubevirt.VMI, "vm", "u", controller=False)],
+            ),
+            BY_KUBEVIRT,
+            id="not its controller",
+        ),
+        pytest.param(make_pod({"delay": "15"}, **TARGET), {}, id="created by a user"),
+        pytest.param(
+            make_pod(PROVISIONING, owners=VMI_OWNER),
+            {"userInfo": {"username": "system:serviceaccount:a:b:kubevirt-controller"}},
+            id="created by another account",
+        ),
+        pytest.param(make_pod({"delay": "15"}, owners=VMI_OWNER), BY_KUBEVIRT, id="pod of a VM"),
+    ],
+)
+def test_other_pods_with_the_marks_of_kubevirt_are_held(pod: Any, creator: Any) -> None:
+    assert AddGate(GATE) in mutate(pod, **creator).edits
+
+
+@pytest.mark.parametrize(
+    ("pod", "warnings"),
+    [
+        pytest.param(make_pod(), [], id="asks for nothing"),
+        pytest.param(make_pod({HELD_ANNOTATION: "delay=15s"}), [], id="a forged hint alone"),
+        pytest.param(make_pod({"delay": "0"}), [], id="a delay of nothing"),
+        pytest.param(make_pod(ahead(-10 * MINUTE - 1)), [], id="not-before long past"),
+        pytest.param(
+            make_pod({"delay": "15"}, node="n1"),
+            ["holdfast: not held: spec.nodeName is already set"],
+            id="bound already",
+        ),
+    ],
+)
+def test_pod_that_is_not_held_loses_its_hint(pod: Any, warnings: list[str]) -> None:
+    result = mutate(pod)
+
+    assert (Code.SUCCESS, UNHELD, warnings) == (
+        result.code,
+        list(result.edits),
+        list(result.warnings),
+    )
+
+
+REFUSALS = [
+    pytest.param({"delay": "soon"}, SOON, id="unreadable"),
+    pytest.param(
+        {"delay": "15", "holdfast.dev/delay": "20"},
+        'annotations holdfast.dev/delay="20" and delay="15" disagree: remove one of them',
+        id="conflict",
+    ),
+    pytest.param(
+        {"delay": "169h"}, f'delay="169h" exceeds maxDelay=168h: {CURE}', id="over maxDelay"
+    ),
+    pytest.param(
+        {"delay": "168h", JITTER: "1ms"},
+        f'delay="168h" and holdfast.dev/jitter="1ms" together exceed maxDelay=168h: {CURE}',
+        id="over maxDelay with the jitter",
+    ),
+]
+TOO_FAR = (
+    'annotation holdfast.dev/not-before: "2026-03-08T12:00:01Z" is more than maxDelay=168h after '
+    "the pod's creation: use an earlier time, or ask an admin to raise maxDelay"
+)
+TOO_FAR_WITH_JITTER = (
+    'holdfast.dev/not-before="2026-03-08T11:00:00Z" and holdfast.dev/jitter="168h" together exceed '
+    "maxDelay=168h: use an earlier time, or ask an admin to raise maxDelay"
+)
+LATE_WITH_JITTER = {**ahead(7 * DAY - 60 * MINUTE), JITTER: "168h"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        *REFUSALS,
+        pytest.param(ahead(7 * DAY + SECOND), TOO_FAR, id="not-before too far"),
+        pytest.param(
+            LATE_WITH_JITTER, TOO_FAR_WITH_JITTER, id="not-before too far with the jitter"
+        ),
+    ],
+)
+def test_value_that_cannot_be_followed(annotations: dict[str, str], expected: str) -> None:
+    ignoring = make_delay(on_invalid="ignore")
+
+    assert Result(Code.REJECT, (), expected) == mutate(make_pod(annotations))
+    assert Result(Code.SUCCESS, tuple(UNHELD), "", [f"holdfast: not held: {expected}"]) == mutate(
+        make_pod(annotations), ignoring
+    )
+
+
+def test_refused_although_bound_already() -> None:
+    assert Code.REJECT is mutate(make_pod({"delay": "soon"}, node="n1")).code
+
+
+def test_scheduler_name_for_held_pods() -> None:
+    plugin = make_delay(scheduler_name="delayed")
+
+    assert SetSchedulerName("delayed") in mutate(make_pod({"delay": "15"}), plugin).edits
+    assert list(mutate(make_pod({"delay": "0"}), plugin).edits) == UNHELD
+
+
+def test_further_keys() -> None:
+    plugin = make_delay(annotations=("wait.io/for",))
+
+    assert list(mutate(make_pod({"delay": "15"}), plugin).edits) == UNHELD
+    assert SetAnnotation(HELD_ANNOTATION, "wait.io/for=15s") in (
+        mutate(make_pod({"wait.io/for": "15"}), plugin).edits
+    )
+
+
+@pytest.mark.parametrize("gates", [[], [GATE], ["a.io/b"]], ids=["none", "ours", "another's"])
+def test_reinvocation_changes_nothing_more(gates: list[str]) -> None:
+    pod = make_pod({"delay": "15"}, gates=gates)
+    once = apply_patch(pod, patch(Pod.of(pod), mutate(pod).edits))
+
+    assert once["spec"]["schedulingGates"].count({"name": GATE}) == 1
+    assert patch(Pod.of(once), mutate(once).edits) == []
+
+
+# --- validate ----------------------------------------------------------------------------------
+
+LOST = (
+    "scheduling gate holdfast.dev/delay is missing although the pod asks to be held: "
+    "another mutating webhook removed the gate, or added the annotation after Holdfast ran: "
+    "call Holdfast last, or add the annotation with a MutatingAdmissionPolicy"
+)
+
+
+WRONG_CLOCK = (
+    "scheduling gate holdfast.dev/delay is missing: the admission server's clock says "
+    "2026-03-01T13:00:00Z, long after the not-before; the API server created the pod at "
+    "2026-03-01T12:00:00Z, before it: correct the clock of the server's node"
+)
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(make_pod(), Result(Code.SKIP), id="asks for nothing"),
+        pytest.param(held({"delay": "15"}), Result(), id="held"),
+        pytest.param(make_pod({"delay": "15"}), Result(Code.REJECT, (), LOST), id="gate lost"),
+        pytest.param(make_pod({"delay": "0"}), Result(), id="a delay of nothing"),
+        pytest.param(
+            make_pod(ahead(1)), Result(Code.REJECT, (), LOST), id="lost, not-before ahead"
+        ),
+        pytest.param(make_pod(ahead(-1)), Result(), id="not-before just past, by our clock"),
+        pytest.param(make_pod({"delay": "15"}, node="n1"), Result(), id="bound already"),
+        pytest.param(
+            make_pod({"delay": "soon"}, labels=MIGRATION),
+            Result(Code.REJECT, (), SOON),
+            id="a migration's label alone",
+        ),
+        pytest.param(make_pod({"delay": "soon"}), Result(Code.REJECT, (), SOON), id="unreadable"),
+        pytest.param(
+            held(ahead(7 * DAY + SECOND)), Result(Code.REJECT, (), TOO_FAR), id="not-before too far"
+        ),
+    ],
+)
+def test_validate_at_create(pod: Any, expected: Result) -> None:
+    assert expected == validate(pod)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        *[pytest.param(one.values[0], Result(Code.REJECT, (), str(one.values[1])), id=str(one.id))
+          for one in REFUSALS],
+        pytest.param({"delay": "15"}, Result(), id="a gate that is gone already"),
+        pytest.param(
+            ahead(7 * DAY + SECOND), Result(Code.REJECT, (), TOO_FAR), id="not-before too far"
+        ),
+        pytest.param(
+            LATE_WITH_JITTER,
+            Result(Code.REJECT, (), TOO_FAR_WITH_JITTER),
+            id="not-before too far with the jitter",
+        ),
+        pytest.param({}, Result(Code.SKIP), id="all removed"),
+    ],
+)  # fmt: skip
+def test_validate_at_update(annotations: dict[str, str], expected: Result) -> None:
+    found = validate(make_pod(annotations), operation="UPDATE", old=held({"delay": "15"}))
+
+    assert expected == found
+
+
+@pytest.mark.parametrize(
+    ("annotations", "code"), [({"delay": "soon"}, Code.SKIP), ({"delay": "15"}, Code.SUCCESS)]
+)
+def test_nothing_is_refused_where_invalid_is_ignored(
+    annotations: dict[str, str], code: Code
+) -> None:
+    assert Result(code) == validate(make_pod(annotations), make_delay(on_invalid="ignore"))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "told"),
+    [
+        pytest.param({"delay": "169h"}, "exceeds maxDelay=168h", id="delay"),
+        pytest.param(ahead(7 * DAY + SECOND), "is more than maxDelay=168h after", id="time"),
+    ],
+)
+def test_what_has_the_gate_already_is_not_held_for_longer_than_may_be(
+    annotations: dict[str, str], told: str
+) -> None:
+    """Ignored, it would be held all the same, for all that time."""
+    plugin, pod = make_delay(on_invalid="ignore"), make_pod(annotations, gates=[GATE])
+
+    for found in (mutate(pod, plugin), validate(pod, plugin)):
+        assert found.code is Code.REJECT
+        assert told in found.reason
+    stored = validate(pod, plugin, operation="UPDATE", old=pod)
+    assert stored.code is not Code.REJECT
+
+
+LONG, LONGER = {"delay": "169h"}, {"delay": "9999999999"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "refused"),
+    [
+        pytest.param({"delay": "15"}, LONGER, True, id="from what may be"),
+        pytest.param({"delay": "soon"}, LONG, True, id="from what cannot be read"),
+        pytest.param({}, LONG, True, id="from nothing"),
+        pytest.param({"delay": "15"}, {"delay": "15", JITTER: "168h"}, True, id="by the jitter"),
+        pytest.param({"delay": "15"}, ahead(8 * DAY), True, id="by a not-before"),
+        pytest.param(ahead(8 * DAY), {**ahead(8 * DAY), JITTER: "1"}, True, id="jitter, too"),
+        pytest.param(ahead(9 * DAY), ahead(8 * DAY), False, id="an earlier not-before"),
+        pytest.param(ahead(9 * DAY), {**LONG, **ahead(8 * DAY)}, False, id="a delay instead"),
+        pytest.param(LONG, {**LONG, JITTER: "0"}, False, id="as long as before"),
+        pytest.param(LONGER, LONG, False, id="less, though too long"),
+        pytest.param(LONG, {"delay": "15"}, False, id="what may be"),
+        pytest.param({"delay": "15"}, {"delay": "soon"}, False, id="what cannot be read"),
+    ],
+)
+def test_held_pod_is_not_made_to_wait_longer_than_may_be(
+    old: dict[str, str], new: dict[str, str], refused: bool
+) -> None:
+    """Nor by an update, which would have it held all that time, whatever is ignored."""
+    ignoring = make_delay(on_invalid="ignore")
+    found = validate(held(new), ignoring, operation="UPDATE", old=held(old))
+    assert (found.code is Code.REJECT) == refused
+
+    unheld = validate(make_pod(new), ignoring, operation="UPDATE", old=make_pod(old))
+    assert unheld.code is not Code.REJECT
+
+
+def test_too_long_a_template_is_ignored_though_it_has_the_gate() -> None:
+    """Its pods are not: they are refused."""
+    found = {"metadata": {"name": "w"}, "spec": {"template": held(LONG)}}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    assert validate(found, make_delay(on_invalid="ignore"), kind=kind).code is Code.SKIP
+
+
+def test_what_cannot_be_read_is_ignored_with_the_gate_too() -> None:
+    """The controller releases it at once."""
+    plugin, pod = make_delay(on_invalid="ignore"), make_pod({"delay": "soon"}, gates=[GATE])
+
+    assert mutate(pod, plugin).code is Code.SUCCESS
+    assert validate(pod, plugin).code is Code.SKIP
+
+
+@pytest.mark.parametrize("on_invalid", ["reject", "ignore"])
+def test_a_clock_that_is_ahead_lets_no_pod_through(on_invalid: str) -> None:
+    """The pod was created an hour ago by our clock, and now by the API server's."""
+    plugin, pod = make_delay(on_invalid=on_invalid), make_pod(ahead(30 * MINUTE))
+    now_ms = CREATED_MS + HOUR
+
+    assert list(mutate(pod, plugin, now_ms).edits) == UNHELD
+    assert Result(Code.REJECT, (), WRONG_CLOCK) == validate(pod, plugin, now_ms)
+
+
+def test_a_clock_that_is_behind_refuses_no_pod_that_has_its_gate() -> None:
+    pod = held(ahead(30 * MINUTE))
+
+    assert Result() == validate(pod, now_ms=CREATED_MS - 400 * DAY)
+
+
+# --- templates ---------------------------------------------------------------------------------
+
+
+def validate_workload(kind: str, annotations: dict[str, str], pod: Any, **spec: Any) -> Result:
+    template = {"metadata": {"annotations": annotations}, "spec": pod}
+    group = {"group": "batch" if kind == "Job" else "apps", "version": "v1", "kind": kind}
+    workload = {"metadata": {"name": "w"}, "spec": {"template": template} | spec}
+    return validate(workload, kind=group)
+
+
+def updates(field: str, cure: str) -> str:
+    return (
+        f"{field} deletes each pod before its successor starts, so an update leaves it down for "
+        f"15s: {cure}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "delay", "spec", "warning"),
+    [
+        (
+            "Deployment",
+            "1h",
+            {"progressDeadlineSeconds": 600},
+            "spec.progressDeadlineSeconds=600 expires while pods are held for 1h: increase it",
+        ),
+        ("Deployment", "599", {"progressDeadlineSeconds": 600}, ""),
+        (
+            "Job",
+            "60",
+            {"activeDeadlineSeconds": 60},
+            "spec.activeDeadlineSeconds=60 expires while pods are held for 1m: increase it",
+        ),
+        (
+            "Job",
+            "60",
+            {"activeDeadlineSeconds": 180, "completions": 5, "parallelism": 2},
+            (
+                "spec.activeDeadlineSeconds=180 expires before the last of 3 rounds of pods, each "
+                "held for 1m: increase it, or increase parallelism"
+            ),
+        ),
+        ("Job", "60", {"activeDeadlineSeconds": 181, "completions": 5, "parallelism": 2}, ""),
+        (
+            "StatefulSet",
+            "15",
+            {"replicas": 3, "updateStrategy": {"type": "OnDelete"}},
+            (
+                "3 pods start one at a time, each held for 15s: set spec.podManagementPolicy: "
+                "Parallel to hold them together"
+            ),
+        ),
+        (
+            "StatefulSet",
+            "15",
+            {"replicas": 3, "podManagementPolicy": "Parallel"},
+            updates("spec.updateStrategy", "remove the delay if the pods must stay available"),
+        ),
+        (
+            "DaemonSet",
+            "15",
+            {},
+            updates(
+                "spec.updateStrategy",
+                "set maxSurge in spec.updateStrategy.rollingUpdate, or remove the delay",
+            ),
+        ),
+        (
+            "Deployment",
+            "15",
+            {"strategy": {"type": "Recreate"}},
+            updates("spec.strategy", "set spec.strategy.type: RollingUpdate"),
+        ),
+    ],
+)
+def test_workload_that_a_delay_disturbs_gets_a_warning(
+    kind: str, delay: str, spec: Any, warning: str
+) -> None:
+    result = validate_workload(kind, {"delay": delay}, {}, **spec)
+
+    assert result.code is Code.SUCCESS
+    assert list(result.warnings) == ([f"holdfast: {warning}"] if warning else [])
+
+
+@pytest.mark.parametrize(
+    ("delay", "concurrency", "outcome"),
+    [
+        ("5m", "Replace", "replaced before they start"),
+        ("1h", "Forbid", "skipped"),
+        ("299", "Replace", ""),
+        ("5m", "Allow", ""),
+    ],
+)
+def test_cron_job_whose_runs_a_delay_prevents_gets_a_warning(
+    delay: str, concurrency: str, outcome: str
+) -> None:
+    template = {"metadata": {"annotations": {"delay": delay}}}
+    spec: dict[str, Any] = {"schedule": "*/5 * * * *", "concurrencyPolicy": concurrency}
+    spec["jobTemplate"] = {"spec": {"template": template}}
+    group = {"group": "batch", "version": "v1", "kind": "CronJob"}
+    result = validate({"metadata": {"name": "w"}, "spec": spec}, kind=group)
+
+    warning = (
+        f"holdfast: spec.schedule starts a run every 5m, and pods are held for {delay}: with "
+        f"spec.concurrencyPolicy: {concurrency} runs are {outcome}; shorten the delay"
+    )
+    assert list(result.warnings) == ([warning] if outcome else [])
+
+
+def test_template_with_a_not_before_beyond_max_delay_gets_a_warning() -> None:
+    late = ahead(8 * DAY)
+    result = validate_workload("ReplicaSet", late, {})
+
+    assert result.code is Code.SUCCESS
+    warning = (
+        "holdfast: pods of this template are rejected for now: annotation holdfast.dev/not-before: "
+        f'"{late[NOT_BEFORE]}" is more than maxDelay=168h after the pod\'s creation: use an '
+        "earlier time, or ask an admin to raise maxDelay"
+    )
+    assert list(result.warnings) == [warning]
+
+
+def test_template_with_a_node_name_gets_a_warning() -> None:
+    assert list(validate_workload("ReplicaSet", {"delay": "15"}, {"nodeName": "n1"}).warnings) == [
+        "holdfast: spec.template.spec.nodeName is set, so the pods cannot be held"
+    ]
+
+
+def test_template_with_an_invalid_value_is_rejected() -> None:
+    assert validate_workload("Deployment", {"delay": "soon"}, {}) == Result(Code.REJECT, (), SOON)

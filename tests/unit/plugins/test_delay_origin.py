@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.errors import ApiStatusError, UnreachableError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.plugin import Allow, Wait
+from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.plugins import delay_origin
+from holdfast.webhook.plugins.delay import Delay, DelayArgs
+from holdfast.webhook.plugins.delay_origin import DELAY_FROM
+from tests.support.builders import CREATED_MS, HOUR, MINUTE, held, instant
+from tests.support.vm_builders import owner_of
+
+REPLICA_SET = "/apis/apps/v1/namespaces/default/replicasets/web"
+FROM_POD = "the delay counts from the pod's creation: "
+
+
+def owned(kind: str = "ReplicaSet", **annotations: str) -> Pod:
+    owner = owner_of(kind, "web", "u", api_version="batch/v1" if kind == "Job" else "apps/v1")
+    asks = {"delay": "10m", DELAY_FROM: "owner", **annotations}
+    return Pod.of(held(asks, owners=[owner], labels={"controller-revision-hash": "web-1"}))
+
+
+class Cluster:
+    """A controller, and an API server with one object or a problem."""
+
+    def __init__(self, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(delay_origin, "_PAUSES", (0.0,))
+        self.answer = answer
+        self.read: list[str] = []
+        self.rechecked = threading.Event()
+        handle = Handle()
+        handle.connect(lookup=self, waiting=self, bounds_ms=lambda: (0, 0))  # type: ignore[arg-type]
+        self.plugin = Delay(DelayArgs(), handle)
+
+    def get(self, path: str, *, max_age: float = 0.0) -> Any:
+        del max_age
+        self.read.append(path)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
+        assert (key, at_ms) == (("default", "web-0"), 0)
+        self.rechecked.set()
+
+    def permit(self, pod: Pod, now_ms: int = CREATED_MS) -> Any:
+        first = self.plugin.permit(pod, now_ms)
+        assert first == Wait(None, "looks up when its revision was created")
+        assert self.rechecked.wait(5)
+        return self.plugin.permit(pod, now_ms)
+
+
+def created(at_ms: int, uid: str = "u") -> Any:
+    return {"metadata": {"uid": uid, "creationTimestamp": instant(at_ms)}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("ReplicaSet", "replicasets/web"),
+        ("StatefulSet", "controllerrevisions/web-1"),
+        ("DaemonSet", "controllerrevisions/web-web-1"),
+        ("Job", "jobs/web"),
+    ],
+    ids=str,
+)
+def test_replacement_starts_at_once(kind: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(created(CREATED_MS - HOUR), monkeypatch)
+
+    assert cluster.permit(owned(kind)) == Allow()
+    assert [each.rpartition("/default/")[2] for each in cluster.read] == [path]
+
+
+@pytest.mark.parametrize(
+    ("answer", "until_ms", "reason"),
+    [
+        pytest.param(
+            created(CREATED_MS - MINUTE), 9 * MINUTE, "from ReplicaSet web, created 2026", id="new"
+        ),
+        pytest.param(created(CREATED_MS + HOUR), 10 * MINUTE, "from ReplicaSet web", id="adopted"),
+        pytest.param(None, 10 * MINUTE, f"{FROM_POD}ReplicaSet web was deleted", id="deleted"),
+        pytest.param(created(0, "v"), 10 * MINUTE, "was deleted", id="another of that name"),
+        pytest.param(created(0) | {"metadata": {"uid": "u"}}, 10 * MINUTE, FROM_POD, id="no time"),
+        pytest.param(
+            ApiStatusError("HTTP 403: no", status=403),
+            10 * MINUTE,
+            f"{FROM_POD}ReplicaSet web cannot be read: HTTP 403: no",
+            id="forbidden",
+        ),
+        pytest.param(UnreachableError("timed out"), 10 * MINUTE, "timed out", id="no answer"),
+    ],
+)
+def test_rollout_waits(
+    answer: Any, until_ms: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(answer, monkeypatch)
+
+    answered = cluster.permit(owned())
+
+    assert answered.until_ms == CREATED_MS + until_ms
+    assert reason in answered.reason
+    tries = 2 if isinstance(answer, UnreachableError) else 1
+    assert cluster.read == [REPLICA_SET] * tries
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        (owned(), "at the latest: the delay counts from ReplicaSet web"),
+        (owned("Other"), f"{FROM_POD}its owner has no revisions"),
+        (owned(**{DELAY_FROM: "pod"}), ""),
+        (owned(**{DELAY_FROM: "nonsense"}), ""),
+    ],
+    ids=["in a command", "another owner", "from the pod", "invalid"],
+)
+def test_counts_from_the_pod_without_a_lookup(pod: Pod, reason: str) -> None:
+    assert Delay(DelayArgs()).permit(pod, 0) == Wait(CREATED_MS + 10 * MINUTE, reason)

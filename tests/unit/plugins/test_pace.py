@@ -1,0 +1,527 @@
+"""The pace plugin: which pods are held, and which of them get a slot."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.errors import ConfigurationError, InvalidValueError, PluginFailedError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.permit import ReleaseDecider
+from holdfast.webhook.framework.plugin import (
+    Code,
+    Context,
+    Permit,
+    Result,
+    Wait,
+    skip,
+    success,
+)
+from holdfast.webhook.framework.profiles import Profile, Profiles
+from holdfast.webhook.framework.runner import Runner, unobserved
+from holdfast.webhook.model import durations, pace
+from holdfast.webhook.model.annotations import NEVER_MS, RELEASED_ANNOTATION
+from holdfast.webhook.model.edits import AddGate, SetLabel
+from holdfast.webhook.model.objects import Condition, ObjectKey, Pod, PodStatus
+from holdfast.webhook.plugins.pace import Pace
+from holdfast.webhook.plugins.pace_args import KEY, NamedPace, PaceArgs
+from holdfast.webhook.plugins.pace_slots import GATE, PacedPod
+from tests.support.builders import CREATED_MS, make_pod, read_review
+from tests.support.scripted import Holding
+from tests.support.vm_builders import owner_of
+
+OWNER = owner_of("ReplicaSet", "web", "rs-1", api_version="apps/v1")
+
+GRAMMAR = [
+    ("4", "4"),
+    ("1", "1"),
+    ("10000", "10000"),
+    ("10/1m", "10/1m"),
+    ("1/90", "1/1m30s"),
+    ("1/500ms", "1/500ms"),
+    ("4,10/1m", "4,10/1m"),
+    ("007", "7"),
+    ("", None),
+    ("0", None),
+    ("10001", None),
+    ("-1", None),
+    ("1.5", None),
+    ("4,", None),
+    (",4", None),
+    ("4,5", None),
+    ("4/", None),
+    ("/1m", None),
+    ("1/0s", None),
+    ("1/25h", None),
+    ("1/1m,4", None),
+    ("4 ", None),
+    ("٤", None),
+    ("4\n", None),
+    ("9" * 1_000_000, None),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), GRAMMAR, ids=lambda value: str(value)[:20])
+def test_grammar(text: str, expected: str | None) -> None:
+    if expected is None:
+        with pytest.raises(InvalidValueError) as caught:
+            pace.parse(text)
+        assert len(str(caught.value)) < 400
+    else:
+        assert str(pace.parse(text)) == expected
+        assert pace.parse(expected) == pace.parse(text)
+
+
+# --- admission ---------------------------------------------------------------------------------
+
+JVM = NamedPace(name="jvm", max_starting=4)
+
+
+def plugin_of(*paces: NamedPace, handle: Handle | None = None) -> Pace:
+    return Pace(PaceArgs(paces=paces), handle)
+
+
+def ask(point: str, annotation: str | None, **fields: Any) -> Result:
+    annotations = {} if annotation is None else {KEY: annotation}
+    review = read_review(make_pod(annotations, owners=[OWNER], **fields))
+    result: Result = getattr(plugin_of(JVM), point)(review.pod, Context(review, "*", CREATED_MS))
+    return result
+
+
+def test_pod_with_a_pace_gets_gate_and_label() -> None:
+    assert ask("mutate", None) == skip()
+    assert ask("mutate", "jvm") == success(AddGate(GATE), SetLabel(KEY, "jvm"))
+    inline = [ask("mutate", text).edits[1] for text in ("4", "04", "5")]
+    assert inline[0] == inline[1] != inline[2]
+    assert ask("mutate", "jvm", node="n1").edits == ()
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_unknown_pace_is_rejected_with_those_there_are(point: str) -> None:
+    result = ask(point, "jwm", gates=[GATE])
+
+    assert result.code is Code.REJECT
+    assert result.reason.startswith(
+        'annotation holdfast.dev/pace: there is no pace "jwm"; configured: jvm; or use a number'
+    )
+
+
+def test_new_pod_without_its_gate_is_rejected() -> None:
+    assert ask("validate", "4", gates=[GATE], labels={KEY: "x"}) == success()
+    assert "is missing although" in ask("validate", "4").reason
+    assert "label holdfast.dev/pace is missing" in ask("validate", "4", gates=[GATE]).reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "paces[0]: invalid value"),
+        ({"name": "4"}, "paces[0].name: must start with a letter"),
+        ({"max_starting": 0}, "numbers must be 1 to 10000"),
+        ({"rate": "10"}, "paces[0]: invalid value"),
+        ({"max_starting": 4, "timeout": "soon"}, "paces[0]: invalid value"),
+    ],
+)
+def test_invalid_arguments(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message.replace("[", r"\[").replace(".", r"\.")):
+        plugin_of(NamedPace(**{"name": "x", **fields}))
+
+
+def test_two_paces_of_one_name_are_rejected() -> None:
+    with pytest.raises(ConfigurationError, match="two have the same name"):
+        plugin_of(JVM, JVM)
+
+
+# --- slots -------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """Held pods and a controller that releases them, on a clock of milliseconds.
+
+    Pods are ready a while after their release. The watch reports each change after a while, and the
+    controller's clock is up to `uncertain` ms behind.
+    """
+
+    def __init__(self, *paces: NamedPace, seed: int = 0, uncertain: int = 5) -> None:
+        self.random = random.Random(seed)
+        self.paces = paces
+        self.uncertain = uncertain
+        self.now = CREATED_MS
+        self.pods: dict[str, Pod] = {}
+        self.released: list[tuple[int, str]] = []
+        self.ready: dict[str, int] = {}
+        self.events: list[str] = []
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._number = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start a controller, in place of the one that runs: it knows only what is stored."""
+        self._epoch = getattr(self, "_epoch", 0) + 1
+        handle = Handle()
+        handle.connect(
+            waiting=self,
+            follow=self.follow,
+            bounds_ms=lambda: (self.now - self.uncertain, self.now + self.uncertain),
+            record_event=self.record_event,
+        )
+        self.plugin = plugin_of(*self.paces, handle=handle)
+        profiles = Profiles([Profile("*", [self.plugin])])
+        self.decider = ReleaseDecider(profiles, Runner(lambda: 0.0, unobserved))
+        self._due: dict[str, int] = {}
+        for uid in self.held:
+            self.see(uid)
+
+    # --- holdfast.webhook.framework.handle ---
+
+    def __iter__(self) -> Any:
+        raise AssertionError
+
+    def get(self, key: ObjectKey) -> None:
+        raise AssertionError(key)
+
+    def allow(self, key: ObjectKey, plugin: str) -> None:
+        raise AssertionError(key, plugin)
+
+    def record_event(self, pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
+        assert warning
+        self.events.append(f"{pod.metadata.name}: {reason}: {note}")
+
+    def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
+        """Try a pod later."""
+        epoch = self._epoch
+        at_ms = max(self.now, at_ms + self.uncertain) + self.random.randint(0, 3)
+        self.at(at_ms, lambda: self.attempt(key[1]) if epoch == self._epoch else None)
+
+    def follow(
+        self, path: str, kind: Any, handler: Any, *, label_selector: str = "", **_: Any
+    ) -> Any:
+        assert (path, kind, label_selector) == ("/api/v1/pods", PacedPod, KEY)
+        self.at(self.now + 20, self._in_epoch(lambda: handler.on_sync(self.stored())))
+
+    def _in_epoch(self, action: Callable[[], None]) -> Callable[[], None]:
+        epoch = self._epoch
+        return lambda: action() if epoch == self._epoch else None
+
+    # --- pods ---
+
+    @property
+    def held(self) -> list[str]:
+        return [uid for uid, pod in self.pods.items() if pod.gates]
+
+    def create(self, uid: str, text: str, priority: int = 0, owner: str = "rs-1") -> None:
+        document = make_pod({KEY: text}, gates=[GATE], name=uid, uid=uid, owners=[_owned(owner)])
+        document["spec"]["priority"] = priority
+        self.pods[uid] = Pod.of(document)
+        self.see(uid)
+        self.report(uid)
+
+    def see(self, uid: str) -> None:
+        """Have the controller decide in advance, as the watch of held pods does."""
+        due = self.decider.due(self.pods[uid])
+        if due.at_ms < NEVER_MS:
+            self.recheck(("default", uid), due.at_ms)
+
+    def attempt(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        if pod is None or not pod.gates:
+            return
+        now = self.now - self.uncertain
+        if self.decider.permit(pod, now).at_ms > now or self.decider.reserve(pod, now):
+            return
+        self.released.append((self.now, uid))
+        instant = durations.canonical_instant(now)
+        document = make_pod(
+            {**pod.annotations, RELEASED_ANNOTATION: instant},
+            name=uid,
+            uid=uid,
+            owners=[_owned(pod.metadata.owner_references[0].uid)],  # type: ignore[index]
+        )
+        self.pods[uid] = Pod.of(document)
+        self.decider.forget(uid)
+        self.report(uid)
+        self.at(self.now + self.random.randint(1_000, 5_000), lambda: self.make_ready(uid))
+
+    def make_ready(self, uid: str) -> None:
+        if uid in self.pods:
+            self.ready[uid] = self.now
+            self.report(uid)
+
+    def delete(self, uid: str) -> None:
+        pod = self.pods.pop(uid)
+        self.decider.forget(uid)
+        gone = _paced(pod, ready=False)
+        self.at(self.now + 5, self._in_epoch(lambda: self.plugin.slots.on_delete(gone)))
+
+    def report(self, uid: str) -> None:
+        """Have the watch of the paced pods report a pod as it is then."""
+
+        def tell() -> None:
+            if uid in self.pods:
+                self.plugin.slots.on_update(_paced(self.pods[uid], ready=uid in self.ready))
+
+        self.at(self.now + self.random.randint(1, 30), self._in_epoch(tell))
+
+    def stored(self) -> list[PacedPod]:
+        return [_paced(pod, ready=uid in self.ready) for uid, pod in self.pods.items()]
+
+    # --- time ---
+
+    def at(self, at_ms: int, action: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._queue, (at_ms, self._number, action))
+
+    def run(self, milliseconds: int = 10_000_000) -> None:
+        """Let time pass until nothing more happens, but not longer than that."""
+        end = self.now + milliseconds
+        while self._queue and self._queue[0][0] <= end:
+            self.now, _, action = heapq.heappop(self._queue)
+            action()
+        if milliseconds < 10_000_000:
+            self.now = end
+
+    # --- what must hold ---
+
+    def most_starting(self) -> int:
+        """Return the largest number of pods that were starting at a time."""
+        changes = [(at, 1) for at, _ in self.released]
+        changes += [(self.ready[uid], -1) for _, uid in self.released if uid in self.ready]
+        most = count = 0
+        for _, change in sorted(changes):
+            count += change
+            most = max(most, count)
+        return most
+
+    def closest(self, releases: int) -> int:
+        """Return the shortest time in which so many releases and one more happened."""
+        times = [at for at, _ in self.released]
+        return min(b - a for a, b in zip(times, times[releases:], strict=False))
+
+
+def _owned(uid: str) -> Any:
+    return owner_of("ReplicaSet", "web", uid, api_version="apps/v1")
+
+
+def _paced(pod: Pod, *, ready: bool) -> PacedPod:
+    status = PodStatus(conditions=[Condition("Ready", "True" if ready else "False")])
+    return PacedPod(pod.metadata, pod.spec, status)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("text", ["4", "1", "1/1s", "3/2s", "4,5/3s", "jvm"])
+def test_pace_is_kept_and_all_pods_start(text: str, seed: int) -> None:
+    cluster = Cluster(JVM, seed=seed)
+    for number in range(60):
+        at_ms = CREATED_MS + cluster.random.randint(0, 3_000)
+        cluster.at(at_ms, partial(cluster.create, f"p{number}", text))
+    for _ in range(10):
+        cluster.run(5_000)
+        if seed % 2:
+            cluster.start()
+    cluster.run()
+
+    limits = JVM_LIMITS if text == "jvm" else pace.parse(text)
+    assert len(cluster.released) == len(cluster.pods) == 60
+    if limits.starting is not None:
+        assert cluster.most_starting() <= limits.starting
+    if limits.releases is not None:
+        assert cluster.closest(limits.releases) >= limits.period_ms
+
+
+JVM_LIMITS = pace.parse("4")
+
+
+def test_slots_are_busy_while_pods_wait() -> None:
+    cluster = Cluster()
+    for number in range(200):
+        cluster.create(f"p{number}", "4")
+    cluster.run()
+
+    (first, _), (last, _) = cluster.released[0], cluster.released[-4]
+    busy = sum(min(cluster.ready[uid], last) - at for at, uid in cluster.released if at < last)
+    assert busy / (4 * (last - first)) > 0.95
+
+
+def test_releases_are_no_later_than_the_rate_demands() -> None:
+    cluster = Cluster()
+    for number in range(100):
+        cluster.create(f"p{number}", "1/1s")
+    cluster.run()
+
+    assert cluster.closest(1) >= 1_000
+    assert cluster.released[-1][0] - cluster.released[0][0] < 99 * 1_100
+
+
+def test_paces_of_different_owners_or_values_are_independent() -> None:
+    cluster = Cluster()
+    for owner, text in (("a", "1"), ("b", "1"), ("b", "2")):
+        for number in range(3):
+            cluster.create(f"{owner}-{text}-{number}", text, owner=owner)
+    cluster.run(500)
+
+    assert Counter(uid[:3] for _, uid in cluster.released) == {"a-1": 1, "b-1": 1, "b-2": 2}
+    assert cluster.plugin.slots.counts() == {"inline": (4, 5)}
+
+
+def test_pods_start_by_priority_then_by_creation() -> None:
+    cluster = Cluster()
+    cluster.create("first", "1")
+    cluster.run(500)
+    for number, priority in enumerate((0, 5, 0, 9)):
+        cluster.create(f"p{number}", "1", priority=priority)
+    cluster.run()
+
+    assert [uid for _, uid in cluster.released] == ["first", "p3", "p1", "p0", "p2"]
+
+
+def test_pod_that_is_never_ready_frees_its_slot_after_the_timeout() -> None:
+    cluster = Cluster()
+    cluster.make_ready = lambda uid: None if uid == "stuck" else Cluster.make_ready(cluster, uid)  # type: ignore[method-assign]
+    cluster.create("stuck", "1")
+    cluster.run(100)
+    cluster.create("next", "1")
+    cluster.run()
+
+    (stuck, _), (later, _) = cluster.released
+    assert 300_000 <= later - stuck < 300_100
+    assert cluster.events == [
+        "stuck: PaceTimeout: not ready in time after its release: it no longer counts for its pace"
+    ]
+
+
+def test_pods_that_are_deleted_free_their_slots_and_places() -> None:
+    cluster = Cluster()
+    cluster.create("starting", "1")
+    cluster.run(200)
+    for uid in ("next", "last"):
+        cluster.create(uid, "1")
+        cluster.run(200)
+    for uid in ("next", "starting"):
+        cluster.delete(uid)
+    cluster.run(200)
+
+    assert [uid for _, uid in cluster.released] == ["starting", "last"]
+
+
+def test_release_without_success_returns_the_slot() -> None:
+    cluster = Cluster()
+    cluster.create("a", "1")
+    pod = cluster.pods["a"]
+    cluster.run(50)
+    cluster.create("b", "1")
+    cluster.run(50)
+    assert cluster.decider.reserve(cluster.pods["b"], cluster.now) is not None
+
+    cluster.decider.unreserve(pod)
+    assert cluster.decider.reserve(cluster.pods["b"], cluster.now) is None
+
+
+def test_nothing_starts_before_the_pods_that_are_starting_are_known() -> None:
+    cluster = Cluster()
+    cluster.create("a", "1")
+    assert cluster.plugin.permit(cluster.pods["a"], CREATED_MS - 5) == Wait(
+        reason="at most 1 starting"
+    )
+    cluster.run(15)
+    assert cluster.released == []
+
+
+def test_pods_and_their_groups_are_forgotten() -> None:
+    cluster = Cluster()
+    for number in range(200):
+        cluster.create(f"p{number}", "4,10/1s", owner=f"rs-{number}")
+        cluster.run(10_000)
+        cluster.delete(f"p{number}")
+    cluster.run()
+
+    slots = cluster.plugin.slots
+    assert len(slots._groups) <= 64
+    assert (slots._members, slots._held, slots._ended) == ({}, set(), set())
+
+
+def test_release_time_that_a_user_writes_moves_no_end() -> None:
+    cluster = Cluster()
+    cluster.make_ready = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.create("stuck", "1")
+    cluster.run(100)
+    forged = {KEY: "1", RELEASED_ANNOTATION: "9999-01-01T00:00:00Z"}
+    for uid in ("stuck", "never held"):
+        pod = Pod.of(make_pod(forged, name=uid, uid=uid, owners=[_owned("rs-1")]))
+        cluster.plugin.slots.on_update(_paced(pod, ready=False))
+    cluster.create("next", "1")
+    cluster.run()
+
+    assert cluster.released[-1][0] - CREATED_MS < 301_000
+
+
+def test_held_pods_that_are_deleted_are_no_releases() -> None:
+    cluster = Cluster()
+    cluster.create("first", "1/1h")
+    for number in range(4):
+        cluster.create(f"p{number}", "1/1h", owner="rs-2")
+    cluster.run(15)
+    for number in range(4):
+        cluster.delete(f"p{number}")
+    cluster.run(100)
+    cluster.create("last", "1/1h", owner="rs-2")
+    cluster.run(500)
+
+    assert {uid for _, uid in cluster.released} == {"first", "last"}
+
+
+def test_pod_that_another_plugin_fails_for_keeps_no_slot() -> None:
+    def fail(_pod: Pod, _now_ms: int) -> Permit:
+        raise KeyError("x")
+
+    cluster = Cluster()
+    profiles = Profiles([Profile("*", [Holding(fail), cluster.plugin])])
+    cluster.decider = ReleaseDecider(profiles, Runner(lambda: 0.0, unobserved))
+    both = Pod.of(
+        make_pod({KEY: "1"}, gates=[GATE, Holding.gate], uid="a", owners=[_owned("rs-1")])
+    )
+    cluster.pods["a"] = both
+    cluster.plugin.slots.take(both, cluster.now, 1_000)
+    cluster.run(50)
+    with pytest.raises(PluginFailedError):
+        cluster.decider.permit(both, cluster.now)
+    cluster.create("b", "1")
+    cluster.run(500)
+
+    assert [uid for _, uid in cluster.released] == ["b"]
+
+
+def test_pod_whose_pace_is_changed_changes_the_line() -> None:
+    cluster = Cluster()
+    for uid in ("first", "second"):
+        cluster.create(uid, "1")
+    cluster.run(500)
+    assert len(cluster.released) == 1
+    (waiting,) = cluster.held
+    changed = make_pod({KEY: "9"}, gates=[GATE], name=waiting, uid=waiting, owners=[_owned("rs-1")])
+    cluster.pods[waiting] = Pod.of(changed)
+    cluster.see(waiting)
+    cluster.run(100)
+
+    assert len(cluster.released) == 2
+
+
+def test_pod_with_an_invalid_pace_stays_held() -> None:
+    cluster = Cluster()
+    pod = Pod.of(make_pod({KEY: "no"}, gates=[GATE]))
+    answer = cluster.plugin.permit(pod, CREATED_MS)
+
+    assert isinstance(answer, Wait)
+    assert answer.problem.endswith(": held until the annotation is corrected")
+    assert isinstance(cluster.plugin.reserve(pod, CREATED_MS), Wait)
+
+
+def test_outside_the_controller_the_limit_is_the_reason() -> None:
+    pod = Pod.of(make_pod({KEY: "4,10/1m"}, gates=[GATE]))
+    reason = "at most 4 starting, at most 10 in 1m"
+    assert plugin_of().permit(pod, CREATED_MS) == Wait(reason=reason)

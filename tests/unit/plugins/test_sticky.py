@@ -1,0 +1,762 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.errors import ClusterError, ConfigurationError
+from holdfast.webhook.framework import conditions
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.json_patch import patch
+from holdfast.webhook.framework.pipeline import AdmissionPipeline
+from holdfast.webhook.framework.plugin import Code, Context, Result, reject
+from holdfast.webhook.framework.profiles import Verdict
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.edits import AddFinalizer, Edit, PreferNodes, Requirement, RequireNodes
+from holdfast.webhook.model.objects import Metadata, Pod
+from holdfast.webhook.plugins.sticky import Sticky
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from tests.support.builders import Document, make_pipeline, make_pod, read_review
+from tests.support.fakes import FakeLookup, apply_patch, status_error, unreachable
+from tests.support.matching import admits, make_node
+from tests.support.vm_builders import VM_UID, VMI_UID, make_launcher, make_vm, make_vmi, owner_of
+
+FINALIZER = AddFinalizer("holdfast.dev/sticky")
+ON_NODE_1 = Requirement("metadata.name", "In", ("node-1",), is_field=True)
+PIN = RequireNodes((ON_NODE_1,))
+RECORD = {kubevirt.STICKY_NODE: "node-1", kubevirt.STICKY_NODE_UID: VM_UID}
+LEGACY = "example.com/sticky-node"
+VM_PATH = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/vm"
+VMI_PATH = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances/vm"
+MIGRATION = {kubevirt.MIGRATION_JOB: "7d1f"}
+KUBEVIRT = {"username": kubevirt.CONTROLLER_ACCOUNT}
+STICKY_ALONE = (
+    "profiles: [{plugins: {disabled: [{name: '*'}], enabled: [{name: sticky}]}, "
+    "pluginConfig: [{name: sticky, args: %s}]}]"
+)
+
+
+def cluster(vm: Document | None, vmi: Document | None = None) -> FakeLookup:
+    """Make a cluster of one VM and its VMI."""
+    objects = {VM_PATH: vm, VMI_PATH: make_vmi() if vmi is None else vmi}
+    return FakeLookup({path: found for path, found in objects.items() if found is not None})
+
+
+def sticky(lookup: FakeLookup, **args: Any) -> Sticky:
+    handle = Handle()
+    handle.connect(lookup=lookup)
+    return Sticky(StickyArgs(**{"account": kubevirt.CONTROLLER_ACCOUNT, **args}), handle)
+
+
+def context_of(pod: Document, **request: Any) -> Context:
+    review = read_review(pod, **{"userInfo": KUBEVIRT, **request})
+    return Context(review, "*", 0)
+
+
+def mutate(plugin: Sticky, pod: Document | None = None, **request: Any) -> Result:
+    context = context_of(make_launcher() if pod is None else pod, **request)
+    return plugin.mutate(context.review.pod, context)
+
+
+def validate(plugin: Sticky, pod: Document, **request: Any) -> Result:
+    context = context_of(pod, **request)
+    return plugin.validate(context.review.pod, context)
+
+
+def edits(vm: Document, vmi: Document | None = None, pod: Any = None, **args: Any) -> list[Edit]:
+    return list(mutate(sticky(cluster(vm, vmi), **args), pod).edits)
+
+
+# --- what a pod of KubeVirt's is given ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("annotations", "args", "expected"),
+    [
+        pytest.param(None, {}, [FINALIZER], id="no node yet"),
+        pytest.param({kubevirt.STICKY_NODE: ""}, {}, [FINALIZER], id="an empty record"),
+        pytest.param(RECORD, {}, [FINALIZER, PIN], id="a node"),
+        pytest.param(
+            {kubevirt.STICKY_NODE: "node-1"}, {}, [FINALIZER, PIN], id="an admin's record"
+        ),
+        pytest.param(
+            {**RECORD, kubevirt.STICKY_NODE_UID: "another"}, {}, [FINALIZER], id="a clone's record"
+        ),
+        pytest.param(
+            RECORD,
+            {"affinity": "preferred"},
+            [FINALIZER, PreferNodes(100, (ON_NODE_1,))],
+            id="preferred",
+        ),
+        pytest.param(
+            {LEGACY: "node-1"}, {"node_annotation": LEGACY}, [FINALIZER, PIN], id="legacy"
+        ),
+        pytest.param(RECORD, {"node_annotation": LEGACY}, [FINALIZER], id="another key's record"),
+        pytest.param({**RECORD, kubevirt.STICKY: "false"}, {}, [], id="opted out"),
+        pytest.param({**RECORD, kubevirt.STICKY: "true"}, {}, [FINALIZER, PIN], id="opted in"),
+        pytest.param(RECORD, {"select": "annotated"}, [], id="annotated only, and it is not"),
+        pytest.param(RECORD, {"namespaces": ("default",)}, [FINALIZER, PIN], id="its namespace"),
+        pytest.param(RECORD, {"namespaces": ("other",)}, [], id="another namespace"),
+    ],
+)
+def test_mutate(
+    annotations: Mapping[str, str] | None, args: dict[str, Any], expected: list[Edit]
+) -> None:
+    assert edits(make_vm(annotations), **args) == expected
+
+
+def test_vm_and_vmi_are_read_each_time_afresh() -> None:
+    lookup = cluster(make_vm())
+    plugin = sticky(lookup)
+    assert list(mutate(plugin).edits) == [FINALIZER]
+
+    lookup.objects[VM_PATH] = make_vm(RECORD)
+    assert list(mutate(plugin).edits) == [FINALIZER, PIN]
+    assert lookup.asked == [VMI_PATH, VM_PATH] * 2
+
+
+def test_namespace_that_does_not_stick_is_not_even_looked_up() -> None:
+    lookup = cluster(make_vm(RECORD))
+    assert mutate(sticky(lookup, namespaces=("other",))) == Result(Code.SKIP)
+    assert lookup.asked == []
+
+
+@pytest.mark.parametrize(
+    ("pod", "phase", "expected"),
+    [
+        pytest.param(make_launcher(labels=MIGRATION), "Running", [FINALIZER], id="migration"),
+        pytest.param(
+            make_launcher(labels=MIGRATION),
+            "WaitingForSync",
+            [FINALIZER],
+            id="migration from another cluster",
+        ),
+        pytest.param(
+            make_launcher(labels=MIGRATION), "", [FINALIZER, PIN], id="a template's label, unset"
+        ),
+        pytest.param(
+            make_launcher(labels=MIGRATION),
+            "Scheduling",
+            [FINALIZER, PIN],
+            id="a template's label, scheduling",
+        ),
+        pytest.param(
+            make_launcher({kubevirt.EPHEMERAL_PROVISIONING: "true"}),
+            "Pending",
+            [PIN],
+            id="volumes are provisioned where the VM is to run",
+        ),
+    ],
+)
+def test_pods_that_are_no_usual_start(pod: Document, phase: str, expected: list[Edit]) -> None:
+    assert edits(make_vm(RECORD), make_vmi(phase=phase, node="node-1"), pod) == expected
+
+
+def test_the_pin_goes_into_every_term_beside_kubevirts_own() -> None:
+    pod = make_launcher()
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    terms.append({"matchExpressions": [{"key": "disk", "operator": "Exists"}]})
+
+    made = apply_patch(pod, patch(Pod.of(pod), edits(make_vm(RECORD), None, pod)))
+    assert made["metadata"]["finalizers"] == ["holdfast.dev/sticky"]
+    assert admits(made, make_node("node-1", {}))
+    assert not admits(made, make_node("node-2", {"disk": "fast"}))
+    obsolete = {"node-labeller.kubevirt.io/obsolete-host-model": "x"}
+    assert not admits(made, make_node("node-1", obsolete))
+    assert admits(made, make_node("node-1", {**obsolete, "disk": "fast"}))
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        pytest.param([], id="standalone"),
+        pytest.param(
+            [owner_of("VirtualMachineInstanceReplicaSet", "vm", VM_UID)], id="replica set"
+        ),
+        pytest.param(
+            [owner_of(kubevirt.VM, "vm", VM_UID, controller=False)], id="not its controller"
+        ),
+        pytest.param([owner_of(kubevirt.VM, "other", VM_UID)], id="VM of another name"),
+        pytest.param(
+            [owner_of(kubevirt.VM, "vm", VM_UID, api_version="example.com/v1")],
+            id="another API's VM",
+        ),
+    ],
+)
+def test_vmi_without_a_vm_does_not_stick(owners: list[Document]) -> None:
+    lookup = cluster(make_vm(RECORD), make_vmi(owners=owners))
+    assert mutate(sticky(lookup)) == Result(Code.SKIP)
+    assert lookup.asked == [VMI_PATH]
+
+
+# --- when in doubt, it is refused --------------------------------------------------------------
+
+GONE = (
+    '%s default/"vm" with UID "%s" no longer exists, so the pod\'s node is unknown: KubeVirt '
+    "creates another pod if one is needed"
+)
+
+
+@pytest.mark.parametrize(
+    ("vm", "vmi", "expected"),
+    [
+        pytest.param(make_vm(), {}, GONE % (kubevirt.VMI, VMI_UID), id="VMI gone"),
+        pytest.param(
+            make_vm(), make_vmi(uid="new"), GONE % (kubevirt.VMI, VMI_UID), id="recreated VMI"
+        ),
+        pytest.param(None, make_vmi(), GONE % (kubevirt.VM, VM_UID), id="VM gone"),
+        pytest.param(
+            make_vm(uid="new"), make_vmi(), GONE % (kubevirt.VM, VM_UID), id="recreated VM"
+        ),
+    ],
+)
+@pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
+def test_owner_that_is_not_there_is_a_refusal(
+    point: Any, vm: Document | None, vmi: Document, expected: str
+) -> None:
+    lookup = cluster(vm, vmi)
+    if not vmi:
+        del lookup.objects[VMI_PATH]
+    assert point(sticky(lookup), make_launcher()) == Result(Code.REJECT, (), expected)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "", "A", "x" * 254])
+def test_name_that_no_object_can_have_is_never_asked_for(name: str) -> None:
+    lookup = cluster(make_vm(RECORD))
+    result = mutate(sticky(lookup), make_launcher(owners=[owner_of(kubevirt.VMI, name, VMI_UID)]))
+
+    assert result.code is Code.REJECT
+    assert lookup.asked == []
+
+
+@pytest.mark.parametrize(
+    "node",
+    ["node 1", "Node-1", "a/b", "-", "node-1\n", "x" * 254, "node-1,node-2", "\u2019; DROP", "."],
+)
+def test_record_that_is_no_name_is_a_refusal(node: str) -> None:
+    result = mutate(sticky(cluster(make_vm({kubevirt.STICKY_NODE: node}))))
+
+    assert result.code is Code.REJECT
+    assert result.reason.startswith(
+        'VirtualMachine default/vm: annotation holdfast.dev/sticky-node: invalid value "'
+    )
+    assert result.reason.endswith(
+        ": use a node name, or remove the annotation to let the VM start anywhere"
+    )
+    assert result.reason.isprintable()
+
+
+@pytest.mark.parametrize(
+    "error", [unreachable(), status_error(403), status_error(404), status_error(503)], ids=str
+)
+@pytest.mark.parametrize("before", [0, 1], ids=["the VMI", "the VM"])
+@pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
+def test_lookup_that_fails_is_an_error_and_never_a_pass(
+    point: Any, before: int, error: ClusterError
+) -> None:
+    class FailsAt(FakeLookup):
+        def get(self, path: str, *, max_age: float = 0.0) -> Document | None:  # noqa: ARG002
+            if len(self.asked) == before:
+                raise error
+            return super().get(path)
+
+    lookup = FailsAt(cluster(make_vm(RECORD)).objects)
+    with pytest.raises(type(error)) as caught:
+        point(sticky(lookup), make_launcher())
+    assert caught.value is error
+
+
+def test_object_of_another_shape_is_an_error() -> None:
+    lookup = cluster({"metadata": {"uid": 7}})
+    with pytest.raises(ValueError, match=r"Expected `str`, got `int` - at `\$.metadata.uid`"):
+        mutate(sticky(lookup))
+
+
+# --- forgeries ---------------------------------------------------------------------------------
+
+FORGERIES: Mapping[str, tuple[Document, Document]] = {
+    "another creator": (make_launcher(), {"userInfo": {"username": "jane"}}),
+    "nobody": (make_launcher(), {"userInfo": {}}),
+    "an account with KubeVirt's in its name": (
+        make_launcher(),
+        {"userInfo": {"username": "system:serviceaccount:default:not-kubevirt-controller"}},
+    ),
+    "no account, by its name": (
+        make_launcher(),
+        {"userInfo": {"username": "system:serviceaccount:a:b:kubevirt-controller"}},
+    ),
+    "another controller of the cluster": (
+        make_launcher(),
+        {"userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller"}},
+    ),
+    "an owner that is not the controller": (
+        make_launcher(owners=[owner_of(kubevirt.VMI, "vm", VMI_UID, controller=False)]),
+        {},
+    ),
+    "an owner of another API": (
+        make_launcher(
+            owners=[owner_of(kubevirt.VMI, "vm", VMI_UID, api_version="kubevirt.io.evil/v1")]
+        ),
+        {},
+    ),
+    "a hotplug pod": (make_launcher(owners=[owner_of("Pod", "p", "u", api_version="v1")]), {}),
+    "labels alone": (make_launcher(owners=[]), {}),
+}
+
+
+@pytest.mark.parametrize(("pod", "request_"), FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.parametrize("there", [True, False], ids=["the VM is there", "there is no VM"])
+@pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
+def test_forged_pod_is_given_nothing_and_learns_nothing(
+    point: Any, there: bool, pod: Document, request_: Document
+) -> None:
+    lookup = cluster(make_vm(RECORD)) if there else FakeLookup()
+    assert point(sticky(lookup), pod, **request_) == Result(Code.SKIP)
+    assert lookup.asked == []
+
+
+ELSEWHERE = "system:serviceaccount:openshift-cnv:kubevirt-controller"
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["the VM is there", "there is no VM"])
+@pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
+def test_kubevirt_in_a_namespace_that_the_configuration_does_not_name(
+    point: Any, *, there: bool
+) -> None:
+    lookup = cluster(make_vm(RECORD)) if there else FakeLookup()
+    plugin = sticky(lookup)
+    refused = point(plugin, make_launcher(), userInfo={"username": ELSEWHERE})
+
+    assert refused == reject(
+        f"this pod of a VirtualMachineInstance is created by {ELSEWHERE}, but plugin sticky is "
+        "configured with account 'system:serviceaccount:kubevirt:kubevirt-controller': set the "
+        "argument account to auto"
+    )
+    assert lookup.asked == []
+    for harmless, fields in (
+        (make_launcher(owners=[]), {}),
+        (make_launcher(), {"operation": "UPDATE", "old": make_launcher()}),
+    ):
+        told = point(plugin, harmless, userInfo={"username": ELSEWHERE}, **fields)
+        assert told == Result(Code.SKIP)
+
+
+@pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
+def test_vms_of_namespaces_that_do_not_stick_start_by_any_account(point: Any) -> None:
+    plugin = sticky(cluster(make_vm(RECORD)), namespaces=("elsewhere",))
+
+    assert point(plugin, make_launcher(), userInfo={"username": ELSEWHERE}) == Result(Code.SKIP)
+
+
+@pytest.mark.parametrize(("pod", "request_"), FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_forged_pod_with_the_finalizer_is_refused(
+    point: str, pod: Document, request_: Document
+) -> None:
+    lookup = cluster(make_vm(RECORD))
+    forged = {**pod, "metadata": {**pod["metadata"], "finalizers": [kubevirt.STICKY]}}
+    review = read_review(forged, **{"userInfo": KUBEVIRT, **request_})
+
+    verdict = getattr(serving(lookup), point)(review, now_ms=0)
+    assert verdict.message == (
+        'finalizer "holdfast.dev/sticky" is reserved for Holdfast: remove it '
+        "(a restore should leave out the pods of VMs)"
+    )
+    assert lookup.asked == []
+
+
+def test_ephemeral_pod_with_the_finalizer_is_refused() -> None:
+    pod = make_launcher({kubevirt.EPHEMERAL_PROVISIONING: "true"}, finalizers=[kubevirt.STICKY])
+    review = read_review(pod, userInfo=KUBEVIRT)
+    assert serving(cluster(make_vm())).mutate(review, now_ms=0).code is Code.REJECT
+
+
+def test_finalizer_is_not_added_by_an_update_even_of_kubevirts() -> None:
+    review = read_review(
+        make_launcher(finalizers=[kubevirt.STICKY]),
+        operation="UPDATE",
+        old=make_launcher(),
+        userInfo=KUBEVIRT,
+    )
+    assert serving(cluster(make_vm())).validate(review, now_ms=0).code is Code.REJECT
+
+
+@pytest.mark.parametrize("operation", ["UPDATE", "DELETE"])
+def test_only_creation_is_decided(operation: str) -> None:
+    lookup = cluster(make_vm(RECORD))
+    assert mutate(sticky(lookup), operation=operation) == Result(Code.SKIP)
+    assert validate(sticky(lookup), make_launcher(), operation=operation) == Result(Code.SKIP)
+    assert lookup.asked == []
+
+
+# --- once more, and in the end -----------------------------------------------------------------
+
+
+def serving(lookup: FakeLookup, args: str = "{}") -> AdmissionPipeline:
+    """Make a pipeline of this plugin alone."""
+    handle = Handle()
+    handle.connect(lookup=lookup)
+    return make_pipeline(STICKY_ALONE % args, handle=handle)
+
+
+def patched(pipeline: AdmissionPipeline, pod: Document) -> Document:
+    verdict = pipeline.mutate(read_review(pod, userInfo=KUBEVIRT), now_ms=0)
+    assert verdict.code is Code.SUCCESS
+    made: Document = apply_patch(pod, patch(Pod.of(pod), verdict.edits))
+    return made
+
+
+def test_reinvocation_changes_nothing_more() -> None:
+    pipeline = serving(cluster(make_vm(RECORD)))
+    once = patched(pipeline, make_launcher())
+    assert patched(pipeline, once) == once
+    accepted = pipeline.validate(read_review(once, userInfo=KUBEVIRT), now_ms=0)
+    assert accepted == Verdict(Code.SUCCESS, (), [], [])
+
+
+def test_what_mutate_wrote_into_any_usual_pod_is_valid() -> None:
+    for vm in (make_vm(), make_vm(RECORD), make_vm({kubevirt.STICKY: "false"})):
+        for pod in (make_launcher(), make_launcher({kubevirt.EPHEMERAL_PROVISIONING: ""})):
+            for args in ("{}", "{affinity: preferred}"):
+                pipeline = serving(cluster(vm), args)
+                review = read_review(patched(pipeline, pod), userInfo=KUBEVIRT)
+                assert pipeline.validate(review, now_ms=0).code is Code.SUCCESS
+
+
+LOST = (
+    "%s is missing from a pod of a sticky VM: another mutating webhook removed it; or the "
+    "VM has just been changed, and KubeVirt's retry succeeds"
+)
+BOTH = 'finalizer holdfast.dev/sticky and required node affinity "metadata.name In [node-1]"'
+
+
+def test_pod_that_lost_all_of_it_is_refused() -> None:
+    result = validate(sticky(cluster(make_vm(RECORD))), make_launcher())
+    assert result == Result(Code.REJECT, (), LOST % BOTH)
+
+
+def test_pod_that_lost_the_pin_in_one_term_is_refused() -> None:
+    pod = patched(serving(cluster(make_vm(RECORD))), make_launcher())
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    terms.append({"matchExpressions": [{"key": "a", "operator": "Exists"}]})
+
+    result = validate(sticky(cluster(make_vm(RECORD))), pod)
+    assert result.reason == LOST % 'required node affinity "metadata.name In [node-1]"'
+
+
+def test_vm_that_was_given_another_node_meanwhile_is_not_let_through_to_the_old_one() -> None:
+    pod = patched(serving(cluster(make_vm(RECORD))), make_launcher())
+    other = {**RECORD, kubevirt.STICKY_NODE: "node-2"}
+    result = validate(sticky(cluster(make_vm(other))), pod)
+    assert result.reason == LOST % 'required node affinity "metadata.name In [node-2]"'
+
+
+def named(*nodes: str) -> Document:
+    """Make a term of one requirement of a name for each node."""
+    return {
+        "matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": [node]} for node in nodes
+        ]
+    }
+
+
+def requiring(*terms: Document) -> Document:
+    """Make a launcher pod that was seen to, with these terms in the place of KubeVirt's."""
+    pod = make_launcher(finalizers=[kubevirt.STICKY])
+    required = {"nodeSelectorTerms": list(terms)}
+    pod["spec"]["affinity"]["nodeAffinity"] = {
+        "requiredDuringSchedulingIgnoredDuringExecution": required
+    }
+    return pod
+
+
+CONTRADICTION = (
+    'no node can meet the required node affinity "metadata.name In [node-1]" and '
+    '"metadata.name In [node-2]": correct the VM\'s own affinity or its recorded node; or '
+    "the VM has just been changed, and KubeVirt's retry succeeds"
+)
+
+
+def test_pod_that_was_given_two_nodes_is_refused() -> None:
+    """Reinvoked after somebody has changed the record, `mutate` adds the other one."""
+    once = patched(serving(cluster(make_vm(RECORD))), make_launcher())
+    pipeline = serving(cluster(make_vm({**RECORD, kubevirt.STICKY_NODE: "node-2"})))
+    twice = patched(pipeline, once)
+
+    verdict = pipeline.validate(read_review(twice, userInfo=KUBEVIRT), now_ms=0)
+    assert verdict.reasons == [CONTRADICTION]
+    assert pipeline.mutate(read_review(make_launcher(), userInfo=KUBEVIRT), now_ms=0).code is (
+        Code.SUCCESS
+    )
+
+
+@pytest.mark.parametrize(
+    ("terms", "code"),
+    [
+        pytest.param([named("node-1")], Code.SUCCESS, id="one"),
+        pytest.param([named("node-2", "node-1")], Code.REJECT, id="another's"),
+        pytest.param(
+            [named("node-2", "node-1"), named("node-1")], Code.SUCCESS, id="a term that can be met"
+        ),
+        pytest.param(
+            [named("node-2", "node-1"), named("node-3", "node-1"), {}],
+            Code.REJECT,
+            id="no term that can be met",
+        ),
+        pytest.param([{}], Code.SUCCESS, id="empty terms alone are KubeVirt's own matter"),
+    ],
+)
+def test_pod_is_refused_where_no_node_has_all_its_names(terms: list[Any], code: Code) -> None:
+    assert validate(sticky(cluster(make_vm(RECORD))), requiring(*terms)).code is code
+
+
+def test_names_are_no_matter_where_the_node_is_preferred_or_left_to_a_migration() -> None:
+    pod = requiring(named("node-2", "node-3"))
+    preferring = sticky(cluster(make_vm(RECORD)), affinity="preferred")
+    assert validate(preferring, pod).code is Code.SUCCESS
+
+    pod["metadata"]["labels"] |= MIGRATION
+    running = sticky(cluster(make_vm(RECORD), make_vmi(phase="Running", node="node-1")))
+    assert validate(running, pod).code is Code.SUCCESS
+
+
+def test_of_many_names_some_are_told() -> None:
+    names = [*(f"node-{number}" for number in range(9)), "node-1"]
+    reason = validate(sticky(cluster(make_vm(RECORD))), requiring(named(*names))).reason
+    assert '"metadata.name In [node-2]" and 6 more: correct' in reason
+
+
+def test_preference_may_be_lost_but_not_the_finalizer() -> None:
+    plugin = sticky(cluster(make_vm(RECORD)), affinity="preferred")
+    assert validate(plugin, make_launcher(finalizers=[kubevirt.STICKY])).code is Code.SUCCESS
+    assert validate(plugin, make_launcher()).reason == LOST % "finalizer holdfast.dev/sticky"
+
+
+# --- whom it concerns --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(make_pod(), False, id="a pod"),
+        pytest.param(make_pod({"delay": "15"}), False, id="a pod that asks for something else"),
+        pytest.param(make_launcher(), True, id="a launcher pod"),
+        *(
+            pytest.param(pod, not name.startswith(("an owner", "a hotplug", "labels")), id=name)
+            for name, (pod, _) in FORGERIES.items()
+        ),
+    ],
+)
+def test_pods_of_vmis_alone_may_block(pod: Document, expected: bool) -> None:
+    assert make_pipeline().may_block(read_review(pod)) is expected
+
+
+def test_match_is_about_pods_and_not_about_templates() -> None:
+    plugin = Sticky(StickyArgs())
+    assert plugin.match("object.spec.template") == "false"
+    assert plugin.match("object") == (
+        "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, "
+        "has(owner.controller) && owner.controller && owner.kind == 'VirtualMachineInstance' && "
+        "owner.apiVersion.startsWith('kubevirt.io/'))"
+    )
+
+
+def test_other_namespaces_are_not_even_sent_where_some_are_named() -> None:
+    plugin = Sticky(StickyArgs(namespaces=("a", "b")))
+    everywhere = Sticky(StickyArgs()).match("object")
+    assert plugin.match("object") == f"{everywhere} && request.namespace in ['a', 'b']"
+    assert plugin.match("object.spec.template") == "false"
+    for namespace, expected in (("a", True), ("b", True), ("c", False), ("", True)):
+        assert plugin.concerns(Pod.of(make_launcher(namespace=namespace))) is expected
+
+
+def test_controller_stands_wherever_it_stands_among_the_owners() -> None:
+    others = [owner_of("Deployment", "d", "u", api_version="apps/v1", controller=False)]
+    launcher = Pod.of(make_launcher(owners=[*others, owner_of(kubevirt.VMI, "vm", VMI_UID)]))
+    found = kubevirt.controller_of(launcher.metadata, kubevirt.VMI)
+    assert found is not None
+    assert found.uid == VMI_UID
+    assert kubevirt.controller_of(Metadata(), kubevirt.VMI) is None
+
+
+# --- the VM itself, as it is written -----------------------------------------------------------
+
+KIND = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
+NO_ANSWER = 'metadata: annotation holdfast.dev/sticky: invalid value "%s": use "true" or "false"'
+NO_NODE = (
+    'metadata: annotation %s: invalid value "%s": use a node name, or remove the '
+    "annotation to let the VM start anywhere"
+)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "args", "expected"),
+    [
+        pytest.param(None, "{}", [], id="none"),
+        pytest.param({kubevirt.STICKY: "true", **RECORD}, "{}", [], id="good ones"),
+        pytest.param({kubevirt.STICKY: "True"}, "{}", [NO_ANSWER % "True"], id="True"),
+        pytest.param(
+            {kubevirt.STICKY_NODE: "Node 1"},
+            "{}",
+            [NO_NODE % (kubevirt.STICKY_NODE, "Node 1")],
+            id="no name",
+        ),
+        pytest.param(
+            {kubevirt.STICKY: "no", kubevirt.STICKY_NODE: "_"},
+            "{}",
+            [
+                NO_ANSWER % "no"
+                + "; "
+                + (NO_NODE % (kubevirt.STICKY_NODE, "_"))[len("metadata: ") :]
+            ],
+            id="both",
+        ),
+        pytest.param(
+            {LEGACY: "_"}, f"{{nodeAnnotation: {LEGACY}}}", [NO_NODE % (LEGACY, "_")], id="legacy"
+        ),
+        pytest.param({LEGACY: "_"}, "{}", [], id="another key"),
+    ],
+)
+def test_vm_is_checked_where_it_is_written(
+    annotations: Mapping[str, str] | None, args: str, expected: list[str]
+) -> None:
+    review = read_review(make_vm(annotations), kind=KIND)
+    verdict = serving(FakeLookup(), args).validate(review, now_ms=0)
+    assert list(verdict.reasons) == expected
+    assert (verdict.code is Code.REJECT) == bool(expected)
+
+
+def test_only_what_an_update_changes_is_checked() -> None:
+    """Or the controller could record nothing on a VM that was let through with a bad value."""
+    old = make_vm({kubevirt.STICKY: "maybe"})
+    new = make_vm({kubevirt.STICKY: "maybe", **RECORD})
+    review = read_review(new, kind=KIND, operation="UPDATE", old=old)
+    assert serving(FakeLookup()).validate(review, now_ms=0).code is Code.SUCCESS
+
+    worse = read_review(make_vm({kubevirt.STICKY: "no"}), kind=KIND, operation="UPDATE", old=old)
+    assert serving(FakeLookup()).validate(worse, now_ms=0).reasons == [NO_ANSWER % "no"]
+
+
+COPIED = {kubevirt.STICKY_NODE: "node-1", kubevirt.STICKY_NODE_UID: "another"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counts"),
+    [
+        pytest.param(COPIED, {**COPIED, kubevirt.STICKY_NODE: "node-2"}, False, id="a clone's"),
+        pytest.param(
+            {kubevirt.STICKY_NODE_UID: "another"}, COPIED, False, id="a clone's that was cleared"
+        ),
+        pytest.param(COPIED, {kubevirt.STICKY_NODE: "node-2"}, True, id="without the UID"),
+        pytest.param(COPIED, RECORD, True, id="recorded"),
+        pytest.param(RECORD, COPIED, True, id="restored: a copy, as at creation"),
+        pytest.param(COPIED, {kubevirt.STICKY_NODE_UID: "another"}, True, id="removed"),
+        pytest.param(COPIED, {**COPIED, kubevirt.STICKY: "true"}, True, id="left as it was"),
+        pytest.param(RECORD, {**RECORD, kubevirt.STICKY_NODE: "node-2"}, True, id="a VM's own"),
+    ],
+)
+def test_a_node_that_would_not_count_is_refused_where_it_is_written(
+    before: dict[str, str], after: dict[str, str], counts: bool
+) -> None:
+    old, new = make_vm(before), make_vm(after)
+    review = read_review(new, kind=KIND, operation="UPDATE", old=old)
+    verdict = serving(FakeLookup()).validate(review, now_ms=0)
+    refused = [one for one in verdict.reasons if "would be ignored" in one]
+    assert bool(refused) is not counts
+    created = serving(FakeLookup()).validate(read_review(new, kind=KIND), now_ms=0)
+    assert created.code is Code.SUCCESS
+
+
+def test_template_and_vm_are_told_of_together() -> None:
+    vm = make_vm({kubevirt.STICKY: "maybe"})
+    vm["spec"]["template"]["metadata"] = {"annotations": {"delay": "soon"}}
+    verdict = make_pipeline().validate(read_review(vm, kind=KIND), now_ms=0)
+    template, own = verdict.reasons
+    assert template.startswith('spec.template.metadata: annotation delay: invalid value "soon"')
+    assert own == NO_ANSWER % "maybe"
+
+
+def test_vms_are_sent_for_their_own_annotations() -> None:
+    profiles = serving(FakeLookup()).profiles
+    assert conditions.create_condition(profiles, "object.spec.template") == (
+        "(request.kind.kind == 'VirtualMachine' && has(object.metadata.annotations) && "
+        "('holdfast.dev/sticky' in object.metadata.annotations || "
+        "'holdfast.dev/sticky-node' in object.metadata.annotations))"
+    )
+    assert conditions.update_condition(profiles, "object.spec.template") == (
+        "request.kind.kind == 'VirtualMachine' && ("
+        "object.?metadata.?annotations[?'holdfast.dev/sticky'] != "
+        "oldObject.?metadata.?annotations[?'holdfast.dev/sticky'] || "
+        "object.?metadata.?annotations[?'holdfast.dev/sticky-node'] != "
+        "oldObject.?metadata.?annotations[?'holdfast.dev/sticky-node'])"
+    )
+    assert conditions.create_condition(profiles, "object.spec.jobTemplate.spec.template") == "false"
+
+
+# --- arguments and start -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        pytest.param(
+            {"node_annotation": "a b"},
+            (
+                'nodeAnnotation: "a b" is not a valid annotation key: use one like '
+                "example.com/sticky-node"
+            ),
+            id="no key",
+        ),
+        pytest.param(
+            {"node_annotation": "holdfast.dev/sticky"},
+            "nodeAnnotation: 'holdfast.dev/sticky' is reserved: use another key",
+            id="a key of ours",
+        ),
+        pytest.param(
+            {"namespaces": ("a", "B")},
+            'namespaces[1]: "B" is not a valid namespace: use a name like default',
+            id="no namespace",
+        ),
+        pytest.param(
+            {"account": ""},
+            "account: must not be empty: use auto, or name the account of virt-controller",
+            id="nobody",
+        ),
+    ],
+)
+def test_arguments_that_make_no_sense(args: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Sticky(StickyArgs(**args))
+    assert str(caught.value) == expected
+
+
+IDLE = "plugin sticky: KubeVirt is not installed; idle until it is"
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [
+        pytest.param([], [], id="with KubeVirt"),
+        pytest.param([status_error(404)], [IDLE], id="without"),
+    ],
+)
+def test_start_says_once_where_there_is_no_kubevirt(
+    failures: list[Exception], expected: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "holdfast.plugins")
+    lookup = FakeLookup()
+    lookup.failures.extend(failures)
+    sticky(lookup).start()
+    assert lookup.asked == ["/apis/kubevirt.io/v1"]
+    assert [record.getMessage() for record in caplog.records] == expected
+
+
+def test_start_that_cannot_start_plugins_raises() -> None:
+    lookup = FakeLookup()
+    lookup.failures.append(status_error(503))
+    with pytest.raises(ClusterError):
+        sticky(lookup).start()

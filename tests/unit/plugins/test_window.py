@@ -1,0 +1,126 @@
+"""The window plugin: which pods are held, and until when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.framework.plugin import Allow, Code, Context, Result, Wait, skip, success
+from holdfast.webhook.model.edits import AddGate
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.named_windows import NamedWindow
+from holdfast.webhook.plugins.window import GATE, KEY, Window, WindowArgs
+from tests.support.builders import (
+    CREATED_MS,
+    HOUR,
+    MINUTE,
+    held,
+    instant,
+    make_delay,
+    make_pod,
+    read_review,
+)
+from tests.support.scripted import decider_of
+from tests.support.window_values import WINDOWS, WindowRefusal
+
+NIGHT = NamedWindow(name="night", open=("22:00-06:00",), time_zone="Europe/Berlin")
+OPEN_HOURS = "12:00-13:00"
+"""Open at the builders' time of creation, which is 12:00 UTC."""
+
+
+def window_of(*windows: NamedWindow, **args: Any) -> Window:
+    return Window(WindowArgs(windows=windows, **args))
+
+
+def ask(point: str, text: str | None, plugin: Window | None = None, **fields: Any) -> Result:
+    review = read_review(make_pod({} if text is None else {KEY: text}, **fields))
+    asked = getattr(plugin or window_of(NIGHT), point)
+    result: Result = asked(review.pod, Context(review, "*", CREATED_MS))
+    return result
+
+
+@pytest.mark.parametrize("row", WINDOWS, ids=lambda row: f"{row.value[:30]}")
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_values(row: Any, point: str) -> None:
+    result = ask(point, row.value, window_of(max_delay="10000h"), gates=[GATE])
+
+    if isinstance(row.outcome, WindowRefusal):
+        assert result.code is Code.REJECT
+        assert result.reason.startswith(f"annotation {KEY}: ")
+        assert len(result.reason) < 500
+    else:
+        assert result.code is Code.SUCCESS
+
+
+def test_pod_with_a_window_gets_the_gate_also_while_it_is_open() -> None:
+    assert ask("mutate", None) == skip()
+    for text in ("night", OPEN_HOURS, "Sat 10:00-11:00"):
+        assert ask("mutate", text) == success(AddGate(GATE))
+    assert ask("mutate", OPEN_HOURS, node="n1").edits == ()
+    assert "is missing although" in ask("validate", OPEN_HOURS).reason
+
+
+def test_window_that_opens_too_late_is_rejected_with_its_opening() -> None:
+    soon = window_of(max_delay="5h")
+
+    assert ask("mutate", "17:00-18:00", soon).code is Code.SUCCESS
+    assert ask("mutate", "17:01-18:00", soon).reason == (
+        f'annotation {KEY}: "17:01-18:00": the window opens at 2026-03-01T17:01:00Z, more than '
+        "maxDelay=5h after the pod's creation: use a window that opens earlier, or ask an admin to "
+        "raise maxDelay"
+    )
+    assert ask("validate", "17:01-18:00", soon, gates=[GATE]).code is Code.REJECT
+
+
+def test_unknown_name_is_rejected_with_those_there_are() -> None:
+    assert ask("mutate", "nights").reason.endswith("; or name one of: night")
+
+
+@pytest.mark.parametrize(
+    ("windows", "args", "message"),
+    [
+        ([NIGHT, NIGHT], {}, r"windows\[1\].name: 'night' names two windows"),
+        ([NamedWindow(name="x", open=("25:00-26:00",))], {}, r"windows\[0\].open\[0\]: "),
+        ([], {"max_delay": "soon"}, "maxDelay: invalid value"),
+    ],
+)
+def test_invalid_arguments(windows: list[NamedWindow], args: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        window_of(*windows, **args)
+
+
+def pod_of(text: str) -> Pod:
+    return Pod.of(make_pod({KEY: text}, gates=[GATE]))
+
+
+def test_pod_is_held_until_the_window_opens() -> None:
+    plugin, pod = window_of(NIGHT), pod_of("night")
+    opens_ms = CREATED_MS + 9 * HOUR  # 22:00 in Berlin in winter
+
+    assert plugin.permit(pod, CREATED_MS) == Wait(opens_ms, "opens at 2026-03-01T21:00:00Z")
+    assert plugin.permit(pod, opens_ms - 1) == Wait(opens_ms, "opens at 2026-03-01T21:00:00Z")
+    assert plugin.permit(pod, opens_ms) == Allow()
+    assert plugin.permit(pod, opens_ms + 8 * HOUR) == Wait(
+        opens_ms + 24 * HOUR, "opens at 2026-03-02T21:00:00Z"
+    )
+
+
+@pytest.mark.parametrize("text", ["nights", "night;", ""])
+def test_pod_with_an_invalid_window_stays_held(text: str) -> None:
+    answer = window_of(NIGHT).permit(pod_of(text), CREATED_MS)
+
+    assert isinstance(answer, Wait)
+    assert answer.until_ms is None
+    assert answer.problem.endswith(": held until the annotation is corrected")
+
+
+def test_delay_and_window_both_count() -> None:
+    decider = decider_of(make_delay(), window_of())
+    gates = ["holdfast.dev/delay", GATE]
+    for delay, due_ms in (("30m", 30 * MINUTE), ("1h", 24 * HOUR), ("23h", 24 * HOUR)):
+        pod = Pod.of(held({"delay": delay, KEY: OPEN_HOURS}, gates=gates))
+        assert decider.due(pod).at_ms == CREATED_MS + due_ms
+        assert decider.permit(pod, CREATED_MS + due_ms).at_ms <= CREATED_MS + due_ms
+    assert instant(CREATED_MS) == "2026-03-01T12:00:00Z"

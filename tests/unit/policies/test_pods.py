@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from holdfast.webhook import plugins
+from holdfast.webhook.cli.main import cli
+from holdfast.webhook.config import config
+from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.model import workloads
+from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.policies import vms
+from holdfast.webhook.policies.builder import InstallationNames, manifest
+from holdfast.webhook.registration.configurations import EXCLUDED_NAMESPACES
+from holdfast.webhook.runtime import pipelines
+
+SHIPPED = Path(__file__).parents[3] / "manifests" / "guard" / "policies.yaml"
+
+ODD_KEYS = b"""
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- plugins: {enabled: [{name: delay}]}
+  pluginConfig: [{name: delay, args: {annotations: [example.com/wait]}}]
+- schedulerName: other
+  plugins: {enabled: [{name: delay}]}
+  pluginConfig: [{name: delay, args: {annotations: [example.com/pause, example.com/wait]}}]
+"""
+
+LEGACY = b"""
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- pluginConfig: [{name: sticky, args: {nodeAnnotation: example.com/sticky-node}}]
+- schedulerName: other
+  pluginConfig: [{name: sticky, args: {nodeAnnotation: example.com/sticky-node}}]
+"""
+
+WITHOUT_STICKY = b"""
+apiVersion: holdfast.dev/v1alpha1
+kind: HoldfastConfiguration
+profiles:
+- plugins: {disabled: [{name: sticky}]}
+"""
+WITHOUT_DELAY = WITHOUT_STICKY.replace(b"sticky", b"delay")
+
+
+def profiles(text: bytes | None = None) -> Profiles:
+    configuration = config.parse(text, "test") if text else config.Configuration()
+    return pipelines.build_profiles(configuration, plugins.registry(), source="test")
+
+
+def policy(name: str, where: InstallationNames | None = None) -> dict[str, Any]:
+    made = pod_policies.policies(profiles(), where)
+    (found,) = (each for each in made[::2] if each["metadata"]["name"] == name)
+    return found
+
+
+def test_the_manifest_that_ships_is_the_default_configurations() -> None:
+    generated = manifest(pod_policies.policies(profiles()))
+    assert SHIPPED.read_text() == generated, (
+        "manifests/guard/policies.yaml is not what the default configuration makes; regenerate: "
+        ".venv/bin/holdfast policies > manifests/guard/policies.yaml"
+    )
+
+
+def test_the_command_prints_what_the_configuration_makes(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.yaml"
+    file.write_bytes(ODD_KEYS)
+    result = CliRunner().invoke(cli, ["policies", "--config", str(file)])
+    assert result.exit_code == 0
+    assert list(yaml.safe_load_all(result.output)) == pod_policies.policies(profiles(ODD_KEYS))
+
+
+def test_every_policy_is_bound_denies_and_fails_closed() -> None:
+    made = pod_policies.policies(profiles())
+    names = [
+        "holdfast-hold",
+        "holdfast-approval",
+        "holdfast-controller-pods",
+        "holdfast-controller-vms",
+        "holdfast-controller-webhooks",
+    ]
+    bodies, bindings = made[::2], made[1::2]
+    assert [body["metadata"]["name"] for body in bodies] == names
+    assert [body["spec"]["failurePolicy"] for body in bodies] == ["Fail"] * len(names)
+    assert [binding["spec"] for binding in bindings] == [
+        {"policyName": name, "validationActions": ["Deny"]} for name in names
+    ]
+
+
+def test_keys_of_every_profile_decide_with_the_hint_and_the_profile() -> None:
+    assert pod_policies.deciding_keys(profiles(ODD_KEYS)) == [
+        "example.com/wait",
+        "holdfast.dev/not-before",
+        "holdfast.dev/jitter",
+        "holdfast.dev/delay-from",
+        "holdfast.dev/window",
+        "holdfast.dev/after",
+        "holdfast.dev/pace",
+        "holdfast.dev/approval",
+        "example.com/pause",
+        "holdfast.dev/delay",
+        "delay",
+        "holdfast.dev/held",
+        "holdfast.dev/profile",
+        "holdfast.dev/allowed",
+    ]
+
+
+def test_pods_are_kept_held_whose_plugin_is_disabled_by_now() -> None:
+    keys = pod_policies.deciding_keys(profiles(WITHOUT_DELAY))
+    assert {"holdfast.dev/delay", "delay", "holdfast.dev/not-before", "holdfast.dev/jitter"} <= {
+        *keys
+    }
+
+
+def test_the_policies_are_those_of_the_installation() -> None:
+    where = InstallationNames(
+        namespace="elsewhere",
+        service="ours",
+        controller="system:serviceaccount:elsewhere:me",
+        configuration="one",
+    )
+    pods = str(policy(pod_policies.CONTROLLER_PODS, where))
+    machines = str(policy(vms.CONTROLLER_VMS, where))
+    webhooks = str(policy(pod_policies.CONTROLLER_WEBHOOKS, where))
+    for text in (pods, machines, webhooks):
+        assert "'system:serviceaccount:elsewhere:me'" in text
+        assert "holdfast-system" not in text
+    assert "== 'one'" in webhooks
+    assert "service.namespace == 'elsewhere'" in webhooks
+    assert "service.name == 'ours'" in webhooks
+
+
+def test_webhooks_leave_out_what_the_publisher_leaves_out() -> None:
+    """Else the API server would refuse what it registers."""
+    text = str(policy(pod_policies.CONTROLLER_WEBHOOKS, InstallationNames(namespace="elsewhere")))
+    for name in (*EXCLUDED_NAMESPACES, "elsewhere"):
+        assert f"'{name}'" in text
+
+
+def test_webhooks_may_be_registered_for_every_workload_that_is_validated() -> None:
+    text = str(policy(pod_policies.CONTROLLER_WEBHOOKS))
+    assert [each.name for each in workloads.RESOURCES if f"'{each.name}'" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(None, ["holdfast.dev/sticky-node"], id="by default"),
+        pytest.param(LEGACY, ["example.com/sticky-node"], id="configured"),
+        pytest.param(WITHOUT_STICKY, ["holdfast.dev/sticky-node"], id="without the plugin"),
+    ],
+)
+def test_the_controller_may_write_the_record_of_a_vms_node(
+    text: bytes | None, expected: list[str]
+) -> None:
+    assert pod_policies.recording_keys(profiles(text)) == [
+        *expected,
+        "holdfast.dev/sticky-node-uid",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pod_policies.HOLD,
+        pod_policies.APPROVAL,
+        pod_policies.CONTROLLER_PODS,
+        vms.CONTROLLER_VMS,
+        pod_policies.CONTROLLER_WEBHOOKS,
+    ],
+)
+def test_expressions_are_written_as_blocks_that_read_back_unchanged(name: str) -> None:
+    made = policy(name)
+    text = manifest([made])
+    assert yaml.safe_load(text) == made
+    assert "\\n" not in text

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.framework import conditions
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.registration.configurations import Registration, by_url
+from tests.support.builders import make_profiles
+from tests.support.scripted import Scripted, profiles_of
+
+MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/holdfast"
+VALIDATING = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/holdfast"
+
+
+@pytest.fixture
+def found() -> dict[str, Any]:
+    return Registration("holdfast", by_url("10.0.0.1:8443", b"PEM")).configurations(make_profiles())
+
+
+def webhooks(found: dict[str, Any]) -> dict[str, Any]:
+    return {one["name"]: one for path in found for one in found[path]["webhooks"]}
+
+
+SELECTING = """
+admission:
+  namespaceSelector: {matchLabels: {team: a}, matchExpressions: [{key: env, operator: Exists}]}
+  objectSelector: {matchExpressions: [{key: app, operator: NotIn, values: [x]}]}
+"""
+
+
+def test_configured_selectors_are_added() -> None:
+    found = Registration("holdfast", lambda _path: {}).configurations(make_profiles(SELECTING))
+
+    for name, webhook in webhooks(found).items():
+        excluded, env = webhook["namespaceSelector"]["matchExpressions"]
+        assert excluded["operator"] == "NotIn"
+        assert env == {"key": "env", "operator": "Exists"}
+        assert webhook["namespaceSelector"]["matchLabels"] == {"team": "a"}
+        assert ("objectSelector" in webhook) == ("templates" not in name)
+    assert webhooks(found)["pods.holdfast.dev"]["objectSelector"] == {
+        "matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["x"]}]
+    }
+
+
+def test_both_configurations_by_their_path(found: dict[str, Any]) -> None:
+    assert list(found) == [MUTATING, VALIDATING]
+    assert [one["kind"] for one in found.values()] == [
+        "MutatingWebhookConfiguration",
+        "ValidatingWebhookConfiguration",
+    ]
+    assert {"holdfast"} == {one["metadata"]["name"] for one in found.values()}
+
+
+def test_pods_are_asked_about_when_they_are_created(found: dict[str, Any]) -> None:
+    (webhook,) = found[MUTATING]["webhooks"]
+
+    assert {
+        "name": "pods.holdfast.dev",
+        "clientConfig": {
+            "url": "https://10.0.0.1:8443/mutate",
+            "caBundle": base64.b64encode(b"PEM").decode(),
+        },
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["pods"],
+                "scope": "Namespaced",
+            }
+        ],
+        "matchConditions": [
+            {
+                "name": "asks-for-something",
+                "expression": conditions.create_condition(make_profiles()),
+            }
+        ],
+        "namespaceSelector": {
+            "matchExpressions": [
+                {
+                    "key": "kubernetes.io/metadata.name",
+                    "operator": "NotIn",
+                    "values": ["kube-system"],
+                }
+            ]
+        },
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "reinvocationPolicy": "IfNeeded",
+        "sideEffects": "None",
+        "timeoutSeconds": 3,
+        "admissionReviewVersions": ["v1"],
+    } == webhook
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        ("pods.holdfast.dev", "Fail"),
+        ("validate.pods.holdfast.dev", "Fail"),
+        ("templates.holdfast.dev", "Ignore"),
+        ("cron-templates.holdfast.dev", "Ignore"),
+    ],
+)
+def test_only_pods_fail_closed(found: dict[str, Any], name: str, policy: str) -> None:
+    assert policy == webhooks(found)[name]["failurePolicy"]
+
+
+def test_pods_are_validated_on_update_only_where_a_key_of_ours_changes(
+    found: dict[str, Any],
+) -> None:
+    webhook = webhooks(found)["validate.pods.holdfast.dev"]
+    profiles = make_profiles()
+
+    assert webhook["rules"][0]["operations"] == ["CREATE", "UPDATE"]
+    created, updated = (
+        conditions.validate_condition(profiles),
+        conditions.update_condition(profiles),
+    )
+    assert [f"request.operation == 'CREATE' ? ({created}) : ({updated})"] == [
+        one["expression"] for one in webhook["matchConditions"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "resources"),
+    [
+        pytest.param(
+            "templates.holdfast.dev",
+            "object.spec.template",
+            {
+                "apps": ["deployments", "statefulsets", "replicasets", "daemonsets"],
+                "batch": ["jobs"],
+                "": ["replicationcontrollers"],
+                "kubevirt.io": ["virtualmachines", "virtualmachineinstancereplicasets"],
+            },
+            id="templates",
+        ),
+        pytest.param(
+            "cron-templates.holdfast.dev",
+            "object.spec.jobTemplate.spec.template",
+            {"batch": ["cronjobs"]},
+            id="templates of CronJobs",
+        ),
+        pytest.param(
+            "pool-templates.holdfast.dev",
+            "object.spec.virtualMachineTemplate.spec.template",
+            {"pool.kubevirt.io": ["virtualmachinepools"]},
+            id="templates of pools of VMs",
+        ),
+        pytest.param(
+            "worker-templates.holdfast.dev",
+            "object.spec.leaderWorkerTemplate.workerTemplate",
+            {"leaderworkerset.x-k8s.io": ["leaderworkersets"]},
+            id="templates of workers",
+        ),
+    ],
+)
+def test_templates(
+    found: dict[str, Any], name: str, template: str, resources: dict[str, list[str]]
+) -> None:
+    webhook = webhooks(found)[name]
+    rules = {rule["apiGroups"][0]: rule["resources"] for rule in webhook["rules"]}
+
+    assert resources == rules
+    assert (
+        conditions.create_condition(make_profiles(), template)
+        in (webhook["matchConditions"][0]["expression"])
+    )
+
+
+def test_configured_key_is_escaped_wherever_it_stands() -> None:
+    class Odd(Scripted):
+        keys = ("a'b\\c",)
+
+    found = Registration("x", by_url("h:1", b"")).configurations(profiles_of(Odd()))
+
+    for webhook in webhooks(found).values():
+        (condition,) = webhook["matchConditions"]
+        assert "'a\\'b\\\\c'" in condition["expression"]
+        assert "'a'b" not in condition["expression"]
+
+
+def test_excluded_namespaces_and_timeouts_hold_for_all(found: dict[str, Any]) -> None:
+    other = Registration("x", by_url("h:1", b""), excluded_namespaces=("a", "b"))
+
+    for webhook in webhooks(other.configurations(make_profiles())).values():
+        (expression,) = webhook["namespaceSelector"]["matchExpressions"]
+        assert expression["values"] == ["a", "b"]
+    for webhook in webhooks(found).values():
+        assert webhook["timeoutSeconds"] == configurations.TIMEOUT_SECONDS
+        assert webhook["sideEffects"] == "None"

@@ -1,0 +1,734 @@
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from holdfast.certs import authority
+from holdfast.certs.rotation import Plan
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.registration.reconciler import INTERVAL_SECONDS, WebhookReconciler
+from holdfast.webhook.registration.replicas import Replica, Service
+from holdfast.webhook.registration.secrets import CA_SECRET, LEAF_SECRET, CertificateSecrets
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+from tests.support.builders import make_profiles
+from tests.support.fakes import FakeApi, raising, status_error, unreachable
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SERVICE = Service("holdfast-system")
+PLAN = Plan(SERVICE.dns_names)
+MUTATING, VALIDATING = (
+    configurations.path(kind, "holdfast") for kind in ("mutating", "validating")
+)
+SECRETS = "/api/v1/namespaces/holdfast-system/secrets"
+DEPLOYMENT = "/apis/apps/v1/namespaces/holdfast-system/deployments/holdfast-webhook"
+DIGEST = configurations.digest(make_profiles())
+OTHER = "another configuration's"
+
+
+class World:
+    """A cluster with an installation in it, whose replicas mount the leaf at once."""
+
+    def __init__(self, *, cert_manager: bool = False, yaml: str = "") -> None:
+        self.api = FakeApi()
+        self.local = 0.0
+        self.leads = True
+        self.server_time: float | None = NOW.timestamp()
+        self.metrics = ControllerMetrics()
+        self.conditions: list[str | None] = [DIGEST, DIGEST]
+        self.mounts = True
+        self.served: authority.Certificate | None = None
+        for path in (MUTATING, VALIDATING):
+            self.api.put(path, {"metadata": {"name": "holdfast"}})
+        self.roll_out()
+        certificates = CertificateSecrets(
+            self.api,
+            PLAN,
+            self.metrics,
+            namespace="holdfast-system",
+            identity="a",
+            may_write=lambda: self.leads,
+        )
+        self.publisher = WebhookReconciler(
+            self.api,
+            make_profiles(yaml),
+            SERVICE,
+            self.metrics,
+            certificates=None if cert_manager else certificates,
+            leading=lambda: self.leads,
+            server_time=lambda: self.server_time,
+            ask=self.ask,
+            now=lambda: self.local,
+        )
+
+    def ask(self, _api: Api, _service: Service) -> list[Replica]:
+        if self.mounts and f"{SECRETS}/{LEAF_SECRET}" in self.api.objects:
+            self.served = authority.read(self.data(LEAF_SECRET)["tls.crt"])
+        return [
+            Replica(
+                f"10.0.0.{number}",
+                called=True,
+                certificate=self.served if known is not None else None,
+                conditions=known,
+            )
+            for number, known in enumerate(self.conditions)
+        ]
+
+    def roll_out(self, **status: int) -> None:
+        done = {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2}
+        self.api.put(
+            DEPLOYMENT,
+            {
+                "metadata": {"generation": 3},
+                "spec": {"replicas": 2},
+                "status": {**done, "availableReplicas": 2, **status},
+            },
+        )
+
+    def turns(self, count: int = 3) -> None:
+        for _ in range(count):
+            self.publisher.reconcile()
+            self.local += INTERVAL_SECONDS
+
+    def live(self, days: float) -> None:
+        """Let a long time pass, in which nobody looks."""
+        assert self.server_time is not None
+        self.server_time += days * 86_400
+        self.local += days * 86_400
+
+    def data(self, secret: str) -> dict[str, bytes]:
+        found = self.api.objects[f"{SECRETS}/{secret}"]["data"]
+        return {key: base64.b64decode(value) for key, value in found.items()}
+
+    def webhooks(self, path: str = MUTATING) -> list[dict[str, Any]]:
+        return list(self.api.objects[path].get("webhooks", ()))
+
+    def bundles(self) -> set[bytes]:
+        return {
+            base64.b64decode(one["clientConfig"].get("caBundle", ""))
+            for path in (MUTATING, VALIDATING)
+            for one in self.webhooks(path)
+        }
+
+    def metric(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"holdfast_{name}")
+
+    def edit(self, change: Callable[[dict[str, Any]], None], path: str = MUTATING) -> None:
+        """Change a configuration as somebody else may."""
+        found = copy.deepcopy(self.api.objects[path])
+        change(found)
+        self.api.put(path, found)
+
+    def writes(self) -> list[str]:
+        return [f"{method} {path.rpartition('/')[2]}" for method, path in self.api.writes()]
+
+
+def installed(**settings: Any) -> World:
+    """Make a world in which everything has come to rest."""
+    world = World(**settings)
+    world.turns()
+    world.api.requests.clear()
+    return world
+
+
+# --- from nothing ------------------------------------------------------------------------------
+
+
+def test_everything_comes_up_in_order() -> None:
+    world = World()
+    world.mounts = False
+    world.turns()
+    assert world.writes() == [f"PATCH {CA_SECRET}", f"PATCH {LEAF_SECRET}"]
+    assert world.webhooks() == []
+    assert world.metric("webhooks_registered") == 0
+
+    world.mounts = True
+    world.turns()
+    assert [one["name"] for one in world.webhooks()] == ["pods.holdfast.dev"]
+    assert len(world.webhooks(VALIDATING)) == 5
+    assert world.bundles() == {world.data(CA_SECRET)["tls.crt"]}
+    assert world.metric("webhooks_registered") == 1
+    assert world.metric("ca_expiry_timestamp_seconds") == (NOW + PLAN.ca_lifetime).timestamp()
+    (webhook,) = world.webhooks()
+    assert webhook["clientConfig"]["service"] == {
+        "namespace": "holdfast-system",
+        "name": "holdfast-webhook",
+        "path": "/mutate",
+        "port": 443,
+    }
+    excluded = webhook["namespaceSelector"]["matchExpressions"][0]["values"]
+    assert excluded == ["kube-system", "holdfast-system"]
+
+
+def test_at_rest_nothing_is_written() -> None:
+    world = installed()
+    world.turns(20)
+    assert world.writes() == []
+
+
+OBSTACLES: list[Any] = [
+    pytest.param(lambda w: setattr(w, "conditions", []), "no replica is ready", id="nobody"),
+    pytest.param(
+        lambda w: setattr(w, "conditions", [DIGEST, None]), "10.0.0.1 does not answer", id="silent"
+    ),
+    pytest.param(
+        lambda w: setattr(w, "conditions", [DIGEST, OTHER]),
+        "replicas have a different configuration",
+        id="another-configuration",
+    ),
+    pytest.param(
+        lambda w: setattr(w, "mounts", False),
+        "10.0.0.0 does not answer",
+        id="no-certificate",
+    ),
+    pytest.param(
+        lambda w: w.roll_out(updatedReplicas=1),
+        "Deployment holdfast-webhook is not rolled out",
+        id="old-replicas",
+    ),
+    pytest.param(lambda w: w.roll_out(replicas=3), "is not rolled out", id="old-replicas-that-end"),
+    pytest.param(
+        lambda w: w.roll_out(availableReplicas=1), "is not rolled out", id="not-available"
+    ),
+    pytest.param(
+        lambda w: w.roll_out(observedGeneration=2), "is not rolled out", id="not-observed"
+    ),
+]
+
+
+@pytest.mark.parametrize(("hinder", "reason"), OBSTACLES)
+def test_nothing_is_registered_until_all_can_be_called(
+    hinder: Callable[[World], None], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    world = World()
+    hinder(world)
+    world.turns()
+    assert world.webhooks() == []
+    assert reason in caplog.text
+    assert caplog.text.count(reason) == 1
+
+
+def test_a_certificate_that_api_servers_would_not_take_hinders() -> None:
+    world = World()
+    world.mounts = False
+    ca = authority.new_ca("other", now=NOW)
+    pair = authority.issue(ca, common_name="x", now=NOW, dns_names=SERVICE.dns_names)
+    world.served = authority.read(pair.certificate)
+    world.turns()
+    assert world.webhooks() == []
+
+
+# --- what others do ----------------------------------------------------------------------------
+
+
+def blank(found: dict[str, Any]) -> None:
+    found["webhooks"][0]["clientConfig"]["caBundle"] = ""
+
+
+def drop(found: dict[str, Any]) -> None:
+    found["webhooks"] = []
+
+
+def widen(found: dict[str, Any]) -> None:
+    found["webhooks"][0]["matchConditions"] = []
+
+
+def ignore(found: dict[str, Any]) -> None:
+    found["webhooks"][0]["failurePolicy"] = "Ignore"
+
+
+def add_old(found: dict[str, Any]) -> None:
+    found["webhooks"].append({**found["webhooks"][0], "name": "old.holdfast.dev"})
+
+
+def idle(found: dict[str, Any]) -> None:
+    found["webhooks"][0]["matchConditions"].append(configurations.NOT_YET)
+
+
+CHANGES = [
+    pytest.param(blank, id="blanked"),
+    pytest.param(drop, id="emptied"),
+    pytest.param(widen, id="conditions-dropped"),
+    pytest.param(ignore, id="failure-policy"),
+    pytest.param(add_old, id="of-an-older-version"),
+    pytest.param(idle, id="idle-again"),
+]
+ADDING = (add_old, idle)
+
+
+@pytest.mark.parametrize("known", [DIGEST, None], ids=["replicas answer", "no replica answers"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_by_others_are_reverted(
+    change: Callable[[dict[str, Any]], None], known: str | None
+) -> None:
+    """Server-side apply keeps what others added, so a second patch removes that."""
+    world = installed()
+    right = world.webhooks()
+    world.conditions = [known, known]
+    world.edit(change)
+    world.turns(1)
+    assert world.writes() == ["PATCH holdfast"] * (2 if change in ADDING else 1)
+    assert world.webhooks() == right
+    world.turns(1)
+    assert known is None or world.metric("webhooks_registered") == 1
+
+
+def add_foreign(found: dict[str, Any]) -> None:
+    found["metadata"]["annotations"] = {"team": "a"}
+    found["webhooks"][0]["objectSelector"] = {"matchLabels": {"a": "b"}}
+    found["webhooks"][0]["matchConditions"].append({"name": "mine", "expression": "true"})
+    found["webhooks"].append({"name": "theirs.example.com", "clientConfig": {"url": "https://a"}})
+
+
+def test_what_others_add_is_theirs() -> None:
+    world = installed()
+    world.edit(add_foreign)
+    world.turns()
+    assert world.writes() == []
+
+
+def lengthen(found: dict[str, Any]) -> None:
+    for one in found["webhooks"]:
+        one["namespaceSelector"]["matchExpressions"][0]["values"].append("gke-managed")
+
+
+def test_namespaces_that_the_platform_always_excludes_cause_no_write_loop() -> None:
+    """GKE Autopilot adds them to what is being written."""
+    world = World()
+
+    def add(method: str, path: str) -> None:
+        stored = method == "PATCH" and "dryRun" not in world.api.queries[-1]
+        if stored and path in {MUTATING, VALIDATING}:
+            world.edit(lengthen, path)
+
+    world.api.on_response = add
+    world.turns(4)
+    world.api.requests.clear()
+    world.turns(20)
+    assert world.writes() == []
+    assert world.metric("webhooks_registered") == 1
+
+
+def test_a_namespace_that_is_no_longer_configured_is_included_again() -> None:
+    old = installed()
+    right = old.webhooks()
+    for path in (MUTATING, VALIDATING):
+        old.edit(lengthen, path)
+    new = take_over(old, "")
+    new.turns()
+    assert new.webhooks() == right
+    assert new.metric("webhooks_registered") == 1
+
+
+def test_a_configuration_that_is_gone_is_said_and_not_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = installed()
+    del world.api.objects[MUTATING]
+    world.turns(1)
+    assert world.writes() == []
+    assert "does not exist; apply the manifests" in caplog.text
+    assert world.metric("publisher_failures_total") == 1
+    assert world.metric("webhooks_registered") == 0
+
+
+SPOILT = {"data": {"tls.crt": "", "tls.key": ""}}
+
+
+def blank_all(found: dict[str, Any]) -> None:
+    for one in found["webhooks"]:
+        one["clientConfig"]["caBundle"] = ""
+
+
+@pytest.mark.parametrize("gone", [MUTATING, VALIDATING])
+def test_a_configuration_that_is_gone_keeps_nothing_else_undone(gone: str) -> None:
+    world = installed()
+    (kept,) = {MUTATING, VALIDATING} - {gone}
+    right = world.webhooks(kept)
+    del world.api.objects[gone]
+    world.edit(blank_all, kept)
+    world.mounts = False
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", SPOILT)
+    world.turns(1)
+    assert world.webhooks(kept) == right
+    assert len(authority.read_all(world.data(LEAF_SECRET)["tls.crt"])) == 1
+    assert world.metric("publisher_failures_total") == 1
+
+
+@pytest.mark.parametrize("rejected", [MUTATING, VALIDATING])
+def test_both_configurations_are_published_or_neither(rejected: str) -> None:
+    world = World()
+
+    def reject(method: str, path: str) -> None:
+        if (method, path) == ("PATCH", rejected):
+            raise status_error(422)
+
+    world.api.on_request = reject
+    world.turns()
+    assert world.webhooks(MUTATING) == world.webhooks(VALIDATING) == []
+    assert world.metric("publisher_failures_total")
+
+
+@pytest.mark.parametrize("refused", [MUTATING, VALIDATING])
+def test_a_write_that_is_refused_keeps_nothing_else_undone(refused: str) -> None:
+    world = installed()
+    (other,) = {MUTATING, VALIDATING} - {refused}
+    right = world.webhooks(other)
+    for path in (MUTATING, VALIDATING):
+        world.edit(blank_all, path)
+
+    def refuse(method: str, path: str) -> None:
+        if method != "GET" and path == refused:
+            raise status_error(403)
+
+    world.api.on_request = refuse
+    world.turns(1)
+    assert world.webhooks(other) == right
+    assert world.webhooks(refused) != world.webhooks(other)
+    assert world.metric("publisher_failures_total") == 1
+    assert world.metric("webhooks_registered") == 0
+
+
+def test_a_secret_that_cannot_be_written_keeps_nobody_from_the_bundle() -> None:
+    world = installed()
+    right = world.webhooks()
+    world.mounts = False
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", SPOILT)
+    world.edit(blank_all)
+
+    def refuse(method: str, path: str) -> None:
+        if method == "PUT" and path.startswith(SECRETS):
+            raise status_error(422)
+
+    world.api.on_request = refuse
+    world.turns(1)
+    assert world.webhooks() == right
+    assert world.metric("publisher_failures_total") == 1
+
+
+def test_who_may_not_make_a_ca_any_more_publishes_none() -> None:
+    world = installed()
+    right = world.webhooks()
+    world.api.put(f"{SECRETS}/{CA_SECRET}", SPOILT)
+
+    def lapse(_method: str, path: str) -> None:
+        world.leads = path.startswith(SECRETS) is False
+
+    world.api.on_request = lapse
+    world.turns(1)
+    assert world.webhooks() == right
+    assert world.metric("publisher_failures_total") == 1
+
+
+@pytest.mark.parametrize("days", [-400.0, 400.0])
+def test_one_answer_of_another_year_makes_nothing_anew(days: float) -> None:
+    world = installed()
+    assert world.server_time is not None
+    for step in (days, -days):
+        world.server_time += step * 86_400
+        world.turns(2)
+    assert world.writes() == []
+    assert world.metric("webhooks_registered") == 1
+
+
+def test_who_deletes_both_secrets_waits_for_no_year() -> None:
+    """As the guide says of a cluster that comes up after its certificates have expired."""
+    world = installed()
+    assert world.server_time is not None
+    world.server_time += 400 * 86_400
+    for name in (CA_SECRET, LEAF_SECRET):
+        del world.api.objects[f"{SECRETS}/{name}"]
+    world.turns(9)
+    leaf = authority.read(world.data(LEAF_SECRET)["tls.crt"])
+    assert leaf.valid_at(datetime.fromtimestamp(world.server_time, UTC))
+    assert world.data(CA_SECRET)["tls.crt"] in min(world.bundles())
+    assert len(world.bundles()) == 1
+
+
+def test_another_year_that_lasts_is_believed() -> None:
+    world = installed()
+    assert world.server_time is not None
+    world.server_time += 400 * 86_400
+    for _ in range(61):
+        world.turns(1)
+        world.server_time += INTERVAL_SECONDS
+    assert authority.read(world.data(CA_SECRET)["tls.crt"]).valid_at(
+        datetime.fromtimestamp(world.server_time, UTC)
+    )
+
+
+# --- a changed configuration is a rollout ------------------------------------------------------
+
+NEW = """
+profiles:
+- schedulerName: "*"
+  plugins: {enabled: [{name: delay}]}
+  pluginConfig:
+  - {name: delay, args: {annotations: [example.com/wait]}}
+"""
+
+
+def take_over(world: World, yaml: str) -> World:
+    """Let a controller with another configuration lead, in the same cluster."""
+    other = World(yaml=yaml)
+    other.api.objects = world.api.objects
+    other.conditions = world.conditions
+    other.served = world.served
+    return other
+
+
+def test_new_conditions_are_published_when_the_rollout_is_complete() -> None:
+    old = installed()
+    before = old.webhooks()
+    new = take_over(old, NEW)
+    digest = configurations.digest(make_profiles(NEW))
+    assert digest != DIGEST
+
+    new.roll_out(updatedReplicas=1, replicas=3)
+    new.conditions = [DIGEST, DIGEST, digest]
+    new.turns()
+    assert new.webhooks() == before
+    new.conditions = [digest, digest]
+    new.turns()
+    assert new.webhooks() == before
+    new.roll_out()
+    new.turns()
+    assert "example.com/wait" in new.webhooks()[0]["matchConditions"][0]["expression"]
+
+
+def test_a_blanked_bundle_is_right_again_in_the_middle_of_a_rollout() -> None:
+    old = installed()
+    before = old.webhooks()
+    new = take_over(old, NEW)
+    new.roll_out(updatedReplicas=1, replicas=3)
+    new.edit(blank)
+    new.edit(blank, VALIDATING)
+    new.turns(1)
+    assert new.webhooks() == before
+    assert len(new.bundles()) == 1
+
+
+def test_the_old_configuration_stays_where_the_new_one_does_not_start() -> None:
+    world = installed()
+    world.roll_out(updatedReplicas=1, replicas=3, availableReplicas=2)
+    right = world.webhooks()
+    world.edit(widen)
+    world.turns(1)
+    assert world.webhooks() == right
+
+
+def test_the_old_configuration_is_not_put_back_once_replicas_know_the_new_one() -> None:
+    world = installed()
+    world.conditions = [DIGEST, OTHER]
+    world.edit(widen)
+    world.turns()
+    assert world.webhooks()[0]["matchConditions"] == []
+
+
+# --- leading, time, failures -------------------------------------------------------------------
+
+
+def test_who_does_not_lead_does_nothing() -> None:
+    world = World()
+    world.leads = False
+    assert world.publisher.reconcile() is False
+    assert world.api.requests == []
+
+
+def test_who_leads_no_more_says_nothing_of_what_another_keeps() -> None:
+    world = installed()
+    assert world.metric("ca_expiry_timestamp_seconds")
+    world.leads = False
+    world.turns(1)
+    assert world.metric("ca_expiry_timestamp_seconds") == 0
+    assert world.metric("webhooks_registered") == 0
+
+
+def test_who_loses_the_lead_on_the_way_writes_no_more() -> None:
+    world = World()
+
+    def lose(method: str, _path: str) -> None:
+        world.leads = world.leads and method == "GET"
+
+    world.api.on_response = lose
+    world.turns(1)
+    assert world.writes() == [f"PATCH {CA_SECRET}"]
+
+
+def test_what_another_leader_wrote_meanwhile_is_not_undone() -> None:
+    world = installed()
+    world.edit(lambda one: one.update(webhooks=[]))
+    theirs = {"name": "theirs.example.com"}
+
+    def another(method: str, path: str) -> None:
+        if (method, path) == ("PATCH", MUTATING):
+            world.api.on_request = lambda _method, _path: None
+            world.edit(lambda one: one.update(webhooks=[theirs]))
+
+    world.api.on_request = another
+    world.turns(1)
+    assert world.webhooks() == [theirs]
+    assert world.metric("publisher_failures_total") == 1
+
+    world.turns()
+    assert len(world.webhooks()) > 1
+
+
+def test_nothing_is_issued_while_the_servers_time_is_unknown() -> None:
+    world = World()
+    world.server_time = None
+    world.turns()
+    assert world.api.requests == []
+
+
+@pytest.mark.parametrize("error", [unreachable(), status_error(409)], ids=["unreachable", "409"])
+def test_a_failure_is_counted_and_the_next_look_goes_on(error: Exception) -> None:
+    world = World()
+    fail = raising(error)
+
+    def once(method: str, _path: str) -> None:
+        if method != "GET":
+            world.api.on_request = lambda _method, _path: None
+            fail()
+
+    world.api.on_request = once
+    world.turns(1)
+    assert world.metric("publisher_failures_total") == 1
+    world.turns()
+    assert world.metric("webhooks_registered") == 1
+
+
+def test_a_secret_that_somebody_else_made_meanwhile_is_not_overwritten() -> None:
+    world = World()
+
+    def overtake(method: str, path: str) -> None:
+        if method != "GET":
+            world.api.on_request = lambda _method, _path: None
+            world.api.put(path, SPOILT)
+            world.api.managers[path] = "holdfast-b"
+
+    world.api.on_request = overtake
+    world.turns(1)
+    assert world.data(CA_SECRET) == {"tls.crt": b"", "tls.key": b""}
+
+
+@pytest.mark.parametrize("secret", [CA_SECRET, LEAF_SECRET])
+def test_a_404_that_is_not_kubernetes_own_makes_no_secret_anew(secret: str) -> None:
+    world = installed()
+    held = world.data(secret)
+
+    def lose(_method: str, path: str) -> None:
+        if path == f"{SECRETS}/{secret}":
+            raise status_error(404)
+
+    world.api.on_request = lose
+    world.turns(1)
+    assert world.writes() == []
+    assert world.metric("publisher_failures_total") == 1
+    assert world.data(secret) == held
+
+
+def test_a_404_that_is_not_kubernetes_own_says_nothing_of_the_manifests(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = installed()
+
+    def lose(_method: str, path: str) -> None:
+        if path == MUTATING:
+            raise status_error(404)
+
+    world.api.on_request = lose
+    world.turns(1)
+    assert "HTTP 404: scripted" in caplog.text
+    assert "apply the manifests" not in caplog.text
+
+
+def test_a_secret_that_changed_meanwhile_is_not_overwritten() -> None:
+    world = installed()
+    path = f"{SECRETS}/{LEAF_SECRET}"
+    world.mounts = False
+    world.api.put(path, SPOILT)
+    changed = {"data": {"tls.crt": "!", "tls.key": ""}}
+
+    def overtake(method: str, _path: str) -> None:
+        if method == "PUT":
+            world.api.on_request = lambda _method, _path: None
+            world.api.put(path, changed)
+
+    world.api.on_request = overtake
+    world.turns(1)
+    assert world.api.objects[path]["data"] == changed["data"]
+    world.turns(1)
+    assert authority.read(world.data(LEAF_SECRET)["tls.crt"]).dns_names == set(SERVICE.dns_names)
+
+
+# --- a new CA, all the way ---------------------------------------------------------------------
+
+
+def test_a_new_ca_is_introduced_with_overlap() -> None:
+    world = installed()
+    old = world.data(CA_SECRET)["tls.crt"]
+    world.live(244)
+    world.turns(2)
+    assert world.writes()[:2] == [f"PUT {LEAF_SECRET}", f"PUT {CA_SECRET}"]
+    new = world.data(CA_SECRET)["next.crt"]
+    assert world.bundles() == {old + new}
+    leaf = world.data(LEAF_SECRET)
+
+    world.turns(5)  # a minute has not passed since it was read back
+    assert world.data(LEAF_SECRET) == leaf
+    world.turns(2)
+    assert world.data(CA_SECRET)["tls.crt"] == new
+    assert world.data(LEAF_SECRET)["ca.crt"] == new
+    world.turns(2)
+    assert world.bundles() == {new + old}
+
+    world.live(30)
+    world.turns(2)
+    assert world.bundles() == {new}
+
+
+def test_a_new_leader_waits_anew() -> None:
+    world = installed()
+    world.live(244)
+    world.turns(5)
+    world.leads = False
+    world.turns(1)
+    world.leads = True
+    world.turns(6)
+    assert "next.crt" in world.data(CA_SECRET)
+    world.turns(1)
+    assert "next.crt" not in world.data(CA_SECRET)
+
+
+# --- cert-manager ------------------------------------------------------------------------------
+
+
+def test_cert_manager_gives_the_bundle_and_nobody_is_called_before() -> None:
+    world = World(cert_manager=True)
+    ca = authority.new_ca("cert-manager", now=NOW)
+    names = SERVICE.dns_names[-1:]
+    pair = authority.issue(ca, common_name="x", now=NOW, dns_names=names)
+    world.served = authority.read(pair.certificate)
+    world.turns()
+    conditions = [one["name"] for one in world.webhooks()[0]["matchConditions"]]
+    assert conditions == ["not-yet", "asks-for-something"]
+    assert world.bundles() == {b""}
+    assert [path for path in world.api.objects if path.startswith(SECRETS)] == []
+
+    def inject(found: dict[str, Any]) -> None:
+        for one in found["webhooks"]:
+            one["clientConfig"]["caBundle"] = base64.b64encode(ca.certificate).decode()
+
+    world.edit(inject)
+    world.turns()
+    assert len(world.webhooks()[0]["matchConditions"]) == 2  # the other is not trusted yet
+    world.edit(inject, VALIDATING)
+    world.turns()
+    assert [one["name"] for one in world.webhooks()[0]["matchConditions"]] == ["asks-for-something"]

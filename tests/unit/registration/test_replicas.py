@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.certs import authority
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.registration import replicas
+from holdfast.webhook.registration.replicas import Service, ask_all, rolled_out
+from holdfast.webhook.server import tls
+from holdfast.webhook.telemetry.health import HealthServer
+from tests.support.fakes import FakeApi
+
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/system/endpointslices"
+DEPLOYMENT = "/apis/apps/v1/namespaces/system/deployments/holdfast-webhook"
+SERVICE = Service("system")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves a digest."""
+
+    def do_GET(self) -> None:
+        assert self.path == "/conditions"
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"abc\n")
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+@contextmanager
+def replica(folder: Path) -> Iterator[tuple[int, authority.Certificate]]:
+    """Serve a digest over TLS; gives the port and the certificate."""
+    now = datetime.now(UTC)
+    pair = authority.issue(authority.new_ca("ca", now=now), common_name="r", now=now)
+    certfile, keyfile = folder / "tls.crt", folder / "tls.key"
+    certfile.write_bytes(pair.certificate)
+    keyfile.write_bytes(pair.key)
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    context = tls.server_context(certfile, keyfile)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server.server_address[1], authority.read(pair.certificate)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def slices(port: int | None, *conditions: dict[str, bool]) -> FakeApi:
+    api = FakeApi()
+    endpoints = [{"addresses": ["127.0.0.1"], "conditions": one} for one in conditions]
+    ports = [] if port is None else [{"port": port}]
+    api.put(SLICES, {"items": [{"endpoints": endpoints, "ports": ports}]})
+    return api
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_each_replica_is_asked_for_its_certificate_and_what_it_knows(tmp_path: Path) -> None:
+    with replica(tmp_path) as (port, certificate):
+        (found,) = ask_all(slices(port, {"ready": True}), SERVICE)
+    assert found == replicas.Replica("127.0.0.1", True, certificate, "abc")
+    assert replicas.certificates([found]) == [certificate]
+
+
+def test_what_it_knows_may_be_told_on_another_port(tmp_path: Path) -> None:
+    health = HealthServer(
+        "127.0.0.1", 0, ready=lambda: True, exposition=lambda: b"", conditions="def"
+    )
+    health.start()
+    try:
+        service = Service("system", health_port=health.port)
+        with replica(tmp_path) as (port, certificate):
+            (found,) = ask_all(slices(port, {}), service)
+    finally:
+        health.stop()
+    assert (found.certificate, found.conditions) == (certificate, "def")
+
+
+def test_one_that_does_not_answer_is_there_all_the_same() -> None:
+    (found,) = ask_all(slices(free_port(), {"ready": True}), SERVICE)
+    assert found == replicas.Replica("127.0.0.1", True)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "called"),
+    [
+        pytest.param({}, True, id="unknown"),
+        pytest.param({"ready": True, "serving": True}, True, id="ready"),
+        pytest.param({"ready": False, "serving": False}, False, id="not-ready"),
+        pytest.param({"ready": False}, False, id="not-ready-of-old"),
+        pytest.param({"ready": False, "serving": True, "terminating": True}, True, id="ending"),
+    ],
+)
+def test_who_may_be_called(conditions: dict[str, bool], called: bool) -> None:
+    (found,) = ask_all(slices(free_port(), conditions), SERVICE)
+    assert found.called is called
+
+
+def test_no_replicas() -> None:
+    assert ask_all(slices(None, {"ready": True}), SERVICE) == []
+    api = FakeApi()
+    api.put(SLICES, {"items": None})
+    assert ask_all(api, SERVICE) == []
+
+
+def deployed(**status: Any) -> FakeApi:
+    api = FakeApi()
+    done = {"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "observedGeneration": 1}
+    api.put(
+        DEPLOYMENT,
+        {
+            "metadata": {"generation": 1},
+            "spec": {"replicas": 2},
+            "status": json.loads(json.dumps({**done, **status})),
+        },
+    )
+    return api
+
+
+def test_a_rollout_is_complete_when_all_replicas_are_new_and_available() -> None:
+    assert rolled_out(deployed(), SERVICE)
+    for status in ({"replicas": 3}, {"updatedReplicas": 1}, {"availableReplicas": 1}):
+        assert not rolled_out(deployed(**status), SERVICE)
+    assert not rolled_out(deployed(observedGeneration=0), SERVICE)
+
+
+def test_a_deployment_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(ApiStatusError):
+        rolled_out(FakeApi(), SERVICE)

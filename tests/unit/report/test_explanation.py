@@ -1,0 +1,213 @@
+"""What `holdfast explain` says, from facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.webhook.cli import explain
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.report import explanation, trace
+from holdfast.webhook.report.explanation import PodFacts
+from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
+from tests.support.builders import (
+    CREATED_MS,
+    GATE,
+    SECOND,
+    held,
+    make_decider,
+    make_pod,
+    read_review,
+)
+from tests.support.fakes import FakeApi
+from tests.support.vm_builders import make_launcher, make_vm, make_vmi
+
+DECIDER = make_decider()
+NOW_MS = CREATED_MS + 5 * SECOND
+
+
+def explained(
+    source: dict[str, Any],
+    *,
+    now_ms: int = NOW_MS,
+    nodes: Sequence[NodeState] = (),
+    vm: Sequence[str] = (),
+    condition: tuple[str, str] | None = None,
+    scheduled: str = "",
+    phase: str = "Pending",
+) -> dict[str, str]:
+    status: dict[str, Any] = {"phase": phase}
+    if condition:
+        reason, message = condition
+        told = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+        status["conditions"] = [told]
+    if scheduled:
+        told = {"type": "PodScheduled", "status": "True", "lastTransitionTime": scheduled}
+        status["conditions"] = [told]
+    pod = msgspec.convert({**source, "status": status}, PodWithStatus)
+    seen = trace.mutate(DECIDER.profiles, read_review(source), now_ms=now_ms)
+    facts = PodFacts(pod, now_ms, seen, nodes, vm)
+    sections = explanation.explain(facts, DECIDER)
+    assert all(line.isprintable() for section in sections for line in section.lines)
+    return {section.title.partition("/")[0]: "\n".join(section.lines) for section in sections}
+
+
+def state(told: dict[str, str]) -> str:
+    return told["Pod default"]
+
+
+def test_a_held_pod() -> None:
+    told = explained(held({"delay": "15", "holdfast.dev/held": "delay=15s"}))
+    assert state(told) == "is held until 2026-03-01T12:00:15Z (10s left)"
+    assert 'delay: "15": 15s from creation' in told["Annotations"]
+    assert "created at 2026-03-01T12:00:00Z, 5s ago" in told["Annotations"]
+    assert "selected by schedulerName" in told["Decision"]
+    assert "delay: adds scheduling gate holdfast.dev/delay (delay=15s)" in told["Decision"]
+    assert "placement" not in told["Decision"]
+    assert told["Gates"] == "holdfast.dev/delay: Holdfast's, for delay=15s"
+    assert told["What to do"] == "wait, or release it now: holdfast release web-0 -n default"
+    assert "Nodes" not in told
+
+
+def test_an_overdue_pod() -> None:
+    told = explained(held({"delay": "15"}), now_ms=CREATED_MS + 60 * SECOND)
+    assert state(told).endswith("is still held, 45s after its due time 2026-03-01T12:00:15Z")
+    assert told["What to do"].startswith("no controller releases it; run holdfast doctor")
+
+
+def test_nobody_is_alarmed_about_a_release_that_is_under_way() -> None:
+    told = explained(held({"delay": "15"}), now_ms=CREATED_MS + 16 * SECOND)
+    assert "doctor" not in told["What to do"]
+
+
+def test_a_time_and_a_share_of_jitter() -> None:
+    asked = {"holdfast.dev/not-before": "2026-03-01T13:00:00+01:00", "holdfast.dev/jitter": "10s"}
+    told = explained(held(asked))["Annotations"]
+    assert "not before 2026-03-01T12:00:00Z" in told
+    assert "up to 10s; " in told
+
+
+def test_what_cannot_be_read_is_named_and_told() -> None:
+    told = explained(held({"delay": "so\non", "holdfast.dev/held": "delay=15s"}))
+    assert '"so\\non": invalid: invalid value "so\\non"' in told["Annotations"]
+    assert "using annotation holdfast.dev/held instead" in told["Annotations"]
+    assert "delay: rejected: annotation delay" in told["Decision"]
+
+
+def test_somebody_elses_gate_outlasts_ours() -> None:
+    told = explained(held({"delay": "15"}, gates=[GATE, "example.com/quota"]))
+    assert "example.com/quota: another component's; Holdfast never removes it" in told["Gates"]
+    cure = "after that, the component that added example.com/quota must remove it"
+    assert cure in told["What to do"]
+
+
+def test_only_somebody_elses_gate_is_left() -> None:
+    told = explained(make_pod({"delay": "15"}, gates=["example.com/quota"]))
+    assert (
+        state(told) == "is not held by Holdfast, but by other scheduling gates: example.com/quota"
+    )
+    assert told["What to do"] == "the component that added example.com/quota must remove it"
+
+
+def test_a_gate_of_a_plugin_that_is_not_here() -> None:
+    told = explained(held({}, gates=["holdfast.dev/remote"]))
+    assert state(told) == "is held until a plugin releases it: holdfast.dev/remote"
+    assert "from plugin 'remote', which is not installed here" in told["Gates"]
+    assert told["What to do"].startswith("ask the operator of that plugin")
+
+
+def test_a_pod_that_no_node_takes() -> None:
+    message = "0/3 nodes are available: 3 Insufficient cpu."
+    told = explained(make_pod({}), condition=("Unschedulable", message))
+    assert state(told) == "is not held: the scheduler has not found a node for it yet"
+    assert told["Nodes"] == f"scheduler: Unschedulable: {message}"
+    assert told["What to do"].startswith("fix what the scheduler reports")
+
+
+def test_the_gate_itself_is_no_news_of_the_scheduler() -> None:
+    told = explained(held({"delay": "15"}), condition=("SchedulingGated", "x"))
+    assert "Nodes" not in told
+
+
+@pytest.mark.parametrize(
+    ("annotations", "facts", "early"),
+    [
+        pytest.param({}, {}, True, id="not due yet"),
+        pytest.param({}, {"now_ms": CREATED_MS + 20 * SECOND}, False, id="due"),
+        pytest.param({}, {"scheduled": "2026-03-01T12:00:04Z"}, True, id="scheduled early"),
+        pytest.param({}, {"scheduled": "2026-03-01T12:00:16Z"}, False, id="scheduled on time"),
+        pytest.param({"released": "2026-03-01T12:00:03Z"}, {}, False, id="released by Holdfast"),
+        pytest.param({"held": None}, {}, False, id="never held"),
+    ],
+)
+def test_a_gate_that_someone_else_removed_early(
+    annotations: dict[str, str | None], facts: dict[str, Any], *, early: bool
+) -> None:
+    written = {"held": "delay=15s", **annotations}
+    ours = {f"holdfast.dev/{key}": text for key, text in written.items() if text}
+    told = explained(make_pod({"delay": "15", **ours}), **{"now_ms": NOW_MS, **facts})
+    due = "removed by someone else before the due time 2026-03-01T12:00:15Z"
+    assert told.get("Gates") == (f"holdfast.dev/delay: {due}" if early else None)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cure"),
+    [
+        pytest.param([NodeState("n", "it is cordoned")], True, id="its only node"),
+        pytest.param([NodeState("n", "it is cordoned"), NodeState("m")], False, id="one of two"),
+        pytest.param(
+            [NodeState("n", "it is cordoned"), NodeState("m", "x", excluded=True)],
+            False,
+            id="one that the pod excludes",
+        ),
+    ],
+)
+def test_a_pinned_node_that_is_cordoned(nodes: list[NodeState], cure: bool) -> None:
+    told = explained(held({"delay": "15"}), nodes=nodes)
+    assert "must run on n: it is cordoned" in told["Nodes"]
+    assert cure == ("after that, make n accept pods again" in told["What to do"])
+
+
+def test_a_pod_that_runs() -> None:
+    told = explained(make_pod({"delay": "15"}, node="node-1"), phase="Running")
+    assert state(told) == "is not held: it is on node-1, Running"
+    assert told["What to do"].startswith("Holdfast does not hold it")
+
+
+def test_a_pod_that_ended_before_it_had_a_node() -> None:
+    assert state(explained(make_pod({}), phase="Failed")) == "is not held: Failed"
+
+
+def test_a_pod_that_asks_nothing() -> None:
+    assert "no annotations for a delay" in explained(make_pod({}))["Annotations"]
+
+
+def test_a_pod_without_profile() -> None:
+    decider = make_decider("profiles: [{schedulerName: batch}]")
+    pod = msgspec.convert(make_pod({}), PodWithStatus)
+    seen = trace.mutate(decider.profiles, read_review(make_pod({})), now_ms=NOW_MS)
+    sections = explanation.explain(PodFacts(pod, NOW_MS, seen), decider)
+    (told,) = [section.lines for section in sections if section.title == "Decision"]
+    assert told == ['no profile serves schedulerName "default-scheduler"']
+
+
+@pytest.mark.parametrize(
+    ("yaml", "told"),
+    [
+        pytest.param("", "has no recorded node yet", id="by the defaults"),
+        pytest.param(
+            "profiles: [{pluginConfig: [{name: sticky, args: {nodeAnnotation: other/node}}]}]",
+            "returns to node-2",
+            id="by the configuration",
+        ),
+    ],
+)
+def test_a_vms_record_is_read_where_the_configuration_has_it(yaml: str, told: str) -> None:
+    api = FakeApi()
+    api.put(kubevirt.vmi_path("default", "vm"), make_vmi())
+    api.put(kubevirt.vm_path("default", "vm"), make_vm({"other/node": "node-2"}))
+    pod = msgspec.convert(make_launcher(), PodWithStatus)
+    assert f"VirtualMachine vm: {told}" in [*explain._vm(api, pod, make_decider(yaml))]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.framework.plugin import Permit, Plugin, Wait
+from holdfast.webhook.model.annotations import HELD_ANNOTATION
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins import registry
+from holdfast.webhook.report import held_pods
+from tests.support.builders import CREATED_MS, GATE, HOUR, SECOND, held, make_decider
+
+HINT = HELD_ANNOTATION
+
+
+def described(annotations: dict[str, str] | None = None, **fields: Any) -> held_pods.HeldPodSummary:
+    return held_pods.described(Pod.of(held(annotations, **fields)), make_decider())
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gates", "expected"),
+    [
+        pytest.param({"delay": "15"}, [GATE], "delay=15s", id="what it asks"),
+        pytest.param(
+            {"delay": "20", HINT: "delay=15s"}, [GATE], "delay=20s", id="what it asks now"
+        ),
+        pytest.param({"wait": "9s", HINT: "wait=9s"}, [GATE], "wait=9s", id="a configured key"),
+        pytest.param({"delay": "x", HINT: "delay=15s"}, [GATE], '"delay=15s"', id="the hint"),
+        pytest.param({"delay": "x"}, [GATE], "an invalid request", id="unreadable"),
+        pytest.param({}, [GATE], "nothing", id="nothing asked"),
+        pytest.param({"delay": "15"}, [GATE, "holdfast.dev/remote"], "delay=15s, remote", id="two"),
+        pytest.param({}, ["a.b/c", "holdfast.dev/remote"], "remote", id="of a plugin"),
+    ],
+)
+def test_held_by(annotations: dict[str, str], gates: list[str], expected: str) -> None:
+    assert described(annotations, gates=gates).held_by == expected
+
+
+def test_due_and_what_is_left() -> None:
+    one = described({"delay": "1h"})
+    assert one.due_ms == CREATED_MS + HOUR
+    assert held_pods.left(one, CREATED_MS + SECOND) == "59m59s"
+    assert held_pods.left(one, CREATED_MS + HOUR + 90 * SECOND) == "overdue 1m30s"
+    assert not one.is_overdue(CREATED_MS + HOUR - 1)
+    assert one.is_overdue(CREATED_MS + HOUR)
+
+
+def test_a_gate_of_a_plugin_that_is_not_here_says_nothing_about_its_time() -> None:
+    one = described({"delay": "15"}, gates=[GATE, "holdfast.dev/remote"])
+    assert one.due_ms is None
+    assert held_pods.left(one, CREATED_MS) == "unknown"
+    assert one.remark == ""
+
+
+class Remote(Plugin):
+    name = "remote"
+    gate = "holdfast.dev/remote"
+
+    def permit(self, _pod: Pod, _now_ms: int) -> Permit:
+        return Wait()
+
+
+def test_a_plugin_that_is_here_may_say_that_only_it_knows() -> None:
+    decider = make_decider(
+        "profiles: [{plugins: {enabled: [{name: remote}]}}]",
+        known={**registry([]), "remote": Remote},
+    )
+    pod = Pod.of(held({}, gates=[Remote.gate]))
+    assert held_pods.unknown_gates(pod, decider) == []
+    assert held_pods.described(pod, decider).due_ms is None
+
+
+def test_those_due_first_come_first_and_those_unknown_last() -> None:
+    pods = [
+        held({"delay": "2h"}, name="late"),
+        held({}, name="unknown", gates=["holdfast.dev/remote"]),
+        held({"delay": "1h"}, name="early"),
+        held({"delay": "1h"}, name="not-ours", gates=["example.com/gate"]),
+    ]
+    found = held_pods.held_pods(map(Pod.of, pods), make_decider())
+    assert [one.name for one in found] == ["early", "late", "unknown"]
+
+
+def test_row_and_document() -> None:
+    owner = {"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
+    source = held({"delay": "15", "holdfast.dev/profile": "*"})
+    source["metadata"]["ownerReferences"] = [{**owner, "controller": False, "name": "x"}, owner]
+    one = held_pods.described(Pod.of(source), make_decider())
+    now_ms = CREATED_MS + 5 * SECOND
+    assert held_pods.row(one, now_ms) == ["web-0", "delay=15s", "5s", "10s", "ReplicaSet/web"]
+    wide = held_pods.row(one, now_ms, wide=True, namespace=True)
+    assert wide[0] == "default"
+    assert wide[-4:] == ["2026-03-01T12:00:15Z", GATE, "*", "-"]
+    assert held_pods.documents([one], now_ms)["items"] == [
+        {
+            "namespace": "default",
+            "name": "web-0",
+            "heldBy": "delay=15s",
+            "gates": [GATE],
+            "since": "2026-03-01T12:00:00Z",
+            "due": "2026-03-01T12:00:15Z",
+            "secondsLeft": 10.0,
+            "owner": "ReplicaSet/web",
+            "profile": "*",
+            "remark": None,
+        }
+    ]
+
+
+def test_what_is_wrong_is_a_remark() -> None:
+    assert "instead" in described({"delay": "x", HINT: "delay=15s"}).remark

@@ -1,0 +1,192 @@
+"""What `holdfast preview` makes of manifests, offline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from holdfast.webhook.cli import dry_run
+from holdfast.webhook.report import preview
+from holdfast.webhook.report.preview import Preview
+from tests.support.builders import CREATED_MS, make_pipeline
+
+PIPELINE = make_pipeline()
+CONTAINERS = [{"name": "main", "image": "busybox"}]
+
+
+def pod(annotations: Any = None, **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web", "annotations": annotations, **metadata},
+        "spec": {"containers": CONTAINERS},
+    }
+
+
+def workload(kind: str, group: str, annotations: Any, **spec: Any) -> dict[str, Any]:
+    template = {"metadata": {"annotations": annotations}, "spec": {"containers": CONTAINERS}}
+    inner: dict[str, Any] = {"template": template, **spec}
+    if kind == "CronJob":
+        inner = {"jobTemplate": {"spec": inner}}
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": kind,
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": inner,
+    }
+
+
+def made(document: dict[str, Any], namespace: str = "default") -> Preview:
+    return preview.preview(document, PIPELINE, namespace=namespace, now_ms=CREATED_MS)
+
+
+def test_a_pod_that_is_held() -> None:
+    seen = made(pod({"delay": "15"}))
+    assert seen.what == "Pod default/web"
+    assert seen.refusals == []
+    assert "+    holdfast.dev/held: delay=15s" in seen.diff
+    assert "+  - name: holdfast.dev/delay" in seen.diff
+    assert not [line for line in seen.diff if line.startswith("-")]
+
+
+def test_the_manifest_itself_is_left_alone() -> None:
+    document = pod({"delay": "15"})
+    before = yaml.safe_dump(document)
+    made(document)
+    assert yaml.safe_dump(document) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "group"),
+    [
+        pytest.param("Deployment", "apps", id="Deployment"),
+        pytest.param("StatefulSet", "apps", id="StatefulSet"),
+        pytest.param("DaemonSet", "apps", id="DaemonSet"),
+        pytest.param("Job", "batch", id="Job"),
+        pytest.param("CronJob", "batch", id="CronJob"),
+    ],
+)
+def test_a_template_is_shown_as_its_pods_will_be(kind: str, group: str) -> None:
+    seen = made(workload(kind, group, {"delay": "15"}))
+    assert seen.what == f"{kind} shop/web"
+    assert "+  - name: holdfast.dev/delay" in seen.diff
+    assert "ownerReferences" not in "".join(seen.diff)
+    refused = made(workload(kind, group, {"delay": "soon"}))
+    assert len(refused.refusals) == 1
+    assert 'template.metadata: annotation delay: invalid value "soon"' in refused.refusals[0]
+
+
+def test_pods_of_a_daemon_set_are_not_placed() -> None:
+    assert made(workload("DaemonSet", "apps", {"type": "space"})).diff == []
+    assert "kubernetes.io/role" in "".join(made(workload("Job", "batch", {"type": "space"})).diff)
+
+
+def test_what_a_workload_suffers_is_warned_of() -> None:
+    seen = made(workload("Job", "batch", {"delay": "1h"}, activeDeadlineSeconds=60))
+    assert any("activeDeadlineSeconds=60 expires" in warning for warning in seen.warnings)
+
+
+def test_a_vm_is_checked_and_its_template_is_not_taken_for_a_pod() -> None:
+    assert made(workload("VirtualMachine", "kubevirt.io", {"delay": "15"})).diff == []
+    assert made(workload("VirtualMachine", "kubevirt.io", {"delay": "soon"})).refusals
+
+
+def test_templates_of_other_kinds_are_checked() -> None:
+    template = {"metadata": {"annotations": {"delay": "soon"}}, "spec": {}}
+    for version, kind, spec in (
+        ("v1", "ReplicationController", {"template": template}),
+        ("kubevirt.io/v1", "VirtualMachineInstanceReplicaSet", {"template": template}),
+        (
+            "pool.kubevirt.io/v1beta1",
+            "VirtualMachinePool",
+            {"virtualMachineTemplate": {"spec": {"template": template}}},
+        ),
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {"leaderWorkerTemplate": {"workerTemplate": template}},
+        ),
+    ):
+        document = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
+        assert 'invalid value "soon"' in made(document).refusals[0]
+
+
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        pytest.param(pod({"delay": 15}), "Expected str, got int", id="a number"),
+        pytest.param({**pod(), "spec": []}, "Expected object, got array", id="no object"),
+        pytest.param({**pod(), "spec": None}, "Expected object", id="nothing"),
+        pytest.param({**pod(), "metadata": "web"}, "Expected object, got str", id="metadata"),
+    ],
+)
+def test_what_the_api_server_would_not_take_is_refused(document: Any, found: str) -> None:
+    assert found in made(document).refusals[0]
+    assert "AdmissionReview" not in made(document).refusals[0]
+
+
+def test_a_forged_finalizer_is_refused() -> None:
+    refusals = made(pod({}, finalizers=["holdfast.dev/sticky"])).refusals
+    assert "is reserved for Holdfast" in refusals[0]
+
+
+@pytest.mark.parametrize(
+    ("document", "kinds"),
+    [
+        pytest.param(None, [], id="an empty document"),
+        pytest.param("text", [], id="a text"),
+        pytest.param(pod(), ["Pod"], id="one"),
+        pytest.param({"kind": "List", "items": [pod(), pod()]}, ["Pod", "Pod"], id="a list"),
+        pytest.param({"kind": "PodList", "items": [pod()]}, ["Pod"], id="a typed list"),
+    ],
+)
+def test_objects(document: Any, kinds: list[str]) -> None:
+    assert [one["kind"] for one in preview.objects(document)] == kinds
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "expected"),
+    [
+        ("v1", "Pod", True),
+        ("apps/v1", "Deployment", True),
+        ("v1", "ConfigMap", False),
+        ("example.com/v1", "Pod", False),
+        (None, None, False),
+    ],
+)
+def test_concerns(version: str | None, kind: str | None, expected: bool) -> None:
+    assert preview.concerns({"apiVersion": version, "kind": kind}) is expected
+
+
+def test_a_template_without_metadata_is_taken_as_it_is() -> None:
+    document = workload("Job", "batch", None)
+    del document["spec"]["template"]["metadata"]
+    assert made(document).refusals == []
+
+
+def test_a_part_of_a_manifest_is_shown_as_far_as_it_goes() -> None:
+    """A patch of kustomize's has no containers, and often no spec."""
+    document = workload("Deployment", "apps", {"delay": "15"})
+    del document["spec"]["template"]["spec"]
+    seen = made(document)
+    assert seen.refusals == []
+    assert "+  schedulingGates:" in seen.diff
+    assert "+  - name: holdfast.dev/delay" in seen.diff
+
+    bare = {key: value for key, value in pod({"type": "space"}).items() if key != "spec"}
+    assert "+spec:" in made(bare).diff
+    assert made({**bare, "metadata": {"name": "web"}}).diff == []
+
+
+def test_of_a_dry_run_only_what_is_decided_is_compared() -> None:
+    stored = {
+        "metadata": {"annotations": {"a": "b"}, "uid": "u", "finalizers": []},
+        "spec": {"schedulingGates": [{"name": "g"}], "containers": [], "nodeName": "n"},
+        "status": {},
+    }
+    assert dry_run.decided(stored) == {
+        "metadata": {"annotations": {"a": "b"}},
+        "spec": {"schedulingGates": [{"name": "g"}]},
+    }

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.kubevirt import Instance, VirtualMachine
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.report import sticky_vms
+from holdfast.webhook.report.pod_status import NodeState
+from holdfast.webhook.report.sticky_vms import StickyVm
+
+NODE, UID = kubevirt.STICKY_NODE, kubevirt.STICKY_NODE_UID
+ARGS = StickyArgs()
+
+
+def vm(**annotations: str) -> VirtualMachine:
+    written = {key: annotations[name] for name, key in KEYS.items() if name in annotations}
+    metadata = {"namespace": "shop", "name": "db", "uid": "vm-1", "annotations": written}
+    return msgspec.convert({"metadata": metadata}, VirtualMachine)
+
+
+KEYS = {"node": NODE, "uid": UID, "sticky": kubevirt.STICKY}
+
+
+def vmi(owner: str = "vm-1") -> Instance:
+    reference = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "name": "db",
+        "uid": owner,
+        "controller": True,
+    }
+    metadata = {"name": "db", "namespace": "shop", "ownerReferences": [reference]}
+    return msgspec.convert({"metadata": metadata, "status": {"nodeName": "node-1"}}, Instance)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "node", "sticks", "remark"),
+    [
+        pytest.param({}, "", True, "", id="nothing recorded"),
+        pytest.param({"node": "n", "uid": "vm-1"}, "n", True, "", id="recorded"),
+        pytest.param({"node": "n"}, "n", True, "set by hand", id="by a person"),
+        pytest.param(
+            {"node": "n", "uid": "vm-0"}, "", True, "copied from another VM", id="a clone"
+        ),
+    ],
+)
+def test_described(annotations: dict[str, str], node: str, sticks: bool, remark: str) -> None:
+    one = sticky_vms.described(vm(**annotations), vmi(), ARGS)
+    assert (one.node, one.is_sticky, one.runs_on) == (node, sticks, "node-1")
+    assert remark in one.remark
+    assert bool(remark) == bool(one.remark)
+
+
+def test_an_instance_of_another_vm_does_not_count() -> None:
+    assert sticky_vms.described(vm(), vmi("vm-0"), ARGS).runs_on == ""
+    assert sticky_vms.described(vm(), None, ARGS).runs_on == ""
+
+
+ONE = StickyVm("shop", "db", "node-1", loose="", runs_on="node-2", remark="r")
+
+
+def test_row_and_document() -> None:
+    assert sticky_vms.row(ONE) == ["db", "node-1", "yes", "node-2"]
+    assert sticky_vms.row(ONE, wide=True, namespace=True) == [
+        "shop", "db", "node-1", "yes", "node-2", "r",
+    ]  # fmt: skip
+    assert sticky_vms.documents([ONE])["items"][0]["runsOn"] == "node-2"
+
+
+def told(state: NodeState | None = None, *, required: bool = True, **changes: Any) -> str:
+    return "\n".join(sticky_vms.shown(replace(ONE, **changes), state, required=required))
+
+
+def test_shown() -> None:
+    assert told(NodeState("node-1")) == (
+        "runs on node-2\nreturns to node-1\nr\nnode-1: accepts pods"
+    )
+    assert "node-1: cordoned" in told(NodeState("node-1", "cordoned"))
+    assert "preferably returns" in told(required=False)
+    assert "no node is recorded" in told(node="")
+    assert "not sticky: because" in told(loose="because")
+    assert "is not running" in told(runs_on="")
+
+
+@pytest.mark.parametrize(
+    ("args", "annotations", "expected"),
+    [
+        pytest.param(ARGS, {}, "", id="it sticks"),
+        pytest.param(
+            ARGS, {"sticky": "false"}, "it has annotation holdfast.dev/sticky: false", id="opted"
+        ),
+        pytest.param(
+            StickyArgs(select="annotated"),
+            {},
+            "it has no annotation holdfast.dev/sticky: true",
+            id="not annotated",
+        ),
+        pytest.param(
+            StickyArgs(namespaces=("home",)), {}, "namespace shop is not configured", id="namespace"
+        ),
+        pytest.param(
+            None, {}, "the sticky plugin does not run for its pods in this configuration", id="none"
+        ),
+    ],
+)
+def test_why_a_vm_does_not_stick(
+    args: StickyArgs | None, annotations: dict[str, str], expected: str
+) -> None:
+    assert sticky_vms.loose(vm(**annotations), args) == expected
+    one = sticky_vms.described(vm(node="n", **annotations), vmi(), args)
+    assert (one.loose, one.is_sticky) == (expected, not expected)
+    assert one.node == ("n" if args else "")
+
+
+def test_a_record_is_for_this_vm_alone() -> None:
+    assert sticky_vms.record(vm(), "node-3", ARGS) == {
+        "metadata": {"uid": "vm-1", "annotations": {NODE: "node-3", UID: "vm-1"}}
+    }
+    assert sticky_vms.record(vm(), None, StickyArgs(node_annotation="a/b")) == {
+        "metadata": {"uid": "vm-1", "annotations": {"a/b": None, UID: "vm-1"}}
+    }

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.webhook.report import table
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        pytest.param(0, "0s", id="nothing"),
+        pytest.param(-5, "0s", id="the past"),
+        pytest.param(1, "1s", id="a second that has begun"),
+        pytest.param(45_000, "45s", id="seconds"),
+        pytest.param(60_000, "1m", id="a whole minute"),
+        pytest.param(150_000, "2m30s", id="minutes and seconds"),
+        pytest.param(3_600_000, "1h", id="an hour"),
+        pytest.param(3_661_000, "1h1m", id="at most two units"),
+        pytest.param(273_600_000, "3d4h", id="days and hours"),
+    ],
+)
+def test_duration(milliseconds: int, text: str) -> None:
+    assert table.duration(milliseconds) == text
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert table.lines(("A", "LONG"), [("xxx", "y"), ("z", "")]) == ["A     LONG", "xxx   y", "z"]
+
+
+def test_the_widest_columns_are_cut_to_fit() -> None:
+    rows = [("p" * 40, "short", "q" * 30)]
+    lines = table.lines(("NAME", "B", "OWNER"), rows, width=40)
+    assert max(map(len, lines)) <= 40
+    assert lines[1].count("…") == 2
+    assert "short" in lines[1]
+
+
+def test_no_column_vanishes_however_narrow_the_terminal() -> None:
+    (_, line) = table.lines(("A", "B"), [("a" * 30, "b" * 30)], width=5)
+    assert line == "aaa…   bbb…"

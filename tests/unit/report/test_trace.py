@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.config.config import DEFAULT_PLUGINS
+from holdfast.webhook.framework.plugin import Code, reject
+from holdfast.webhook.model import edits
+from holdfast.webhook.model.edits import Requirement
+from holdfast.webhook.report import trace
+from tests.support.builders import CREATED_MS, GATE, make_pod, make_profiles, read_review
+from tests.support.scripted import Blocking, Scripted, answering, profiles_of
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        pytest.param(edits.AddGate(GATE), f"adds scheduling gate {GATE}", id="gate"),
+        pytest.param(edits.AddFinalizer("a/b"), "adds finalizer a/b", id="finalizer"),
+        pytest.param(edits.SetAnnotation("holdfast.dev/held", "delay=1s"), "", id="hint"),
+        pytest.param(edits.SetAnnotation("a", "b"), "sets annotation a: b", id="annotation"),
+        pytest.param(edits.RemoveAnnotation("a"), "", id="removed annotation"),
+        pytest.param(edits.SetSchedulerName("x"), "sets scheduler x", id="scheduler"),
+        pytest.param(
+            edits.RequireNodes((Requirement("a", "Exists"), Requirement("b", "In", ("c",)))),
+            "requires nodes with a Exists and b In [c]",
+            id="required",
+        ),
+        pytest.param(
+            edits.PreferNodes(7, (Requirement("a", "Exists"),)),
+            "prefers nodes with a Exists (weight 7)",
+            id="preferred",
+        ),
+        pytest.param(edits.SelectNodes("a", "b"), "selects nodes with a=b", id="selector"),
+        pytest.param(edits.Tolerate("a", "Equal", "b"), "tolerates taint a=b", id="toleration"),
+    ],
+)
+def test_every_edit_has_words(edit: edits.Edit, words: str) -> None:
+    assert trace.describe_edit(edit) == words
+
+
+def traced(annotations: dict[str, str], **fields: Any) -> trace.Trace:
+    review_of = read_review(make_pod(annotations, **fields))
+    return trace.mutate(make_profiles(), review_of, now_ms=CREATED_MS)
+
+
+def test_every_plugin_is_asked_in_order() -> None:
+    seen = traced({"delay": "15"})
+    assert seen.profile == "*"
+    assert [(step.plugin, step.code) for step in seen.steps] == [
+        ("delay", Code.SUCCESS),
+        *((name, Code.SKIP) for name in DEFAULT_PLUGINS[1:]),
+    ]
+    assert seen.steps[0].summary == "adds scheduling gate holdfast.dev/delay (delay=15s)"
+    assert seen.verdict is not None
+    assert seen.verdict.code is Code.SUCCESS
+
+
+def test_a_plugin_that_is_spared_the_pod_is_told_of() -> None:
+    answer = answering(reject("asked"))
+    seen = trace.mutate(profiles_of(Blocking(answer), Scripted()), read_review(), now_ms=0)
+    assert [(step.plugin, step.summary) for step in seen.steps] == [
+        ("blocking", "not concerned"),
+        ("scripted", "no change"),
+    ]
+
+
+def test_a_refusal_is_told_and_is_the_verdict() -> None:
+    seen = traced({"delay": "soon"})
+    assert seen.steps[0].summary.startswith('rejected: annotation delay: invalid value "soon"')
+    assert seen.verdict is not None
+    assert seen.verdict.code is Code.REJECT

@@ -1,0 +1,55 @@
+"""The state of a controller on the status page, from its metrics."""
+
+from __future__ import annotations
+
+from holdfast.webhook.runtime import status_server
+from tests.support.builders import CREATED_MS, HOUR
+
+WELL = {
+    "holdfast_leader": 1.0,
+    "holdfast_overdue_pods": 0.0,
+    "holdfast_clock_uncertainty_seconds": 0.004,
+    "holdfast_release_lateness_seconds_count": 4.0,
+    "holdfast_release_lateness_seconds_sum": 0.02,
+    "holdfast_ca_expiry_timestamp_seconds": (CREATED_MS + HOUR) / 1_000,
+    "holdfast_webhooks_registered": 1.0,
+}
+
+
+def told(*, synced: bool = True, **changes: float) -> dict[str, tuple[str, bool]]:
+    samples = {**WELL, **{f"holdfast_{name}": value for name, value in changes.items()}}
+    found = status_server.facts(samples.get, CREATED_MS, synced=synced)
+    return {name: (value, well) for name, value, well in found}
+
+
+def test_all_is_well() -> None:
+    seen = told()
+    assert all(well for _, well in seen.values())
+    assert seen["This controller"][0] == "leader"
+    assert seen["Releases"][0] == "4, 0.005 s late on average"
+    assert seen["CA"][0] == "valid until 2026-03-01T13:00:00Z (1h left)"
+    assert seen["Webhooks"][0] == "registered"
+
+
+def test_what_is_not_well() -> None:
+    assert told(overdue_pods=2.0)["Overdue pods"] == ("2", False)
+    assert told(webhooks_registered=0.0)["Webhooks"] == ("not registered as configured", False)
+    assert told(vm_pods_kept_back=1.0)["VMs waiting for their record"] == ("1", False)
+    assert told(ca_expiry_timestamp_seconds=1.0)["CA"][1] is False
+    assert told(synced=False)["Synced with the API server"] == ("not yet", False)
+
+
+def test_one_that_stands_by_is_not_blamed() -> None:
+    seen = told(leader=0.0, overdue_pods=2.0, webhooks_registered=0.0)
+    assert seen["This controller"][0] == "standby"
+    assert all(well for _, well in seen.values())
+
+
+def test_one_that_keeps_no_certificates_says_nothing_of_them() -> None:
+    assert "CA" not in told(ca_expiry_timestamp_seconds=0.0)
+    assert "Releases" not in told(release_lateness_seconds_count=0.0)
+
+
+def test_the_clock_is_told_in_milliseconds() -> None:
+    seen = told(clock_uncertainty_seconds=0.009870052337646484)
+    assert seen["Clock uncertainty"] == ("0.010 s", True)

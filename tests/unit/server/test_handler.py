@@ -1,0 +1,477 @@
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.framework.pipeline import AdmissionPipeline
+from holdfast.webhook.framework.plugin import Context, Result, success
+from holdfast.webhook.model.annotations import HELD_ANNOTATION, NOT_BEFORE, PROFILE_ANNOTATION
+from holdfast.webhook.model.edits import SetAnnotation
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.delay import Delay
+from holdfast.webhook.server.app import create_app
+from holdfast.webhook.server.handler import (
+    BODY_LIMIT,
+    JSON,
+    TEXT,
+    AdmissionHandler,
+    HttpResponse,
+    PreparedReview,
+)
+from holdfast.webhook.telemetry.metrics import ServerMetrics
+from tests.support.builders import (
+    CREATED_MS,
+    GATE,
+    HOUR,
+    body,
+    held,
+    instant,
+    make_pipeline,
+    make_pod,
+)
+from tests.support.fakes import apply_patch, status_error
+from tests.support.scripted import Blocking, Scripted, answering, pipeline_of, raising
+
+ALLOWED = {"uid": "c0ffee", "allowed": True, "auditAnnotations": {"review": "c0ffee"}}
+
+
+class World:
+    """The handler of an empty configuration, at the time of CREATED, asked directly or by Flask."""
+
+    def __init__(self, *, by_flask: bool = False) -> None:
+        self.metrics = ServerMetrics()
+        self.ready = True
+        self.pipeline = make_pipeline(observe=self.metrics.observe_plugin)
+        self.handler = AdmissionHandler(
+            self.pipeline,
+            self.metrics,
+            conditions="abc",
+            now_ms=lambda: CREATED_MS,
+            ready=lambda: self.ready,
+        )
+        self.client = create_app(self.handler).test_client() if by_flask else None
+
+    def post(self, path: str, content: bytes, kind: str = JSON, coding: str = "") -> HttpResponse:
+        if self.client is None:
+            return self.handler.handle(path, kind, content, coding)
+        headers = {"Content-Encoding": coding} if coding else {}
+        answer = self.client.post(path, data=content, content_type=kind, headers=headers)
+        return HttpResponse(answer.status_code, answer.data, answer.content_type)
+
+    def page(self, method: str, path: str) -> HttpResponse:
+        if self.client is None:
+            return self.handler.page(method, path)
+        answer = self.client.open(path, method=method)
+        return HttpResponse(answer.status_code, answer.data, answer.content_type)
+
+    def answer(self, path: str, content: bytes) -> Any:
+        found = self.post(path, content)
+        assert (found.status, found.content_type) == (200, JSON)
+        return json.loads(found.body)["response"]
+
+    def reviews(self, path: str, outcome: str) -> float | None:
+        return count(self.metrics, path, outcome)
+
+
+def count(metrics: ServerMetrics, path: str, outcome: str) -> float | None:
+    labels = {"path": path, "outcome": outcome}
+    return metrics.registry.get_sample_value("holdfast_reviews_total", labels)
+
+
+def handler_of(
+    pipeline: AdmissionPipeline, metrics: ServerMetrics | None = None
+) -> AdmissionHandler:
+    return AdmissionHandler(pipeline, metrics or ServerMetrics(), conditions="")
+
+
+@pytest.fixture(params=[False, True], ids=["handler", "flask"])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(by_flask=request.param)
+
+
+# --- reviews -----------------------------------------------------------------------------------
+
+
+def test_mutate_holds_a_pod(world: World) -> None:
+    pod = make_pod({"delay": "15"})
+    answer = world.answer("/mutate", body(pod))
+    patched = apply_patch(pod, json.loads(base64.b64decode(answer["patch"])))
+
+    assert (
+        answer["uid"],
+        answer["allowed"],
+        answer["patchType"],
+    ) == ("c0ffee", True, "JSONPatch")
+    assert patched["spec"]["schedulingGates"] == [{"name": GATE}]
+    assert patched["metadata"]["annotations"] == {
+        "delay": "15",
+        HELD_ANNOTATION: "delay=15s",
+        PROFILE_ANNOTATION: "*",
+    }
+    assert world.reviews("mutate", "patched") == 1
+
+
+def test_mutate_leaves_other_pods_alone(world: World) -> None:
+    assert world.answer("/mutate", body(make_pod())) == ALLOWED
+    assert world.reviews("mutate", "allowed") == 1
+
+
+@pytest.mark.parametrize("path", ["mutate", "validate"])
+def test_refusal(world: World, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "holdfast.review")
+    answer = world.answer(f"/{path}", body(make_pod({"delay": "soon\n"})))
+
+    assert {"uid", "allowed", "status", "auditAnnotations"} == set(answer)
+    assert not answer["allowed"]
+    assert (answer["status"]["code"], answer["status"]["reason"]) == (422, "Invalid")
+    assert answer["status"]["message"].startswith('annotation delay: invalid value "soon\\n": use')
+    assert world.reviews(path, "refused") == 1
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{path} refused: default/web-0 uid=c0ffee: annotation ")
+
+
+def test_validate_allows_what_is_held(world: World) -> None:
+    answer = world.answer("/validate", body(held({"delay": "15"})))
+
+    assert answer == ALLOWED
+
+
+def test_warnings_are_answered(world: World) -> None:
+    answer = world.answer("/mutate", body(make_pod({"delay": "15"}, node="n1")))
+
+    assert answer["warnings"] == ["holdfast: not held: spec.nodeName is already set"]
+    assert "patch" not in answer
+
+
+def test_template_is_validated(world: World) -> None:
+    template = {"metadata": {"annotations": {"delay": "soon"}}}
+    deployment = {"metadata": {"name": "w"}, "spec": {"template": template}}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    answer = world.answer("/validate", body(deployment, kind=kind))
+
+    assert answer["status"]["message"].startswith("spec.template.metadata: annotation delay: ")
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "patched"), [(HOUR, True), (-HOUR, False)], ids=["ahead", "past"]
+)
+def test_time_is_the_one_that_was_passed_in(world: World, milliseconds: int, patched: bool) -> None:
+    pod = make_pod({NOT_BEFORE: instant(CREATED_MS + milliseconds)})
+
+    assert patched == ("patch" in world.answer("/mutate", body(pod)))
+
+
+def test_time_of_the_machine_is_the_default() -> None:
+    handler = handler_of(World().pipeline)
+    past = body(make_pod({NOT_BEFORE: "2020-01-01T00:00:00Z"}))
+    answer = json.loads(handler.handle("/mutate", JSON, past).body)
+
+    assert "patch" not in answer["response"]
+    assert handler.page("GET", "/readyz").body == b"ok\n"
+
+
+# --- what cannot be answered -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["mutate", "validate"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000], ids=["empty", "cut", "nested"])
+def test_body_that_is_no_review(world: World, path: str, content: bytes) -> None:
+    answer = world.post(f"/{path}", content)
+
+    assert answer.status == 400
+    assert answer.body.decode().startswith(
+        "the body is not an AdmissionReview of admission.k8s.io/v1: "
+    )
+    assert world.reviews(path, "bad") == 1
+
+
+@pytest.mark.parametrize("kind", ["k" * 100_000, "\u23f0" * 100_000], ids=["plain", "escaped"])
+def test_what_is_no_review_is_told_shortly_however_long_it_is(world: World, kind: str) -> None:
+    answer = world.post("/mutate", json.dumps({"kind": kind}).encode())
+
+    assert answer.status == 400
+    assert len(answer.body.decode()) < 500
+    assert answer.body.decode().rstrip().endswith("- at `$.kind`")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json", 200),
+        ("application/json; charset=utf-8", 200),
+        ("Application/JSON", 200),
+        ("text/plain", 415),
+        ("application/yaml", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("", 415),
+    ],
+)
+def test_content_type(world: World, content_type: str, status: int) -> None:
+    answer = world.post("/mutate", body(), content_type)
+
+    assert status == answer.status
+    if status == 415:
+        assert answer.body.decode() == "send an AdmissionReview as application/json\n"
+        assert world.reviews("mutate", "bad") == 1
+
+
+@pytest.mark.parametrize("path", ["mutate", "validate"])
+@pytest.mark.parametrize(
+    ("coding", "status"),
+    [("identity", 200), ("gzip", 415), ("GZip", 415), ("br, gzip", 415)],
+)
+def test_content_encoding(world: World, path: str, coding: str, status: int) -> None:
+    """The body itself is readable: only its header is rejected."""
+    answer = world.post(f"/{path}", body(), coding=coding)
+
+    assert status == answer.status
+    if status == 415:
+        assert answer.body == b"send an AdmissionReview without Content-Encoding\n"
+        assert world.reviews(path, "bad") == 1
+
+
+@pytest.mark.parametrize(("more", "status"), [(0, 200), (1, 413)], ids=["just fits", "too large"])
+def test_size_that_flask_takes(more: int, status: int) -> None:
+    content = body()
+    content += b" " * (BODY_LIMIT - len(content) + more)
+
+    assert status == World(by_flask=True).post("/mutate", content).status
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/mutate", 405),
+        ("PUT", "/validate", 405),
+        ("OPTIONS", "/mutate", 405),
+        ("POST", "/healthz", 405),
+        ("DELETE", "/metrics", 405),
+        ("GET", "/", 404),
+        ("POST", "/mutate/", 404),
+        ("GET", "/static/x", 404),
+        ("GET", "/../etc/passwd", 404),
+    ],
+)
+def test_other_methods_and_paths(world: World, method: str, path: str, status: int) -> None:
+    assert status == world.page(method, path).status
+
+
+class Failing(Delay):
+    """A plugin with a bug."""
+
+    def mutate(self, pod: Pod, context: Context) -> Result:
+        raise RuntimeError(f"secret of {pod.metadata.name} in {context.profile}")
+
+
+def test_failure_is_answered_with_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = ServerMetrics()
+    pipeline = make_pipeline(known={"delay": Failing}, observe=metrics.observe_plugin)
+    answer = handler_of(pipeline, metrics).handle("/mutate", JSON, body())
+
+    assert answer.status == 500
+    assert answer.body.decode() == "the review failed; the reason is in the webhook's log\n"
+    (record,) = caplog.records
+    assert record.getMessage() == "mutate failed: default/web-0 uid=c0ffee"
+    assert "plugin 'delay' failed in mutate: RuntimeError: secret of web-0 in *" in caplog.text
+    assert count(metrics, "mutate", "failed") == 1
+    labels = {"plugin": "delay", "extension_point": "mutate", "status": "Error", "profile": "*"}
+    name = "holdfast_plugin_execution_duration_seconds_count"
+    assert metrics.registry.get_sample_value(name, labels) == 1
+
+
+@pytest.mark.parametrize("path", ["mutate", "validate"])
+def test_pod_for_which_a_lookup_fails_is_refused_with_the_reason(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With HTTP 500, forged pods could raise the error rate, and no user would see the reason."""
+    metrics = ServerMetrics()
+    fails = raising(status_error(503))
+    handler = handler_of(pipeline_of(Scripted(fails, fails)), metrics)
+    answer = handler.handle(f"/{path}", JSON, body(make_pod({"scripted": ""})))
+
+    assert answer.status == 200
+    why = f"plugin 'scripted' could not look up what it needs: {status_error(503)}"
+    response = json.loads(answer.body)["response"]
+    assert response["allowed"] is False
+    assert response["status"] == {
+        "code": 429,
+        "reason": "TooManyRequests",
+        "message": f"{why}; try again",
+    }
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage() == f"{path} failed: default/web-0 uid=c0ffee: {why}"
+    assert count(metrics, path, "failed") == 1
+
+
+def test_template_for_which_a_lookup_fails_is_left_to_its_failure_policy() -> None:
+    fails = raising(status_error(503))
+    handler = handler_of(pipeline_of(Scripted(fails, fails)))
+    template = {"metadata": {"annotations": {"scripted": ""}}, "spec": make_pod()["spec"]}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    sent = {"metadata": {"name": "w"}, "spec": {"template": template}}
+    answer = handler.handle("/validate", JSON, body(sent, kind=kind))
+
+    assert answer.status == 500
+    assert answer.body.decode() == "the review failed; the reason is in the webhook's log\n"
+
+
+def test_answer_that_cannot_be_built_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    nonsense: Any = 5
+    edits = success(SetAnnotation("a", "1"), SetAnnotation(nonsense, "1"))
+    metrics = ServerMetrics()
+    handler = handler_of(pipeline_of(Scripted(answering(edits))), metrics)
+    answer = handler.handle("/mutate", JSON, body(make_pod({})))
+
+    assert answer.status == 500
+    assert answer.body.decode() == "the review failed; the reason is in the webhook's log\n"
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    found = [count(metrics, "mutate", outcome) for outcome in ("failed", "patched", "allowed")]
+    assert found == [1, 0, 0]
+
+
+# --- reviews that may block --------------------------------------------------------------------
+
+
+def prepared(
+    handler: AdmissionHandler, content: bytes | None = None, path: str = "/mutate"
+) -> PreparedReview:
+    found = handler.prepare(path, JSON, body() if content is None else content)
+    assert isinstance(found, PreparedReview)
+    return found
+
+
+def template_review() -> bytes:
+    template = {"metadata": {}, "spec": make_pod()["spec"]}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    return body({"metadata": {"name": "w"}, "spec": {"template": template}}, kind=kind)
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate"])
+def test_pod_that_was_not_decided_is_rejected_with_the_reason(path: str) -> None:
+    handler = handler_of(pipeline_of())
+    answered = json.loads(handler.reject_full(prepared(handler, path=path)).body)
+
+    assert answered["apiVersion"] == "admission.k8s.io/v1"
+    assert answered["response"] == {
+        "uid": "c0ffee",
+        "allowed": False,
+        "auditAnnotations": {"review": "c0ffee"},
+        "status": {
+            "code": 429,
+            "reason": "TooManyRequests",
+            "message": "too many reviews are waiting on plugins that block; try again",
+        },
+    }
+
+
+def test_template_that_was_not_decided_is_left_to_its_failure_policy() -> None:
+    handler = handler_of(pipeline_of())
+    found = prepared(handler, template_review(), "/validate")
+
+    assert handler.reject_full(found).status == 429
+    assert handler.reject_late(found, 2.5) == (
+        429,
+        b"a plugin did not finish the review within 2.5 s; try again\n",
+        TEXT,
+        "",
+    )
+
+
+def test_rejected_reviews_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = ServerMetrics()
+    handler = handler_of(pipeline_of(), metrics)
+    handler.reject_full(prepared(handler))
+
+    assert metrics.registry.get_sample_value("holdfast_reviews_turned_away_total") == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "rejected, too many reviews are waiting: default/web-0 uid=c0ffee"
+    ]
+
+
+def deadlines(metrics: ServerMetrics, plugin: str) -> float | None:
+    return metrics.registry.get_sample_value(
+        "holdfast_plugin_deadlines_exceeded_total", {"plugin": plugin}
+    )
+
+
+def test_late_plugin_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = ServerMetrics()
+
+    def give_up(_pod: Pod, _context: Context) -> Result:
+        handler.reject_late(found, 2.5)  # as the event loop does while this still runs
+        return success()
+
+    handler = handler_of(pipeline_of(Scripted(), Blocking(give_up)), metrics)
+    found = prepared(handler, body(make_pod({"scripted": ""})))
+    assert found.may_block
+    handler.decide(found)
+
+    assert deadlines(metrics, "blocking") == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "given up at its deadline: default/web-0 uid=c0ffee, in plugin blocking"
+    ]
+
+
+def test_deadline_while_no_plugin_is_at_work() -> None:
+    metrics = ServerMetrics()
+    handler = handler_of(pipeline_of(Blocking()), metrics)
+    handler.reject_late(prepared(handler), 2.5)
+
+    assert deadlines(metrics, "unknown") == 1
+
+
+def test_review_of_a_pod_in_another_namespace_than_its_request_may_block() -> None:
+    """Only a forged review has two namespaces; plugins could look up objects in the other."""
+    handler = World().handler
+    for namespace, blocks in (("default", False), ("other", True), ("", True)):
+        forged = make_pod({"delay": "15"}, namespace="default")
+        assert prepared(handler, body(forged, namespace=namespace)).may_block is blocks
+
+
+@pytest.mark.parametrize(("length", "status"), [(253, 200), (254, 400)])
+def test_uid_is_no_longer_than_any_can_be(world: World, length: int, status: int) -> None:
+    assert world.post("/mutate", body(uid="u" * length)).status == status
+
+
+# --- health and metrics ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ready", "expected"), [(True, (200, "ok\n")), (False, (503, "not ready\n"))]
+)
+def test_readiness(world: World, ready: bool, expected: tuple[int, str]) -> None:
+    world.ready = ready
+    answer = world.page("GET", "/readyz")
+
+    assert expected == (answer.status, answer.body.decode())
+    assert world.page("GET", "/healthz").body == b"ok\n"
+
+
+def test_conditions_are_the_digest_that_was_passed_in(world: World) -> None:
+    assert world.page("GET", "/conditions").body == b"abc\n"
+
+
+def test_metrics(world: World) -> None:
+    world.answer("/mutate", body(make_pod({"delay": "15"})))
+    answer = world.page("GET", "/metrics")
+
+    assert ServerMetrics.content_type == answer.content_type
+    assert 'holdfast_reviews_total{outcome="patched",path="mutate"} 1.0' in answer.body.decode()
+    assert "holdfast_build_info{version=" in answer.body.decode()
+    assert (
+        'holdfast_plugin_execution_duration_seconds_count{extension_point="mutate",plugin="delay",'
+        'profile="*",status="Success"} 1.0'
+    ) in answer.body.decode()
+    assert (
+        'holdfast_framework_extension_point_duration_seconds_count{extension_point="mutate",'
+        'profile="*",status="Success"} 1.0'
+    ) in answer.body.decode()
+
+
+def test_limit_leaves_room_for_two_objects_of_etcds_size() -> None:
+    assert BODY_LIMIT > 2 * 1.5 * 2**20

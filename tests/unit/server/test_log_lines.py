@@ -1,0 +1,283 @@
+"""Each log call with values of a request, with hostile values, in both formats.
+
+The log is set up as the processes set it up, and what it wrote is read as who follows it reads it:
+a line is what stands between two line feeds, and nothing else may start one.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.controller import notifier
+from holdfast.webhook.controller.notifier import ReleaseNotifier
+from holdfast.webhook.controller.pending import PendingRelease
+from holdfast.webhook.errors import UnreachableError
+from holdfast.webhook.framework import permit, pipeline
+from holdfast.webhook.framework.pipeline import AdmissionPipeline
+from holdfast.webhook.framework.plugin import Permit, reject, success
+from holdfast.webhook.kube import events
+from holdfast.webhook.kube.response import Response, status_error
+from holdfast.webhook.model.edits import SetAnnotation
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.server import handler, offload
+from holdfast.webhook.server.handler import JSON, AdmissionHandler, HttpResponse, PreparedReview
+from holdfast.webhook.server.offload import AsyncHandler
+from holdfast.webhook.telemetry import logs
+from holdfast.webhook.telemetry.metrics import ControllerMetrics, ServerMetrics
+from tests.support.builders import CREATED_MS, body, held, make_pod, read_review
+from tests.support.scripted import (
+    Holding,
+    Other,
+    Scripted,
+    Tightening,
+    answering,
+    decider_of,
+    pipeline_of,
+    raising,
+)
+
+FORGED = "2026-01-01 00:00:00,000 ERROR holdfast.review: forged"
+BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+"""All that ends a line for somebody: `str.splitlines`, a terminal, a viewer of logs."""
+SPECIAL = (
+    BREAKS
+    + "\x00\x07\x08\x1b[2J\x1b]0;\x9b31m"  # a terminal's own words
+    + "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c"  # directions
+    + "\ufeff\u200b\u00ad\U000e0041\ue000"  # invisible characters
+    + '\\"{%s'
+)
+HOSTILE = BREAKS.join([FORGED] * 2) + SPECIAL
+PARTS = [f"forged{SPECIAL[start : start + 18]}" for start in range(0, len(SPECIAL), 18)]
+"""Names that are not cut: all special characters stand in some of them."""
+TEXT = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR) holdfast\.[a-z]+: .+"
+)
+MODULES = {
+    Path(str(one.__file__)): one.__name__ for one in (handler, offload, permit, pipeline, notifier)
+}
+"""Where requests, and the pods that they left behind, are decided about."""
+LONGEST = 10_000
+"""Characters of a line that has a traceback in it; others are shorter."""
+
+NAMES = dict(zip(("name", "namespace", "uid"), PARTS, strict=True))
+POD = make_pod({"scripted": HOSTILE, HOSTILE: HOSTILE}, name=PARTS[0], namespace=PARTS[1])
+BODY = body(POD, **NAMES)
+ERROR = ValueError(HOSTILE)
+
+
+def handler_of(found: AdmissionPipeline) -> AdmissionHandler:
+    return AdmissionHandler(found, ServerMetrics(), conditions="", now_ms=lambda: CREATED_MS)
+
+
+def ask(content: bytes, found: AdmissionPipeline, *, path: str = "/mutate") -> None:
+    """Send a review as a connection does."""
+    send(handler_of(found), content, path)
+
+
+def send(answering: Any, content: bytes, path: str = "/mutate") -> None:
+    server = AsyncHandler(answering)
+
+    async def answer() -> None:
+        response = server.post(path, JSON, content, "")
+        if not isinstance(response, HttpResponse):
+            await response
+
+    asyncio.run(answer())
+    server.stop()
+
+
+def no_review() -> None:
+    ask(body(POD, kind={"group": HOSTILE, "version": HOSTILE, "kind": HOSTILE}), pipeline_of())
+    ask(HOSTILE.encode(), pipeline_of())
+    ask(json.dumps({HOSTILE: HOSTILE, "apiVersion": HOSTILE}).encode(), pipeline_of())
+
+
+def admitted() -> None:
+    ask(BODY, pipeline_of())
+    ask(BODY, pipeline_of(Scripted(answering(success(SetAnnotation(HOSTILE, HOSTILE))))))
+
+
+def refused() -> None:
+    ask(BODY, pipeline_of(Scripted(answering(reject(HOSTILE)))))
+
+
+def failed() -> None:
+    ask(BODY, pipeline_of(Scripted(raising(ERROR))))
+
+
+def looked_up_in_vain() -> None:
+    ask(BODY, pipeline_of(Scripted(raising(UnreachableError(HOSTILE)))))
+
+
+def prepared(found: AdmissionHandler) -> PreparedReview:
+    review = found.prepare("/mutate", JSON, BODY)
+    assert isinstance(review, PreparedReview)
+    return review
+
+
+def late() -> None:
+    found = handler_of(pipeline_of(Scripted()))
+    found.reject_late(prepared(found), 2.5)
+
+
+def one_too_many() -> None:
+    found = handler_of(pipeline_of(Scripted()))
+    found.reject_full(prepared(found))
+
+
+def failed_beside_a_refusal() -> None:
+    refusing = Scripted(answering(reject("no")))
+    ask(BODY, pipeline_of(refusing, Other(raising(ERROR))))
+    ask(BODY, pipeline_of(Other(validate=raising(ERROR)), refusing))
+
+
+def edits_that_do_not_fit() -> None:
+    rubbish: Any = [HOSTILE]
+    odd = success(SetAnnotation(HOSTILE, rubbish))
+    ask(BODY, pipeline_of(Other(answering(odd)), Scripted(answering(reject("no")))))
+
+
+def broken_server() -> None:
+    class Broken:
+        def prepare(self, *_request: object) -> Any:
+            raise ERROR
+
+        page = prepare
+
+    class Ending(AdmissionHandler):
+        def prepare(self, *_request: object) -> Any:
+            return PreparedReview("mutate", read_review(POD, **NAMES), may_block=True)
+
+        def decide(self, *_prepared: object) -> Any:
+            raise SystemExit(HOSTILE)
+
+    broken: Any = Broken()
+    AsyncHandler(broken).page("GET", f"/{HOSTILE}")
+    send(broken, BODY, f"/{HOSTILE}")
+    send(Ending(pipeline_of(), ServerMetrics(), conditions=""), BODY, f"/{HOSTILE}")
+
+
+def pods_that_are_held() -> None:
+    def broken(*_: Any) -> Any:
+        raise ERROR
+
+    class Deaf(Tightening):
+        name = "deaf"
+
+        def concerns(self, _pod: Pod) -> bool:
+            raise ERROR
+
+    pod = Pod.of(held({"scripted": HOSTILE}, gates=[Holding.gate], name=HOSTILE, namespace=HOSTILE))
+
+    class Leaking(Holding):
+        def reserve(self, pod: Pod, now_ms: int) -> Permit:
+            return self.permit(pod, now_ms)
+
+        def unreserve(self, _pod: Pod) -> None:
+            raise ERROR
+
+        def forget(self, _uid: str) -> None:
+            raise ERROR
+
+    found = decider_of(Leaking(broken), Tightening(broken), Deaf(lambda _pod: success()))
+    found.due(pod)
+    found.unreserve(pod)
+    found.forget("u")
+    found.at_release(pod)
+
+
+def releases() -> None:
+    """Log the rejection of a release by others, however long, and messages of plugins."""
+    said = json.dumps({"message": HOSTILE * 1_000}).encode()
+    reason = str(status_error(Response(403, "Forbidden", {}, said, 0.0)))
+    pod = PendingRelease(CREATED_MS, PARTS[2], "1", (Holding.gate,), problem=HOSTILE)
+    telling = ReleaseNotifier(events.NullRecorder(), ControllerMetrics(), leading=lambda: True)
+    telling.failed((PARTS[1], PARTS[0]), pod, reason, wait=1.0)
+    telling.released((PARTS[1], PARTS[0]), pod, [HOSTILE], now_ms=CREATED_MS)
+    telling.released_early((PARTS[1], PARTS[0]), pod, now_ms=0)
+
+
+CASES: list[Callable[[], None]] = [
+    *(no_review, admitted, refused, failed, looked_up_in_vain, late, one_too_many),
+    *(failed_beside_a_refusal, edits_that_do_not_fit, broken_server, pods_that_are_held, releases),
+]
+
+
+class Places(logging.Handler):
+    """Takes down where records were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[Path, int]] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.add((Path(record.pathname), record.lineno))
+
+
+@pytest.fixture
+def places(own_logging: logging.Logger) -> Iterator[Places]:
+    """Where records were made in the test."""
+    places = Places()
+    own_logging.addHandler(places)
+    yield places
+    own_logging.removeHandler(places)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_hostile_values_stay_within_their_line(
+    case: Callable[[], None], form: logs.Format, places: Places, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logs.set_up("debug", form)
+    case()
+    out, err = capfd.readouterr()
+    lines = err.removesuffix("\n").split("\n")
+
+    assert out == ""
+    assert places.seen
+    for line in lines:
+        assert line.isprintable(), ascii(line)
+        assert len(line) < LONGEST
+        if form == "text":
+            assert TEXT.fullmatch(line), line
+        else:
+            assert json.loads(line)["logger"].startswith("holdfast."), line
+            assert line.isascii()
+    assert "forged" in err, "the values have not reached the log"
+
+
+@pytest.mark.usefixtures("capfd")
+def test_no_place_is_forgotten(places: Places) -> None:
+    """A new log call with values of a request needs a case here."""
+    logs.set_up("debug")
+    for case in CASES:
+        case()
+    unseen = [
+        f"{name}:{first}"
+        for file, name in MODULES.items()
+        for first, last in logged(file)
+        if not any((file, line) in places.seen for line in range(first, last + 1))
+    ]
+
+    assert unseen == []
+
+
+def logged(file: Path) -> Iterator[tuple[int, int]]:
+    """Give the first and the last line of each call of a module that logs something."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="_log" | "_logger"), attr=level)):
+                if level in LEVELS:
+                    yield node.lineno, node.end_lineno or node.lineno
+
+
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.webhook.model.kubevirt import LauncherPod
+from holdfast.webhook.model.nodes import Node
+from holdfast.webhook.sticky.node_problems import advice, problem_of
+from tests.support.fakes import Document
+
+WELL: Document = {"metadata": {"labels": {"kubevirt.io/schedulable": "true"}}, "spec": {}}
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        pytest.param(WELL, "", id="well"),
+        pytest.param(None, "which does not exist; bring it back under its name", id="gone"),
+        pytest.param(
+            WELL | {"spec": {"unschedulable": True}},
+            "which is cordoned; kubectl uncordon n1",
+            id="cordoned",
+        ),
+        pytest.param(
+            {"metadata": {}},
+            "which lacks the label kubevirt.io/schedulable=true; see why KubeVirt's virt-handler "
+            "left it",
+            id="no labels",
+        ),
+        pytest.param(
+            {"metadata": {"labels": {"kubevirt.io/schedulable": "false"}}},
+            "which lacks the label kubevirt.io/schedulable=true; see why KubeVirt's virt-handler "
+            "left it",
+            id="not for VMs",
+        ),
+        pytest.param(
+            WELL | {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}},
+            "which is not ready (Unknown); bring it back",
+            id="not ready",
+        ),
+    ],
+)
+def test_problem(node: Document | None, said: str) -> None:
+    found = None if node is None else msgspec.convert(node, Node)
+    assert problem_of("n1", found, LauncherPod()) == said
+
+
+@pytest.mark.parametrize(
+    ("selector", "message", "said"),
+    [
+        pytest.param(
+            {"zone": "a"},
+            "",
+            'which does not meet "zone In [a]" of the pod\'s node selector or affinity; correct '
+            "the VM's template or its record, and restart it",
+            id="a label",
+        ),
+        *(
+            pytest.param(
+                {},
+                f"0/3 nodes are available: 1 node(s) {text}, 2 other",
+                "which a volume of the VM cannot be reached from; holdfast sticky show names it",
+                id=text,
+            )
+            for text in (
+                "had volume node affinity conflict",
+                "didn't match PersistentVolume's node affinity",
+            )
+        ),
+        pytest.param({}, "0/3 nodes are available: 1 Insufficient memory", "", id="no room"),
+    ],
+)
+def test_pod_that_contradicts_its_node(selector: dict[str, str], message: str, said: str) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    status = {"conditions": [{**condition, "message": message}]}
+    pod = msgspec.convert({"spec": {"nodeSelector": selector}, "status": status}, LauncherPod)
+    assert problem_of("n1", msgspec.convert(WELL, Node), pod) == said
+
+
+def test_advice_names_what_can_be_done() -> None:
+    assert advice(("ns", "vm"), "n1", "which is cordoned; kubectl uncordon n1", "a/node") == (
+        "the VM waits for its node n1, which is cordoned; kubectl uncordon n1; or, if its disks "
+        "are available elsewhere: kubectl annotate vm vm --namespace ns a/node-, and restart it"
+    )

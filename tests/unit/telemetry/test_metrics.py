@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from prometheus_client import Counter
+
+from holdfast.certs.rotation import Action
+from holdfast.webhook.controller.releaser import Outcome
+from holdfast.webhook.sticky.decision import RecordChange
+from holdfast.webhook.telemetry.metrics import ControllerMetrics, ServerMetrics
+
+
+def series(counter: Counter) -> dict[tuple[str, ...], float]:
+    (family,) = counter.collect()
+    samples = [one for one in family.samples if one.name.endswith("_total")]
+    return {tuple(one.labels.values()): one.value for one in samples}
+
+
+def zero(*values: str) -> dict[tuple[str, ...], float]:
+    return {(value,): 0.0 for value in values}
+
+
+def test_counters_of_the_controller_are_zero_before_the_first_event() -> None:
+    """A series that appears with its first event hides this event from increase()."""
+    metrics = ControllerMetrics()
+
+    assert series(metrics.releases) == zero(*(one.value for one in Outcome), "early")
+    records = {one.value for one in RecordChange} - {RecordChange.NONE.value} | {"retried"}
+    assert series(metrics.vm_records) == zero(*records)
+    assert series(metrics.certificate_writes) == zero(*(one.name.lower() for one in Action))
+    assert series(metrics.leader_transitions) == zero("leading", "standby")
+    assert series(metrics.watch_restarts) == zero("end", "error", "expired", "relist")
+
+
+def test_counters_of_the_server_are_zero_before_the_first_event() -> None:
+    outcomes = ("allowed", "patched", "refused", "bad", "failed")
+    assert series(ServerMetrics().reviews) == {
+        (path, outcome): 0.0 for path in ("mutate", "validate") for outcome in outcomes
+    }

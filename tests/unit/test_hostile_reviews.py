@@ -1,0 +1,362 @@
+"""Whatever is sent as a review: a valid answer or a clean 400, one line in the log, and no 500."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from holdfast.webhook.config.config import DEFAULT_PLUGINS
+from holdfast.webhook.model import kubevirt
+from tests.support.builders import body, make_pod, make_review
+from tests.support.hostile import EVIL, PATHS, Server, check, check_document
+from tests.support.mistakes import with_mistakes
+from tests.support.vm_builders import make_launcher
+
+FEW = settings(max_examples=10)
+"""For examples that each start a server."""
+
+
+# --- fuzzed ------------------------------------------------------------------------------------
+
+VALUES = [
+    "15",
+    "0",
+    "soon",
+    "-1",
+    "1_5",
+    "\uff11\uff15",
+    " 15 ",
+    "space",
+    "2026-12-24T18:00:00Z",
+    "",
+    EVIL,
+]
+annotated = st.dictionaries(
+    st.sampled_from(
+        [
+            "delay",
+            "holdfast.dev/delay",
+            "holdfast.dev/not-before",
+            "holdfast.dev/jitter",
+            "holdfast.dev/held",
+            "holdfast.dev/profile",
+            "holdfast.dev/placed",
+            "type",
+            EVIL,
+        ]
+    ),
+    st.sampled_from(VALUES) | st.text(max_size=20),
+    max_size=4,
+)
+OWNERS = [
+    {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "../x", "uid": "u"},
+    {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": EVIL, "uid": "", "controller": True},
+]
+TERMS = [
+    {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]},
+    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]},
+    {"matchExpressions": [{"key": "size", "operator": "Gt", "values": ["x", "y"]}]},
+    {},
+]
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Any:
+    pod = make_pod(
+        draw(annotated),
+        gates=draw(st.lists(st.sampled_from(["holdfast.dev/delay", "a.io/b", EVIL]), max_size=2)),
+        finalizers=draw(st.lists(st.sampled_from(["holdfast.dev/sticky", "a.io/b"]), max_size=1)),
+        labels=draw(st.none() | st.just({"type": "x"})),
+        scheduler=draw(st.sampled_from(["", "other", "default-scheduler", EVIL])),
+        node=draw(st.sampled_from(["", "n1"])),
+    )
+    pod["metadata"]["ownerReferences"] = draw(st.lists(st.sampled_from(OWNERS), max_size=2))
+    terms = draw(st.none() | st.lists(st.sampled_from(TERMS), max_size=3))
+    if terms is not None:
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        pod["spec"]["affinity"] = {"nodeAffinity": required}
+    return pod
+
+
+KINDS = {
+    "Pod": "",
+    "Deployment": "apps",
+    "StatefulSet": "apps",
+    "DaemonSet": "apps",
+    "Job": "batch",
+    "CronJob": "batch",
+    "VirtualMachine": "kubevirt.io",
+}
+
+
+@st.composite
+def right_reviews(draw: st.DrawFn) -> Any:
+    kind = draw(st.sampled_from(list(KINDS)))
+
+    def whole() -> Any:
+        pod = draw(pods())
+        if kind == "Pod":
+            return pod
+        template = {"metadata": pod["metadata"], "spec": pod["spec"]}
+        spec: Any = {"template": template, "replicas": 3, "activeDeadlineSeconds": 5}
+        if kind == "CronJob":
+            spec = {"jobTemplate": {"spec": spec}}
+        return {"metadata": {"name": "w"}, "spec": spec}
+
+    update = draw(st.booleans())
+    return make_review(
+        whole(),
+        operation="UPDATE" if update else "CREATE",
+        old=whole() if update else None,
+        kind={"group": KINDS[kind], "version": "v1", "kind": kind},
+        namespace=draw(st.sampled_from(["default", "", "../../etc", EVIL])),
+        name=draw(st.sampled_from(["", "x", "../../etc/passwd", EVIL])),
+        uid=draw(st.sampled_from(["u-1", EVIL])),
+    )
+
+
+JUNK: list[Any] = [
+    *(None, True, 0, -1, 2**63, 2**64, 1e308, "", "x", EVIL, "15" * 2_000, "../../etc/passwd"),
+    *([], {}, [None], {"a": None}, [[[[[]]]]], ["x"], [{}], "2026-13-45T99:99:99Z"),
+]
+KEYS = ["x", "annotations", "request", "object", "metadata", "spec", "schedulingGates", EVIL]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(review=right_reviews())
+def test_right_reviews_are_answered(path: str, review: Any) -> None:
+    misplaced = path == "/mutate" and review["request"]["kind"]["kind"] != "Pod"
+
+    assert (check_document(path, review) is None) == misplaced
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(review=with_mistakes(right_reviews(), junk=JUNK, keys=KEYS, most=3))
+def test_reviews_with_mistakes_are_answered_or_refused(path: str, review: Any) -> None:
+    check(path, json.dumps(review).encode())
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(content=st.binary(max_size=60))
+@example(content=b"\xff\xfe")
+def test_bytes_are_refused(path: str, content: bytes) -> None:
+    assert check(path, content) is None
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(review=right_reviews(), cut=st.integers(0, 200), byte=st.integers(0, 255))
+def test_broken_json_is_answered_or_refused(path: str, review: Any, cut: int, byte: int) -> None:
+    content = bytearray(json.dumps(review, ensure_ascii=False).encode())
+    content[len(content) * cut // 201] = byte
+    check(path, bytes(content))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@FEW
+@given(reviews=st.lists(right_reviews(), min_size=2, max_size=4))
+def test_answer_depends_on_its_own_request_alone(path: str, reviews: list[Any]) -> None:
+    fresh = Server()
+    together = [check_document(path, one, fresh) for one in reviews]
+
+    alone = Server()
+    assert together[-1] == check_document(path, reviews[-1], alone)
+
+
+@FEW
+@given(reviews=st.lists(right_reviews(), min_size=5, max_size=5))
+def test_series_are_bounded_whatever_pods_say(reviews: list[Any]) -> None:
+    server = Server()
+    for review in reviews:
+        for path in PATHS:
+            check_document(path, review, server)
+    known = {
+        "path": {"mutate", "validate"},
+        "outcome": {"allowed", "patched", "refused", "bad", "failed"},
+        "profile": {"other", "*", ""},
+        "plugin": set(DEFAULT_PLUGINS),
+        "status": {"Success", "Skip", "Reject", "Error"},
+        "extension_point": {"mutate", "validate"},
+    }
+    found = {one for one in server.labels() if one[0] not in {"le", "version"}}
+
+    assert {name for name, _ in found} >= {"path", "outcome", "profile", "plugin"}
+    assert [one for one in found if one[1] not in known[one[0]]] == []
+
+
+@FEW
+@pytest.mark.parametrize("path", PATHS)
+@given(review=with_mistakes(right_reviews(), junk=JUNK, keys=KEYS, most=1))
+def test_flask_answers_as_the_production_worker_does(path: str, review: Any) -> None:
+    content = json.dumps(review).encode()
+
+    assert Server().ask_flask(path, content) == Server().ask(path, content)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_may_block_is_answered_from_the_pool(path: str) -> None:
+    """The review of a VM's pod goes another way than all others."""
+    server = Server()
+    server.annotate_vm({kubevirt.STICKY_NODE: "node-1"})
+    account = {"username": kubevirt.CONTROLLER_ACCOUNT}
+    review = make_review(make_launcher(), userInfo=account)
+    response = check_document(path, review, server)
+
+    assert response["allowed"] == (path == "/mutate")
+    assert server.lookup.asked
+    assert server.log.threads == {"holdfast-review"}
+
+
+# --- one by one --------------------------------------------------------------------------------
+
+
+def text(review: Any = None) -> str:
+    return json.dumps(review or make_review(make_pod({"delay": "15"})))
+
+
+def within(**request: Any) -> bytes:
+    review = make_review(make_pod({"delay": "15"}))
+    review["request"] |= request
+    return json.dumps(review).encode()
+
+
+REFUSED = [
+    pytest.param(b"", id="nothing"),
+    pytest.param(b"null", id="null"),
+    pytest.param(b"[" * 200_000, id="deep lists"),
+    pytest.param(b'{"a":' * 200_000, id="deep mappings"),
+    pytest.param(
+        text()
+        .replace('"object": {', '"object": {"x": ' + "[" * 200_000 + "]" * 200_000 + ", ")
+        .encode(),
+        id="deep lists within the object",
+    ),
+    pytest.param(text().replace('"15"', "NaN").encode(), id="NaN"),
+    pytest.param(text().replace('"15"', "Infinity").encode(), id="Infinity"),
+    pytest.param(text().encode("utf-16"), id="UTF-16"),
+    pytest.param(text().replace("15", "\\ud800").encode(), id="half a character, escaped"),
+    pytest.param(text().encode().replace(b"15", b"\xed\xa0\x80"), id="half a character"),
+    pytest.param(text().encode().replace(b"15", b"\xff"), id="no UTF-8"),
+    pytest.param(b"\xef\xbb\xbf" + text().encode(), id="a byte order mark"),
+    pytest.param(text().replace("k8s.io/v1", "k8s.io/v1beta1").encode(), id="an old version"),
+    pytest.param(text().replace("AdmissionReview", "Pod").encode(), id="another kind"),
+    pytest.param(b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', id="no request"),
+    pytest.param(within(object=None), id="no object"),
+    pytest.param(within(operation="DELETE", object=None), id="a deletion"),
+    pytest.param(within(operation="create"), id="no operation"),
+    pytest.param(within(kind={"group": "x", "version": "v1", "kind": EVIL}), id="an odd kind"),
+    pytest.param(within(object=[]), id="a list for an object"),
+    pytest.param(within(object={"metadata": {"annotations": {"a": 5}}}), id="a number for a text"),
+    pytest.param(
+        text().replace("2026-03-01T12:00:00Z", "0001-01-01T00:00:00").encode(), id="no instant"
+    ),
+    pytest.param(text().encode() + b"{}", id="two documents"),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("content", REFUSED)
+def test_what_is_no_review_is_refused(path: str, content: bytes) -> None:
+    assert check(path, content) is None
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_last_of_several_keys_counts(path: str) -> None:
+    """The API server never sends one twice; who does has one answer, and not a mixture."""
+    request = text(make_review(make_pod({"delay": "soon"}), uid="first")).partition('"request": ')
+    twice = request[0] + request[1] + request[2][:-1] + ", " + text()[1:]
+
+    assert check(path, twice.encode()) == check(path, text().encode())
+
+
+NOT_THERE = {"operator": "NotIn", "values": ["a", "b"]}
+HUGE = [
+    pytest.param({"delay": "9" * 2**20}, False, id="a number of a million digits"),
+    pytest.param({"delay": "1h" * 2**19}, False, id="a long duration"),
+    pytest.param({"delay": "0." + "0" * 2**20 + "1s"}, False, id="a long fraction"),
+    pytest.param({"delay": " " * 2**20 + "5"}, False, id="blanks"),
+    pytest.param({"holdfast.dev/not-before": "2" * 2**20}, False, id="a long time"),
+    pytest.param({"holdfast.dev/jitter": "é" * 2**19}, False, id="others' letters"),
+    pytest.param({"other": "x" * 2**20, "delay": "5"}, True, id="a long value of others"),
+    pytest.param({f"k{n}": "v" for n in range(10_000)} | {"delay": "5"}, True, id="10,000 of them"),
+    pytest.param({"delay": "5", "holdfast.dev/held": "x=1," * 2**18}, True, id="a long hint"),
+    pytest.param({"type": "x", "holdfast.dev/placed": "x@1," * 2**18}, True, id="a long record"),
+    pytest.param({"delay": "5", "holdfast.dev/profile": "x" * 2**20}, True, id="a long profile"),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("annotations", "allowed"), HUGE)
+def test_huge_values_are_answered_with_short_messages(
+    path: str, annotations: dict[str, str], allowed: bool
+) -> None:
+    pod = make_pod(annotations)
+    if path == "/validate":
+        pod["spec"] |= {"schedulingGates": [{"name": "holdfast.dev/delay"}]}
+        pod["spec"]["nodeSelector"] = {"role": "edge"}
+        near = [{"key": "disk", "operator": "Exists"}, {"key": "rack", **NOT_THERE}]
+        required = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": near}]
+            }
+        }
+        pod["spec"]["affinity"] = {"nodeAffinity": required}
+    response = check(path, body(pod))
+
+    assert response is not None
+    assert response["allowed"] == allowed
+
+
+def lists(length: int) -> Iterator[Any]:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "Exists"}] * 10}] * (length // 10)
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    yield pytest.param({"schedulingGates": [{"name": "x/y"}] * length}, id="gates")
+    yield pytest.param({"tolerations": [{"operator": "Exists"}] * length}, id="tolerations")
+    yield pytest.param({"nodeSelector": {f"k{n}": "v" for n in range(length)}}, id="nodeSelector")
+    yield pytest.param({"affinity": {"nodeAffinity": required}}, id="terms")
+
+
+def test_log_quotes_names_escaped() -> None:
+    server = Server()
+    pod = make_pod({"delay": "soon"}, name=EVIL, namespace=EVIL)
+    check("/mutate", body(pod, namespace=EVIL, name=EVIL, uid=EVIL), server)
+
+    text, structured = server.log.lines
+    assert text.startswith("mutate refused: \\u202e\\x1b[2J\\r\\nERROR forged\\x00")
+    assert json.loads(structured)["name"] == EVIL
+
+
+@pytest.mark.parametrize(
+    "where",
+    [{"name": "n" * 2**20}, {"namespace": "n" * 2**20}, {"uid": "n" * 2**20}],
+    ids=["name", "namespace", "uid"],
+)
+def test_log_cuts_names(where: Any) -> None:
+    for path in PATHS:
+        check(path, body(make_pod({"delay": "soon"}), **where))
+
+
+@pytest.mark.parametrize("character", ["\x00", "\U0001f600", "\\", '"', "\u202e"], ids=ascii)
+def test_log_cuts_what_grows_when_it_is_escaped(character: str) -> None:
+    """Found by fuzzing with long inputs: escaped twice over, such a line had 18,000 characters."""
+    name = character * 253
+    for path in PATHS:
+        check(path, body(make_pod({"delay": "15"}), name=name, namespace=name, uid=name))
+        check(path, body(make_pod({"delay": "soon"}), name=name, namespace=name, uid=name))
+
+
+@pytest.mark.parametrize("namespace", ["n" * 2**20, EVIL, "../../etc"], ids=["long", "odd", "path"])
+def test_namespace_of_a_forged_vms_pod_is_quoted_shortly(namespace: str) -> None:
+    """Found by fuzzing with long inputs: it stood in the refusal as it was, and in the log."""
+    user = {"username": kubevirt.CONTROLLER_ACCOUNT}
+    forged = make_review(make_launcher(), namespace=namespace, userInfo=user)
+    response = check_document("/mutate", forged)
+
+    assert not response["allowed"]
+    assert response["status"]["message"].isprintable()
+    assert len(response["status"]["message"]) < 300

@@ -1,0 +1,209 @@
+"""YAML of others, wherever a command reads it: no alias is followed, nothing costs its square."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from holdfast.webhook import safe_yaml
+from holdfast.webhook.cli import main
+from holdfast.webhook.cli import preview as preview_command
+from holdfast.webhook.config import config
+from holdfast.webhook.errors import CommandError, ConfigurationError, HoldfastError
+from tests.support.kubeconfigs import complaint
+
+pytestmark = pytest.mark.usefixtures("own_logging")
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(20)
+)
+MERGED = "a: &a {x: 1}\nb: {<<: *a}\n"
+ALIAS = "a: &a x\nb: *a\n"
+HIDDEN = "kind: Service\n---\nkind: Pod\nmetadata: {name: &a x, namespace: *a}\n"
+CURE = "aliases are not supported; write the value out"
+
+Refused = Callable[[Path], str]
+
+
+def check_config(file: Path) -> str:
+    return _said("check-config", str(file))
+
+
+def preview(file: Path) -> str:
+    return _said("preview", "-f", str(file))
+
+
+def preview_of_the_input(file: Path) -> str:
+    return _said("preview", "-f", "-", given=file.read_bytes())
+
+
+def preview_by_a_configuration(file: Path) -> str:
+    manifest = file.with_name("pod.yaml")
+    manifest.write_text("kind: Pod\n")
+    return _said("preview", "-f", str(manifest), "--config", str(file))
+
+
+def policies(file: Path) -> str:
+    return _said("policies", "--config", str(file))
+
+
+def serve(file: Path) -> str:
+    return _said("serve", "--config", str(file), "--cert", str(file), "--key", str(file))
+
+
+def controller(file: Path) -> str:
+    return _said("controller", "--config", str(file))
+
+
+def kubeconfig(file: Path) -> str:
+    return complaint(file, file.read_bytes())
+
+
+def explain(file: Path) -> str:
+    return _said("explain", "pod/x", "--kubeconfig", str(file))
+
+
+def listing(file: Path) -> str:
+    return _said("list", "--kubeconfig", str(file))
+
+
+def _said(*arguments: str, given: bytes = b"") -> str:
+    done = CliRunner().invoke(main.cli, arguments, input=given)
+    assert isinstance(done.exception, HoldfastError), done.output
+    return main.with_advice(done.exception)
+
+
+PREVIEWS: list[Refused] = [preview, preview_of_the_input]
+READERS: list[Refused] = [
+    *(check_config, preview, preview_of_the_input, preview_by_a_configuration, policies, serve),
+    *(controller, kubeconfig, explain, listing),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("read", READERS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(ALIAS, id="an alias"),
+        pytest.param(BOMB, id="aliases of aliases"),
+        pytest.param(MERGED, id="a merge"),
+    ],
+)
+def test_aliases_are_refused_with_the_cure(tmp_path: Path, read: Refused, text: str) -> None:
+    file = tmp_path / "given.yaml"
+    file.write_text(text)
+
+    assert CURE in " ".join(read(file).split())
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("read", "limit"),
+    [(one, preview_command.SIZE_LIMIT) for one in PREVIEWS]
+    + [(one, safe_yaml.SIZE_LIMIT) for one in READERS if one not in PREVIEWS],
+    ids=lambda one: getattr(one, "__name__", None),
+)
+def test_what_is_too_large_is_refused_and_not_read(
+    tmp_path: Path, read: Refused, limit: int
+) -> None:
+    file = tmp_path / "given.yaml"
+    file.write_bytes(b"kind: Service #" + b"x" * limit)
+
+    assert re.search(rf"is larger than {limit >> 20} MiB[:;] ", read(file))
+
+
+def test_what_is_as_large_as_may_be_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "given.yaml"
+    text = b"kind: Service #"
+    file.write_bytes(text + b"x" * (preview_command.SIZE_LIMIT - len(text)))
+
+    assert CliRunner().invoke(main.cli, ["preview", "-f", str(file)]).exit_code == 0
+
+
+@pytest.mark.timeout(60)
+def test_no_more_is_read_than_may_be() -> None:
+    with pytest.raises(CommandError, match=r"^/dev/zero: is larger than 4 MiB; split it$"):
+        preview_command._documents("/dev/zero")
+
+
+@pytest.mark.parametrize("read", [preview, preview_of_the_input], ids=lambda one: one.__name__)
+def test_no_document_of_several_may_have_any(tmp_path: Path, read: Refused) -> None:
+    file = tmp_path / "given.yaml"
+    file.write_text(HIDDEN)
+
+    assert CURE in " ".join(read(file).split())
+
+
+def load(text: str) -> Any:
+    return yaml.load(text, safe_yaml.Loader)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("&a x", "x", id="an anchor alone"),
+        pytest.param("a*b & c", "a*b & c", id="their characters"),
+        pytest.param("1:30", "1:30", id="base 60"),
+        pytest.param("1:30.5", "1:30.5", id="a fraction of base 60"),
+        pytest.param("!!int 1:30", "1:30", id="base 60, by a tag"),
+        pytest.param("15", 15, id="a number"),
+        pytest.param("0x1f", 31, id="base 16"),
+        pytest.param("1.5", 1.5, id="a fraction"),
+        pytest.param("-.inf", float("-inf"), id="no end"),
+        pytest.param('"15"', "15", id="a text"),
+        pytest.param("2026-12-24", "2026-12-24", id="a date"),
+    ],
+)
+def test_what_is_no_bomb_is_read(text: str, expected: Any) -> None:
+    assert load(text) == expected
+
+
+LONG = ":1" * 400_000
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("rest", ["", ".5"], ids=["whole", "fraction"])
+@pytest.mark.parametrize("tag", ["", "!!int ", "!!float "], ids=["plain", "int", "float"])
+def test_long_numbers_cost_no_square_of_their_length(tag: str, rest: str) -> None:
+    assert load(f"{tag}1{LONG}{rest}") == f"1{LONG}{rest}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(f"!!float 1{':1' * 200}.5", id="base 60"),
+        pytest.param("!!bool x", id="no truth"),
+        pytest.param("!!int x", id="no number"),
+        pytest.param("!!timestamp x", id="no time"),
+        pytest.param("!!float ''", id="nothing"),
+        pytest.param("9" * 5_000, id="a long number"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_in_one_line(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        config.parse(f"apiVersion: {value}".encode(), "h.yaml")
+    file = tmp_path / "pod.yaml"
+    file.write_text(f"kind: Service\na: {value}\n")
+    done = CliRunner().invoke(main.cli, ["preview", "-f", str(file)])
+
+    assert str(refused.value).isprintable()
+    assert done.exception is None or isinstance(done.exception, HoldfastError)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: \x1b[2J", "a: [\u202e\u2028", '"\u202e\n  x: ['],
+    ids=["a terminal's words", "a direction", "a text without end"],
+)
+def test_a_broken_file_is_quoted_escaped(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(text)
+
+    assert _said("preview", "-f", str(file)).isprintable()

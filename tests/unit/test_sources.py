@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_no_two_classes_share_a_name() -> None:
+    modules: dict[str, list[str]] = defaultdict(list)
+    for folder in ("webhook", "certs"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    modules[node.name].append(str(path.relative_to(ROOT)))
+    assert len(modules) > 100
+    assert {name: found for name, found in modules.items() if len(found) > 1} == {}
+
+
+def test_every_hash_is_one_that_fips_allows() -> None:
+    used = set()
+    for folder in ("webhook", "certs"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "hashlib":
+                    used.add(node.attr)
+    assert used == {"sha256"}

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.webhook.workqueue.backoff import FIRST_SECONDS, LIMIT_SECONDS, LONGEST_ASKED, Backoff
+
+ONE, OTHER = ("default", "one"), ("default", "other")
+
+
+def test_waits_double_up_to_the_limit() -> None:
+    backoff = Backoff()
+    waits = [backoff.failed(ONE, now=hour, at_least=0) for hour in range(0, 12 * 3600, 3600)]
+    limits = [min(FIRST_SECONDS * 2**number, LIMIT_SECONDS) for number in range(12)]
+    assert all(limit / 2 <= wait <= limit for limit, wait in zip(limits, waits, strict=True))
+
+
+def test_a_server_that_asks_for_longer_is_heard() -> None:
+    assert Backoff().failed(ONE, now=0, at_least=LONGEST_ASKED - 1) == LONGEST_ASKED - 1
+
+
+@pytest.mark.parametrize("asked", [86_400.0, float("inf")])
+def test_a_server_that_asks_for_very_long_is_asked_before(asked: float) -> None:
+    assert Backoff().failed(ONE, now=0, at_least=asked) == LONGEST_ASKED
+
+
+def test_pods_come_up_in_the_order_in_which_their_waits_end() -> None:
+    backoff = Backoff()
+    backoff.failed(ONE, now=100, at_least=9)
+    backoff.failed(OTHER, now=100, at_least=5)
+    assert backoff.next_at() == 105
+    assert backoff.pop(104.9) is None
+    assert [backoff.pop(109), backoff.pop(109), backoff.pop(109)] == [OTHER, ONE, None]
+    assert backoff.next_at() == float("inf")
+
+
+def test_a_pod_that_is_forgotten_begins_anew() -> None:
+    backoff = Backoff()
+    for hour in range(0, 8 * 3600, 3600):
+        backoff.failed(ONE, now=hour, at_least=0)
+    backoff.forget(ONE)
+    backoff.forget(OTHER)
+    assert backoff.failed(ONE, now=8 * 3600, at_least=0) <= FIRST_SECONDS
+
+
+def test_a_try_ahead_of_its_time_changes_nothing_when_it_fails() -> None:
+    backoff = Backoff()
+    first = backoff.failed(ONE, now=100, at_least=8)
+    waits = [backoff.failed(ONE, now=100 + ahead, at_least=0) for ahead in range(8)]
+    assert waits == [first - ahead for ahead in range(8)]
+    assert [backoff.pop(108), backoff.pop(1_000)] == [ONE, None]
+    assert backoff.failed(ONE, now=108, at_least=0) <= 2 * FIRST_SECONDS
+
+
+def test_a_try_ahead_of_its_time_can_be_told_to_wait_longer() -> None:
+    backoff = Backoff()
+    backoff.failed(ONE, now=100, at_least=8)
+    assert backoff.failed(ONE, now=104, at_least=9) == 9
+    assert [backoff.pop(112), backoff.pop(113), backoff.pop(999)] == [None, ONE, None]
+
+
+def test_a_pod_that_is_forgotten_is_not_tried() -> None:
+    backoff = Backoff()
+    backoff.failed(ONE, now=100, at_least=8)
+    backoff.forget(ONE)
+    assert backoff.pop(1_000) is None
+    assert backoff.next_at() == float("inf")

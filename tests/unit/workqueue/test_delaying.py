@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.workqueue.delaying import SLACK, DelayHeap
+
+A, B = ("default", "a"), ("default", "b")
+
+
+class Times(dict[ObjectKey, float]):
+    """The times of keys, and a heap of them."""
+
+    def __init__(self, **at: float) -> None:
+        super().__init__()
+        self.heap = DelayHeap(self.get)
+        for name, time in at.items():
+            self.put(("default", name), time)
+
+    def put(self, key: ObjectKey, at: float) -> None:
+        self[key] = at
+        self.heap.push(key, at)
+
+    def drain(self, now: float) -> list[str]:
+        names = []
+        while (key := self.heap.pop(now)) is not None:
+            del self[key]
+            names.append(key[1])
+        return names
+
+
+def test_keys_come_in_the_order_of_their_times_and_not_before() -> None:
+    times = Times(c=30, a=10, b=20)
+    assert times.heap.next_at() == 10
+    assert times.drain(9.9) == []
+    assert times.drain(20) == ["a", "b"]
+    assert times.drain(99) == ["c"]
+    assert times.heap.next_at() == float("inf")
+
+
+def test_a_changed_time_counts_and_comes_once() -> None:
+    times = Times(a=10)
+    for at in (50, 5, 10):
+        times.put(A, at)
+    assert times.drain(99) == ["a"]
+
+
+def test_a_dropped_key_does_not_come() -> None:
+    times = Times(a=10, b=20)
+    del times[A]
+    assert times.heap.next_at() == 20
+    assert list(times.heap.due(20)) == [B]
+
+
+def test_changes_over_and_over_do_not_grow_the_heap_without_bound() -> None:
+    times = Times(b=10**9)
+    for at in range(10_000):
+        times.put(A, 10_000 - at)
+    assert len(times.heap._entries) <= 2 * SLACK
+    assert times.drain(10**9) == ["a", "b"]

@@ -1,0 +1,234 @@
+"""A key comes up in its order, once at a time, and until it is done or dropped."""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.workqueue import queue as module
+from holdfast.webhook.workqueue.fair import SLOW_SECONDS
+from holdfast.webhook.workqueue.queue import WorkQueue
+
+A, B, C = (("one", name) for name in "abc")
+
+
+def queue_of(limit: int = 9, **times: float) -> WorkQueue[float]:
+    queue = WorkQueue[float](float, limit, first=limit)
+    for name, at in times.items():
+        queue.put(("one", name), at)
+    return queue
+
+
+def taken(queue: WorkQueue[float], now: float) -> list[ObjectKey]:
+    return list(iter(lambda: queue.next(now), None))
+
+
+def end(queue: WorkQueue[float], key: ObjectKey, now: float, *, succeeded: bool = True) -> bool:
+    return queue.done(key, 0.1, now, succeeded=succeeded)
+
+
+def test_due_keys_are_given_out_in_their_order_and_once() -> None:
+    queue = queue_of(c=30, a=10, b=20)
+    assert taken(queue, 9) == []
+    assert taken(queue, 20) == [A, B]
+    assert taken(queue, 20) == []
+    assert (queue.in_flight, len(queue)) == (2, 3)
+
+
+def test_a_requeued_key_comes_up_again() -> None:
+    queue = queue_of(a=10)
+    assert taken(queue, 10) == [A]
+    queue.requeue(A)
+    assert queue.in_flight == 0
+    assert taken(queue, 10) == [A]
+
+
+@pytest.mark.parametrize("succeeded", [True, False], ids=["success", "failure"])
+def test_a_key_that_changes_in_flight_comes_up_afterwards(succeeded: bool) -> None:
+    queue = queue_of(a=10)
+    assert taken(queue, 10) == [A]
+    queue.put(A, 15)
+    assert taken(queue, 15) == []
+    end(queue, A, 15, succeeded=succeeded)
+    if not succeeded:
+        queue.retry(A, 15, at_least=5)
+    assert taken(queue, 15) == [A]
+    end(queue, A, 15)
+    assert taken(queue, 99) == []
+
+
+def test_a_key_dropped_in_flight_does_not_come_up_unless_it_is_new() -> None:
+    queue = queue_of(a=10)
+    taken(queue, 10)
+    queue.discard(A)
+    end(queue, A, 10)
+    assert taken(queue, 99) == []
+    queue.put(A, 10)
+    taken(queue, 10)
+    queue.discard(A)
+    queue.put(A, 10)
+    end(queue, A, 10)
+    assert taken(queue, 10) == [A]
+
+
+def test_a_ready_key_that_is_put_off_waits_for_its_time() -> None:
+    queue = queue_of(1, a=10, b=10)
+    assert taken(queue, 10) == [A]  # B is ready, and there is no worker for it
+    assert queue.waits(B)
+    queue.put(B, 20)
+    end(queue, A, 10)
+    assert taken(queue, 19) == []
+    assert taken(queue, 20) == [B]
+
+
+def test_a_failed_key_is_retried_when_its_wait_is_over() -> None:
+    queue = queue_of(a=10)
+    assert taken(queue, 10) == [A]
+    end(queue, A, 10, succeeded=False)
+    assert queue.retry(A, 10, at_least=5) == 5
+    assert not queue.waits(A)
+    assert queue.wait(11) == 4
+    assert taken(queue, 14.9) == []
+    assert taken(queue, 15) == [A]
+
+
+def test_a_failed_key_that_changes_is_tried_ahead_of_its_time_and_then_once() -> None:
+    queue = queue_of(a=10)
+    taken(queue, 10)
+    end(queue, A, 10, succeeded=False)
+    queue.retry(A, 10, at_least=9)
+    queue.put(A, 11)
+    assert taken(queue, 11) == [A]
+    assert taken(queue, 30) == []  # the retry is over, and the key in flight
+    end(queue, A, 30)
+    assert taken(queue, 99) == []
+
+
+@pytest.mark.parametrize(("now", "seconds"), [(0.0, 2.0), (1.5, 0.5), (3.0, -1.0)])
+def test_wait_for_the_next_key(now: float, seconds: float) -> None:
+    assert queue_of(a=2, b=9).wait(now) == pytest.approx(seconds)
+
+
+def test_a_clock_of_its_own_that_may_be_unknown_or_set_back() -> None:
+    ahead: list[float | None] = [None]
+
+    def clock(local: float) -> float | None:
+        return None if ahead[0] is None else (local + ahead[0]) * 1_000
+
+    queue = WorkQueue[float](float, 1, first=1, clock=clock, per_second=1_000)
+    queue.put(A, 2_000)
+    queue.put(B, 2_000)
+    assert (queue.next(99), queue.wait(99)) == (None, float("inf"))
+    ahead[0] = 1.0
+    assert queue.wait(0.5) == 0.5
+    assert taken(queue, 1) == [A]  # and B is ready
+    ahead[0] = -9.0
+    end(queue, A, 1)
+    assert taken(queue, 2) == []
+    assert taken(queue, 11) == [B]
+
+
+def test_who_failed_in_a_slow_namespace_has_a_long_timeout() -> None:
+    for seconds, fails, expected in [(SLOW_SECONDS, True, True), (0.1, True, False)]:
+        queue = queue_of(a=10, b=10)
+        assert taken(queue, 10) == [A, B]
+        became_slow = queue.done(A, seconds, 10, succeeded=not fails)
+        assert became_slow == (seconds == SLOW_SECONDS)
+        queue.retry(A, 10, at_least=0)
+        assert queue.needs_long_timeout(A, 11) is expected
+        assert not queue.needs_long_timeout(B, 11)
+
+
+def test_keys_in_flight_in_slow_namespaces_do_not_count_as_fast() -> None:
+    queue = queue_of(a=10, b=10, c=10)
+    queue.put(("two", "a"), 10)
+    assert len(taken(queue, 10)) == 4
+    queue.done(A, SLOW_SECONDS, 10, succeeded=True)
+    assert (queue.in_flight, queue.in_flight_fast) == (3, 1)
+
+
+def test_a_dropped_key_leaves_nothing_behind_those_that_hang() -> None:
+    queue = queue_of(1, a=10, b=10)
+    assert taken(queue, 10) == [A]
+    queue.discard(B)
+    assert not queue.has_room("one")
+    end(queue, A, 10)
+    assert not queue.has_room("one")
+
+
+def test_a_new_key_does_not_wait_behind_all_that_failed() -> None:
+    queue = queue_of(2, a=10, b=10, c=20)
+    assert taken(queue, 10) == [A, B]
+    for key in (A, B):
+        end(queue, key, 10, succeeded=False)
+        queue.retry(key, 10, at_least=0)
+    first, second = taken(queue, 20)
+    assert first == C
+    assert second in {A, B}
+
+
+def test_more_keys_than_become_ready_at_once_all_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "READY_AT_ONCE", 3)
+    queue, seen = queue_of(1, **{f"k{number:02}": 1 for number in range(20)}), []
+    while (key := queue.next(1)) is not None:
+        seen.append(key)
+        end(queue, key, 1)
+    assert len(set(seen)) == len(seen) == 20
+
+
+def test_counting_looks_at_no_item_that_is_not_due() -> None:
+    class Watched(dict[ObjectKey, float]):
+        looked = 0
+
+        def get(self, *arguments: object) -> float | None:  # type: ignore[override]
+            self.looked += 1
+            return super().get(*arguments)  # type: ignore[call-overload,no-any-return]
+
+    queue = queue_of(**{f"p{number}": number for number in range(10_000)})
+    queue._items = watched = Watched(queue._items)
+    assert sorted(queue.due(4)) == [0, 1, 2, 3, 4]
+    assert watched.looked < 100
+
+
+changes = st.lists(
+    st.tuples(st.sampled_from("pdsne"), st.sampled_from("abc"), st.integers(0, 50)), max_size=60
+)
+
+
+@given(changes)
+@example([("p", "a", 1), ("p", "a", 0), ("p", "a", 1), ("n", "a", 1)])
+@example([("p", "a", 1), ("n", "a", 1), ("p", "a", 9), ("e", "a", 2), ("n", "a", 9)])
+def test_agrees_with_a_sorted_table(actions: list[tuple[str, str, int]]) -> None:
+    queue, table, now = queue_of(), dict[ObjectKey, float](), 0
+    flying: dict[ObjectKey, bool] = {}
+    """Keys in flight, and whether they come up again."""
+    for action, name, number in actions:
+        key = ("one", name)
+        if action == "p":
+            flying |= {key: True} if key in flying and table.get(key) != number else {}
+            queue.put(key, number)
+            table[key] = number
+        elif action == "d":
+            queue.discard(key)
+            table.pop(key, None)
+        elif action == "s":
+            flying |= {key: True} if key in flying else {}
+            queue.schedule(key)
+        elif action == "e" and key in flying:
+            again = flying.pop(key)
+            end(queue, key, now)
+            if not again:
+                table.pop(key, None)
+        elif action == "n":
+            now = max(now, number)
+            due = ((at, key) for key, at in table.items() if at <= now and key not in flying)
+            expected = [key for _, key in heapq.nsmallest(10, due)]
+            assert taken(queue, now) == expected
+            flying |= dict.fromkeys(expected, False)
+        assert sorted(queue.due(now)) == sorted(at for at in table.values() if at <= now)
+        waiting = (at for key, at in table.items() if key not in flying)
+        assert queue.wait(now) == min(waiting, default=float("inf")) - now

@@ -1,0 +1,84 @@
+"""`holdfast dev`: server and controller on this machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from holdfast.webhook import process as lifetime
+from holdfast.webhook.cli import options
+from holdfast.webhook.runtime import controllers
+from holdfast.webhook.runtime import dev as running
+from holdfast.webhook.telemetry.health import HealthServer
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+
+
+@click.command(epilog="Example: holdfast dev --kubeconfig ~/.kube/config")
+@options.process
+@options.target
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address at which the cluster's API server reaches this machine.",
+)
+@click.option("--port", default=0, help="The port; by default, a free port.")
+@click.option(
+    "--health-port",
+    default=0,
+    help="The port for the controller's metrics; by default, a free port.",
+)
+def dev(
+    *,
+    process: options.Process,
+    target: options.Target,
+    host: str,
+    port: int,
+    health_port: int,
+) -> None:
+    """Run server and controller on this machine against a cluster, until Ctrl-C.
+
+    It issues certificates, registers the webhooks by URL, and removes them on exit.
+    """
+    process.set_up_logs()
+    metrics = ControllerMetrics()
+    mgr = controllers.controller(target.kubeconfig, target.context, process.setup, metrics)
+    cluster = mgr.cluster
+    cluster.request("GET", "/version")
+    stop = threading.Event()
+    lifetime.on_signals(stop.set)
+    if process.exit_with_stdin:
+        lifetime.on_end_of_stdin(stop.set)
+    health = HealthServer(
+        "127.0.0.1", health_port, ready=lambda: mgr.synced, exposition=metrics.exposition
+    )
+    health.start()
+    try:
+        running.run(
+            cluster,
+            mgr.profiles,
+            mgr,
+            host=host,
+            port=port,
+            serve_arguments=[*process.arguments(), *target.arguments()],
+            stop=stop,
+            ready=_report_ready(cluster.server, health.port, process.ready_file),
+        )
+    finally:
+        health.stop()
+    click.echo("holdfast: webhooks removed; pods that are still held wait for another controller")
+
+
+def _report_ready(server: str, health_port: int, ready_file: Path | None) -> Callable[[str], None]:
+    """Make the function that reports, and writes the ready file, once everything works."""
+
+    def ready(address: str) -> None:
+        click.echo(f"holdfast: serving {server} from {address}; press Ctrl-C to stop")
+        click.echo(f"holdfast: the controller's metrics: http://127.0.0.1:{health_port}/metrics")
+        if ready_file is not None:
+            lifetime.write_whole(ready_file, f"{address}\n")
+
+    return ready

@@ -1,0 +1,128 @@
+"""`holdfast explain`: why a pod is held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast.webhook.cli import nodes, options, terminal
+from holdfast.webhook.errors import ClusterError, CommandError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.permit import ReleaseDecider
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api, pod_path
+from holdfast.webhook.kube.lookup import ClusterLookup
+from holdfast.webhook.model import kubevirt, review
+from holdfast.webhook.plugins import sticky_policy
+from holdfast.webhook.report import explanation, trace
+from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
+from holdfast.webhook.runtime import pipelines
+
+EXAMPLES = """\b
+Examples:
+  holdfast explain web-0
+  holdfast explain web-0 -n shop --config holdfast.yaml"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("pod")
+@options.namespace
+@options.config
+@options.target
+def explain(
+    *, pod: str, namespace: str | None, config_path: Path | None, target: options.Target
+) -> None:
+    """Explain why a pod is held, and what to do about it.
+
+    The plugins run again, with the configuration given by --config or the defaults.
+    """
+    time = listing.Time()
+    cluster = target.connect(time.take)
+    handle = Handle()
+    handle.connect(lookup=ClusterLookup(lambda: cluster))
+    decider = pipelines.release_decider(pipelines.Setup(config_path), handle=handle)
+    found = _pod(cluster, namespace or cluster.namespace, pod)
+    facts = explanation.PodFacts(
+        pod=found,
+        now_ms=time.now_ms(),
+        trace=_asked_again(found, decider, time.now_ms()),
+        nodes=_nodes(cluster, found),
+        vm=[*_vm(cluster, found, decider)],
+    )
+    lines: list[terminal.Styled] = []
+    for section in explanation.explain(facts, decider):
+        lines += [(section.title, "bold"), *((f"  {line}", "") for line in section.lines)]
+    terminal.write(lines)
+
+
+def _pod(api: Api, namespace: str, name: str) -> PodWithStatus:
+    found = listing.one(api, pod_path(namespace, name), PodWithStatus)
+    if found is None:
+        raise CommandError(
+            f"there is no pod {namespace}/{name}; see kubectl get pods -n {namespace}"
+        )
+    return found
+
+
+def _asked_again(pod: PodWithStatus, decider: ReleaseDecider, now_ms: int) -> trace.Trace:
+    """Run the plugins on the pod as it was created, as far as that is known."""
+    created = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
+    request = review.Request(
+        uid="explain",
+        kind=review.GroupVersionKind("Pod", "", "v1"),
+        operation="CREATE",
+        name=pod.metadata.name,
+        namespace=pod.metadata.namespace,
+        object=msgspec.Raw(msgspec.json.encode(created)),
+        user_info=review.UserInfo(_creator(pod, decider)),
+    )
+    return trace.mutate(
+        decider.profiles, review.PodReview(request, created, created), now_ms=now_ms
+    )
+
+
+def _creator(pod: PodWithStatus, decider: ReleaseDecider) -> str:
+    """Name the account of virt-controller for the pod of a VM; empty for other pods."""
+    sticky = pipelines.sticky_plugin(decider.profiles, pod)
+    if sticky is None or kubevirt.controller_of(pod.metadata, kubevirt.VMI) is None:
+        return ""
+    try:
+        return sticky.virt_controller.account()
+    except ClusterError:
+        return kubevirt.CONTROLLER_ACCOUNT  # the plugin looks it up again, and reports the error
+
+
+def _nodes(api: Api, pod: PodWithStatus) -> Sequence[NodeState]:
+    """Read the nodes that a pod is restricted to."""
+    if pod.spec.node_name:
+        return []
+    claims = [one.claim for one in pod.spec.volumes or () if one.claim]
+    return [*nodes.pinned(api, pod, claims)]
+
+
+def _vm(api: Api, pod: PodWithStatus, decider: ReleaseDecider) -> Iterator[str]:
+    """Describe the VM that a pod runs, and its recorded node."""
+    namespace = pod.metadata.namespace
+    owner = kubevirt.controller_of(pod.metadata, kubevirt.VMI)
+    if owner is None:
+        return
+    try:
+        vmi = listing.one(api, kubevirt.vmi_path(namespace, owner.name), kubevirt.Instance)
+        above = kubevirt.vm_of(vmi) if vmi else None
+        if vmi is None or vmi.metadata.uid != owner.uid or above is None:
+            yield f"VirtualMachineInstance {owner.name} has no owning VM, so no recorded node"
+            return
+        vm = listing.one(api, kubevirt.vm_path(namespace, above.name), kubevirt.TracedMachine)
+    except ClusterError as exc:
+        yield f"its VM cannot be read: {exc}"
+        return
+    args = pipelines.sticky_args(decider.profiles, pod) or sticky_policy.StickyArgs()
+    node = sticky_policy.recorded_node(vm, args) if vm else ""
+    recorded = f"returns to {node}" if node else "has no recorded node yet"
+    yield f"VirtualMachine {above.name}: {recorded}"
+    if vm and not pod.spec.node_name:
+        yield from filter(None, [nodes.recreated(api, vm, args)])
+    yield f"holdfast sticky show {above.name} -n {namespace} shows more"

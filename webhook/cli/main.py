@@ -1,0 +1,125 @@
+"""The `holdfast` command, its subcommands and its errors."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import click
+from click.exceptions import NoSuchCommand
+from click.shell_completion import ShellComplete
+
+from holdfast.webhook import process
+from holdfast.webhook.errors import ApiStatusError, HoldfastError, UnreachableError
+
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "approve": "Approve held pods that wait for an approval.",
+        "check-config": "Check a configuration file.",
+        "controller": "Run the controller that releases held pods on time.",
+        "deny": "Deny held pods that wait for an approval: they stay held.",
+        "dev": "Run server and controller on this machine against a cluster, until Ctrl-C.",
+        "doctor": "Check the installation: webhooks, certificates, leader, clocks, overdue pods.",
+        "explain": "Explain why a pod is held, and what to do about it.",
+        "list": "List held pods, with the reason and the time left.",
+        "policies": "Print the admission policies that protect holds and Holdfast, as YAML.",
+        "preview": "Show what Holdfast would change in the pods and templates of files.",
+        "rbac": "Print the role with which the controller follows what pods wait for, as YAML.",
+        "release": "Release held pods now, by name or by label.",
+        "serve": "Run the admission server.",
+        "sticky": "Show and change the nodes that VMs return to.",
+        "uninstall": "Remove Holdfast from the cluster without leaving pods stuck.",
+        "version": "Show the versions of this command and of the cluster.",
+    }
+)
+"""Each command and its short help.
+
+The module `holdfast.webhook.cli.<name>` has a function of the same name. It is imported only when
+the command is called, to keep `--help` fast.
+"""
+
+
+_ADVICE: Mapping[int, str] = MappingProxyType(
+    {
+        401: "log in again, or choose another --context",
+        403: "ask an admin for this permission, or choose a namespace (-n) where you have it",
+    }
+)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List all commands."""
+        del ctx
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if it does not exist."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"holdfast.webhook.cli.{name}"), name)
+        assert isinstance(command, click.Command)  # noqa: S101 - as COMMANDS says
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; for an unknown name, suggest a similar one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as exc:  # click only knows imported commands
+            raise NoSuchCommand(exc.command_name, possibilities=COMMANDS, ctx=ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="holdfast", prog_name="holdfast")
+def cli() -> None:
+    """Delay pods, keep VMs on their nodes and place workloads, with the standard scheduler."""
+
+
+def main() -> None:
+    """Run the command; for an error of Holdfast, print one line and exit with status 1."""
+    process.exit_on_signals()
+    plugin = Path(sys.argv[0]).name.startswith("kubectl-")
+    try:
+        cli.main(prog_name="kubectl holdfast" if plugin else "holdfast", standalone_mode=True)
+    except HoldfastError as exc:
+        click.echo(f"holdfast: {with_advice(exc)}", err=True)
+        sys.exit(1)
+
+
+def complete() -> None:
+    """Complete a line for kubectl: the candidates, then `:4`, which means no file names."""
+    *words, last = sys.argv[1:] or [""]
+    completions = ShellComplete(cli, {}, "holdfast", "_HOLDFAST_COMPLETE").get_completions(
+        words, last
+    )
+    for item in completions:
+        click.echo(f"{item.value}\t{item.help or ''}".rstrip())
+    click.echo(":4")
+
+
+def with_advice(exc: HoldfastError) -> str:
+    """Return an error's message, with advice for errors of the API server."""
+    if isinstance(exc, UnreachableError):
+        return (
+            f"{exc}; check that the cluster is running, and check --kubeconfig, --context and "
+            "KUBECONFIG"
+        )
+    if isinstance(exc, ApiStatusError):
+        advice = _ADVICE.get(exc.status)
+        return f"{exc}; {advice}" if advice else str(exc)
+    return str(exc)

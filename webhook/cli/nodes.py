@@ -1,0 +1,108 @@
+"""Read nodes and volumes for commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from urllib.parse import quote
+
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.model.kubevirt import TracedMachine
+from holdfast.webhook.model.nodes import Node, PersistentVolume, PersistentVolumeClaim
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins import sticky_policy
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.report import pod_status
+from holdfast.webhook.report.pod_status import HOSTNAME, NodeState, Pin
+
+NODES = "/api/v1/nodes"
+_TIME = "%Y-%m-%d at %H:%M:%S UTC"
+
+
+def node_state(
+    api: Api, name: str, pod: Pod | None = None, claims: Sequence[str] = ()
+) -> NodeState:
+    """Read a node, and whether it accepts a pod with these claims.
+
+    Without permission to read something, the state says so.
+    """
+    try:
+        found = listing.one(api, f"{NODES}/{quote(name, safe='')}", Node)
+    except ApiStatusError as exc:
+        return _unreadable(name, exc)
+    return _state(api, name, found, pod, claims)
+
+
+def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
+    """Read the nodes that a pod is restricted to, as the scheduler finds them."""
+    for pin in pod_status.pins(pod):
+        if pin.by_label:
+            yield from _labelled(api, pin, pod, claims)
+        else:
+            yield node_state(api, pin.value, pod, claims)
+
+
+def recreated(api: Api, vm: TracedMachine, args: StickyArgs) -> str:
+    """Say that a VM's node is younger than its record; empty if it is not, or nobody knows."""
+    name, recorded = sticky_policy.recorded_node(vm, args), vm.written_at(args.node_annotation)
+    if not name or recorded is None:
+        return ""
+    try:
+        node = listing.one(api, f"{NODES}/{quote(name, safe='')}", Node)
+    except ApiStatusError:
+        return ""  # the state of the node says so
+    created = node.metadata.creation_timestamp if node else None
+    if created is None or created <= recorded:
+        return ""
+    return (
+        f"{name} was created on {created:{_TIME}}, after it was recorded on {recorded:{_TIME}}: it "
+        "may be another node of that name, without the VM's disks"
+    )
+
+
+def _labelled(api: Api, pin: Pin, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
+    label = f"{HOSTNAME}={pin.value}"
+    try:
+        found = [*listing.objects(api, NODES, Node, {"labelSelector": label})]
+    except ApiStatusError as exc:
+        yield _unreadable(pin.value, exc)
+        return
+    for node in found:
+        yield _state(api, node.metadata.name, node, pod, claims)
+    if not found:
+        yield NodeState(f"a node labeled {label}", "there is none", missing=True)
+
+
+def _unreadable(name: str, exc: ApiStatusError) -> NodeState:
+    return NodeState(name, f"it cannot be read ({exc})")
+
+
+def _state(
+    api: Api, name: str, node: Node | None, pod: Pod | None, claims: Iterable[str]
+) -> NodeState:
+    state = pod_status.node_state(name, node, pod)
+    if node is None or pod is None:
+        return state
+    for claim in claims:
+        try:
+            volume = _volume(api, pod.metadata.namespace, claim)
+        except ApiStatusError as exc:
+            remark = f"the volume of claim {claim} cannot be read ({exc})"
+            state = replace(state, remarks=(*state.remarks, remark))
+            continue
+        if volume is not None:
+            state = pod_status.with_volume(state, node, claim, volume)
+    return state
+
+
+def _volume(api: Api, namespace: str, claim: str) -> PersistentVolume | None:
+    """Read the volume of a claim; None if the claim or its volume does not exist."""
+    within = f"/api/v1/namespaces/{quote(namespace, safe='')}"
+    path = f"{within}/persistentvolumeclaims/{quote(claim, safe='')}"
+    found = listing.one(api, path, PersistentVolumeClaim)
+    name = found.spec.volume_name if found else ""
+    if not name:
+        return None
+    return listing.one(api, f"/api/v1/persistentvolumes/{quote(name, safe='')}", PersistentVolume)

@@ -1,0 +1,22 @@
+"""`holdfast policies`: the guard's manifests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from holdfast.webhook.cli import options
+from holdfast.webhook.policies import builder
+from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.runtime import pipelines
+
+
+@click.command(epilog="Example: holdfast policies --config holdfast.yaml > policies.yaml")
+@options.config
+@options.webhook_configuration
+def policies(*, config_path: Path | None, webhook_configuration: str) -> None:
+    """Print the admission policies that protect holds and Holdfast, as YAML."""
+    profiles = pipelines.load_profiles(pipelines.Setup(config_path))
+    names = builder.InstallationNames(configuration=webhook_configuration)
+    click.echo(builder.manifest(pod_policies.policies(profiles, names)), nl=False)

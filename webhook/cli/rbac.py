@@ -1,0 +1,19 @@
+"""`holdfast rbac`: the role that the configured kinds of `holdfast.dev/after` need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from holdfast.webhook.cli import options
+from holdfast.webhook.policies import roles
+from holdfast.webhook.runtime import pipelines
+
+
+@click.command(epilog="Example: holdfast rbac --config holdfast.yaml | kubectl apply -f -")
+@options.config
+def rbac(*, config_path: Path | None) -> None:
+    """Print the role with which the controller follows what pods wait for, as YAML."""
+    profiles = pipelines.load_profiles(pipelines.Setup(config_path))
+    click.echo(roles.after_role(profiles), nl=False)

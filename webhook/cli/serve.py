@@ -1,0 +1,136 @@
+"""`holdfast serve`: the admission server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from holdfast.webhook import sockets
+from holdfast.webhook.cli import options
+from holdfast.webhook.errors import StartError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.kube.lookup import ClusterLookup
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.runtime import manager, pipelines
+from holdfast.webhook.server import gunicorn_app
+from holdfast.webhook.server.handler import AdmissionHandler
+from holdfast.webhook.server.offload import AsyncHandler
+from holdfast.webhook.server.settings import ServerSettings
+from holdfast.webhook.server.tls import Validity
+from holdfast.webhook.telemetry.health import HealthServer
+from holdfast.webhook.telemetry.metrics import ServerMetrics
+
+
+@click.command(epilog="Example: holdfast serve --cert tls.crt --key tls.key --port 8443")
+@options.process
+@options.target
+@click.option(
+    "--host",
+    default=ServerSettings.host,
+    show_default=True,
+    help=f"The address to listen on; {sockets.ANY} means all addresses, including IPv4.",
+)
+@click.option("--port", default=8443, show_default=True, help="The port; 0 picks a free port.")
+@click.option("--cert", type=options.FILE, required=True, help="The certificate (PEM).")
+@click.option("--key", type=options.FILE, required=True, help="The certificate's key (PEM).")
+@click.option(
+    "--await-certificate",
+    is_flag=True,
+    help="Start without a usable certificate, and become ready once there is one.",
+)
+@click.option(
+    "--client-ca",
+    type=options.FILE,
+    help="Accept only clients with a certificate of this CA (PEM), such as the API server. "
+    "Requires --health-port.",
+)
+@click.option(
+    "--drain",
+    type=click.FloatRange(0.0),
+    default=ServerSettings.drain,
+    show_default=True,
+    help="Seconds after SIGTERM during which requests are still accepted. Responses then carry "
+    "Connection: close.",
+)
+@options.health_host
+@click.option(
+    "--health-port",
+    type=int,
+    help="Also serve health and metrics over plain HTTP on this port.",
+)
+def serve(
+    *,
+    process: options.Process,
+    target: options.Target,
+    host: str,
+    port: int,
+    cert: Path,
+    key: Path,
+    await_certificate: bool,
+    client_ca: Path | None,
+    drain: float,
+    health_host: str,
+    health_port: int | None,
+) -> None:
+    """Run the admission server."""
+    if client_ca is not None and health_port is None:
+        raise StartError(
+            "--client-ca keeps probes and metrics off the main port; give them another port "
+            "with --health-port"
+        )
+    process.set_up_logs()
+    metrics = ServerMetrics()
+    validity = Validity(time.time)
+
+    def on_certificate(expiry: float) -> None:
+        validity.extend(expiry)
+        metrics.certificate_expiry.set(expiry)
+
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        certfile=cert,
+        keyfile=key,
+        await_certificate=await_certificate,
+        client_ca=client_ca,
+        drain=drain,
+        ready_file=process.ready_file,
+        exit_with_stdin=process.exit_with_stdin,
+        on_certificate=on_certificate,
+        on_reload_failure=metrics.certificate_failures.inc,
+    )
+    health = None if health_port is None else (health_host, health_port)
+    gunicorn_app.run(_application(process.setup, target, metrics, validity.lasts, health), settings)
+
+
+def _application(
+    setup: pipelines.Setup,
+    target: options.Target,
+    metrics: ServerMetrics,
+    ready: Callable[[], bool],
+    health: tuple[str, int] | None,
+) -> Callable[[], AsyncHandler]:
+    """Make the pipeline now, so that what is wrong with it stops the start."""
+    handle = Handle()
+    lookup = ClusterLookup(
+        lambda: manager.connect(target.kubeconfig, target.context), observe=metrics.observe_lookup
+    )
+    handle.connect(lookup=lookup)
+    pipeline = pipelines.admission_pipeline(setup, metrics.observe_plugin, handle)
+    metrics.configuration.info({"digest": pipelines.digest(setup)})
+
+    def make_app() -> AsyncHandler:
+        conditions = configurations.digest(pipeline.profiles)
+        if health is not None:
+            HealthServer(
+                *health, ready=ready, exposition=metrics.exposition, conditions=conditions
+            ).start()
+        return AsyncHandler(
+            AdmissionHandler(pipeline, metrics, conditions=conditions, ready=ready),
+            on_startup=lambda: manager.start_plugins(pipeline.profiles, lookup),
+        )
+
+    return make_app

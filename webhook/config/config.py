@@ -1,0 +1,268 @@
+"""The configuration file: strictly parsed, checked once at startup.
+
+One YAML file in the style of KubeSchedulerConfiguration. Every error names the file, the path in
+it, and the fix.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import yaml
+
+from holdfast.webhook import safe_yaml
+from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.framework import arg_types
+from holdfast.webhook.framework.profiles import REST_OF_PODS
+from holdfast.webhook.model import messages
+
+API_VERSION = "holdfast.dev/v1alpha1"
+T = TypeVar("T")
+
+KIND = "HoldfastConfiguration"
+DEFAULT_PLUGINS = ("delay", "window", "after", "pace", "approval", "sticky", "placement")
+"""The plugins that a profile has by default, in the order in which they run."""
+ALL_PLUGINS = "*"
+"""In a list of disabled plugins: all default plugins."""
+DISABLE_PLUGIN = "--disable-plugin"
+"""The option that disables a plugin in every profile."""
+_REMOVE_ONE = "remove one of the two"
+_FIXES = {
+    "sticky": "add the component manifests/kubevirt, which grants the rights that it needs, or "
+    "remove it from the configuration"
+}
+_SEE_REFERENCE = "see docs/reference/configuration.md"
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of the file's parts."""
+
+
+class PluginName(_Part, frozen=True):
+    """One plugin in a list."""
+
+    name: str
+    """The plugin's name."""
+
+
+class PluginSet(_Part, frozen=True):
+    """The plugins that a profile enables and disables.
+
+    As in KubeSchedulerConfiguration, the default plugins run first, except the disabled ones;
+    enabled plugins follow in the given order. To move a default plugin, disable it and enable it
+    again.
+    """
+
+    enabled: Annotated[list[PluginName], arg_types.ONCE] = []
+    """Plugins that run after the default ones, in this order."""
+    disabled: Annotated[list[PluginName], arg_types.ONCE] = []
+    """Default plugins that do not run; `*` disables all."""
+
+
+class PluginConfig(_Part, frozen=True):
+    """The arguments of one plugin in one profile."""
+
+    name: str
+    """The plugin's name."""
+    args: dict[str, Any] = {}
+    """Its arguments: see the plugin's own table."""
+
+
+class ProfileConfig(_Part, frozen=True):
+    """A profile, for the pods of one schedulerName."""
+
+    scheduler_name: arg_types.NotEmpty = REST_OF_PODS
+    """The `spec.schedulerName` of the pods that the profile serves; `*` serves all pods that no
+    other profile does."""
+    namespaces: Annotated[tuple[arg_types.Namespace, ...], arg_types.ONCE] = ()
+    """The namespaces that the profile serves; all if empty. For a pod's namespace, a profile that
+    names it comes before one that serves all."""
+    name: str = ""
+    """The profile's name in metrics and in the annotation `holdfast.dev/profile`; by default the
+    schedulerName. Profiles with one schedulerName need different names."""
+    plugins: PluginSet = PluginSet()
+    """The plugins that run in addition to, or instead of, the default ones."""
+    plugin_config: list[PluginConfig] = []
+    """The plugins' arguments, once per plugin."""
+    run_all_filters: bool = True
+    """Whether the message of a rejected pod names everything that is wrong, or only the first
+    reason."""
+
+
+class SelectorRequirement(_Part, frozen=True, omit_defaults=True):
+    """A requirement on a label."""
+
+    key: arg_types.Key
+    """The key of the label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """The operator."""
+    values: tuple[arg_types.LabelValue, ...] = ()
+    """Values, for `In` and `NotIn`."""
+
+
+class LabelSelector(_Part, frozen=True, omit_defaults=True):
+    """A label selector, as Kubernetes has it; empty selects all."""
+
+    match_labels: dict[arg_types.Key, arg_types.LabelValue] = {}
+    """Labels that must have these values."""
+    match_expressions: tuple[SelectorRequirement, ...] = ()
+    """Requirements that must all be met."""
+
+
+class Admission(_Part, frozen=True):
+    """Which namespaces and pods are sent to Holdfast at all."""
+
+    namespace_selector: LabelSelector = LabelSelector()
+    """Selects namespaces by their labels. Others cost nothing, and Holdfast does nothing there."""
+    object_selector: LabelSelector = LabelSelector()
+    """Selects pods by their labels; it does not apply to workloads."""
+
+
+class Configuration(_Part, frozen=True):
+    """Holdfast's configuration file."""
+
+    api_version: Literal["holdfast.dev/v1alpha1"] = "holdfast.dev/v1alpha1"
+    """The version of this format."""
+    kind: Literal["HoldfastConfiguration"] = "HoldfastConfiguration"
+    """The kind of the file."""
+    admission: Admission = Admission()
+    """Which namespaces and pods are sent to Holdfast at all."""
+    profiles: Annotated[list[ProfileConfig], arg_types.SOME] = msgspec.field(
+        default_factory=lambda: [ProfileConfig()]
+    )
+    """The profiles, each with another `schedulerName`, or for other namespaces."""
+
+
+def load(path: Path | None) -> Configuration:
+    """Read a configuration file; None gives the defaults. Raises ConfigurationError."""
+    if path is None:
+        return Configuration()
+    try:
+        with path.open("rb") as file:
+            text = safe_yaml.read(file)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{path}: cannot be read ({exc.strerror}): pass a readable file to --config"
+        ) from None
+    except safe_yaml.SizeError as exc:
+        raise ConfigurationError(f"{path}: {exc}: shorten it") from None
+    return parse(text, str(path))
+
+
+def without(
+    configuration: Configuration, names: Sequence[str], known: Collection[str], *, source: str
+) -> Configuration:
+    """Disable plugins in every profile, because the installation lacks the rights for them.
+
+    Raises ConfigurationError, which names `source`, if a profile names one of them: its author must
+    learn that the plugin does not run.
+    """
+    check_names(names, known, DISABLE_PLUGIN)
+    profiles = []
+    for index, profile in enumerate(configuration.profiles):
+        asked = [
+            *((f"plugins.enabled[{n}]", one.name) for n, one in enumerate(profile.plugins.enabled)),
+            *((f"pluginConfig[{n}]", one.name) for n, one in enumerate(profile.plugin_config)),
+        ]
+        for where, name in asked:
+            if name in names:
+                raise ConfigurationError(
+                    f"{source}: profiles[{index}].{where}.name: {name!r} is disabled by "
+                    f"{DISABLE_PLUGIN}: {_FIXES.get(name, _REMOVE_ONE)}"
+                )
+        listed = {plugin.name for plugin in profile.plugins.disabled}
+        disabled = [PluginName(name) for name in names if name not in listed]
+        plugins = msgspec.structs.replace(
+            profile.plugins, disabled=[*profile.plugins.disabled, *disabled]
+        )
+        profiles.append(msgspec.structs.replace(profile, plugins=plugins))
+    return msgspec.structs.replace(configuration, profiles=profiles)
+
+
+def digest(configuration: Configuration) -> str:
+    """Return a short digest of a configuration, to compare replicas."""
+    return hashlib.sha256(msgspec.json.encode(configuration)).hexdigest()[:12]
+
+
+def parse(text: bytes, source: str) -> Configuration:
+    """Parse a configuration from YAML. Raises ConfigurationError, which names `source`."""
+    try:
+        document = yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader, made stricter
+    except safe_yaml.MISTAKES as exc:
+        raise ConfigurationError(f"{source}: invalid YAML: {messages.one_line(exc)}") from None
+    if not isinstance(document, dict):
+        raise ConfigurationError(
+            f"{source}: not a mapping: begin with 'apiVersion: {API_VERSION}', 'kind: {KIND}'"
+        )
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if document.get(key) != wanted:
+            raise ConfigurationError(
+                f"{source}: {key}: {document.get(key)!r:.60} is not supported: use {wanted}"
+            )
+    return converted(document, Configuration, source, joint=": ")
+
+
+def check_names(names: Iterable[str], known: Collection[str], where: str) -> None:
+    """Check a list of plugin names. Raises ConfigurationError on unknown and repeated ones."""
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, cutoff=0.5) or sorted(known)
+            raise ConfigurationError(
+                f"{where}[{index}].name: unknown plugin {name!r:.60}: "
+                f"did you mean {' or '.join(near)}?"
+            )
+        if name in seen:
+            raise ConfigurationError(f"{where}[{index}].name: {name!r} is listed twice: remove one")
+        seen.add(name)
+
+
+def converted(value: Any, kind: type[T], where: str, *, joint: str = ".") -> T:
+    """Convert a value of the file. Raises ConfigurationError, which names the path in it."""
+    try:
+        return msgspec.convert(value, kind, strict=True)
+    except (msgspec.ValidationError, RecursionError) as exc:
+        text, _, path = str(exc).partition(" - at `$")
+        path = path.strip(".`")
+        place = f"{where}{joint}{path}" if path else where
+        raise ConfigurationError(f"{place}: {_with_fix(text, kind)}") from None
+
+
+def _with_fix(text: str, kind: type[Any]) -> str:
+    """Add the fix to msgspec's message."""
+    _, unknown, name = text.partition("unknown field ")
+    if not unknown:
+        return f"{messages.shorten(text)}: {_SEE_REFERENCE}"
+    name = name.strip("`")
+    others = [field for field in _field_names(kind) if field != name]
+    near = difflib.get_close_matches(name, others, n=2, cutoff=0.5)
+    fix = f"did you mean {' or '.join(near)}?" if near else _SEE_REFERENCE
+    return f"unknown field {name!r:.60}: {fix}"
+
+
+def _field_names(kind: type[Any]) -> list[str]:
+    """List the fields of a Struct and of its parts, as they are written in the file."""
+    schemas = msgspec.json.schema(kind).get("$defs", {})
+    return sorted({name for schema in schemas.values() for name in schema.get("properties", {})})
+
+
+class _StrictLoader(safe_yaml.Loader):
+    """YAML that also rejects duplicate keys, which hide mistakes."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # rejected below
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"duplicate key {key.value!r}: remove one",
+                    problem_mark=key.start_mark,
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)

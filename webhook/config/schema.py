@@ -1,0 +1,106 @@
+"""The JSON Schema of the configuration file, generated from the classes that parse it. Pure.
+
+It has no external references, so editors can use it offline. Anything that it rejects is also
+rejected at startup. Rules that no schema can express (two profiles with one name, requirements that
+no node can meet) are checked at startup and by `holdfast check-config`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import textwrap
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.webhook.config.config import (
+    ALL_PLUGINS,
+    Configuration,
+    PluginConfig,
+    PluginName,
+    PluginSet,
+)
+from holdfast.webhook.framework import arg_types
+from holdfast.webhook.framework.plugin import Plugin
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+Struct = type[msgspec.Struct]
+
+
+def schema(known: Mapping[str, type[Plugin]]) -> dict[str, Any]:
+    """Build the schema of a file that may name these plugins."""
+    found = with_parts([Configuration, *(plugin.args_type for plugin in known.values())])
+    made, components = msgspec.json.schema_components(found, ref_template="#/$defs/{name}")
+    names = {kind: one["$ref"].rpartition("/")[2] for kind, one in zip(found, made, strict=True)}
+    for kind, name in names.items():
+        _describe(components[name], kind)
+    _name_plugins(components, names, known)
+    root = components.pop(names[Configuration])
+    root["required"] = ["apiVersion", "kind"]
+    return {"$schema": DIALECT, **root, "$defs": dict(sorted(components.items()))}
+
+
+def with_parts(kinds: Iterable[Struct]) -> list[Struct]:
+    """List these Structs and their parts, without duplicates, in the order of the fields."""
+    return list(dict.fromkeys(found for kind in kinds for found in _within(kind)))
+
+
+def _within(kind: Any) -> Iterator[Struct]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+        for field in msgspec.structs.fields(kind):
+            yield from _within(field.type)
+    for inner in typing.get_args(kind):
+        yield from _within(inner)
+
+
+def field_docs(kind: Struct) -> dict[str, str]:
+    """Read the docstrings under a class's fields; none if its source is not available."""
+    try:
+        (found,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    body = found.body if isinstance(found, ast.ClassDef) else []
+    return {
+        line.target.id: " ".join(str(below.value.value).split())
+        for line, below in itertools.pairwise(body)
+        if isinstance(line, ast.AnnAssign)
+        and isinstance(line.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+    }
+
+
+def _describe(component: dict[str, Any], kind: Struct) -> None:
+    described = field_docs(kind)
+    component["description"] = " ".join(component.get("description", "").split())
+    for field in msgspec.structs.fields(kind):
+        if field.name in described:
+            component["properties"][field.encode_name]["description"] = described[field.name]
+
+
+def _name_plugins(
+    components: Mapping[str, Any], names: Mapping[Struct, str], known: Mapping[str, type[Plugin]]
+) -> None:
+    """Add the plugins' names, and the arguments of each."""
+    listed = components[names[PluginSet]]["properties"]
+    for field, accepted in (("enabled", [*known]), ("disabled", [*known, ALL_PLUGINS])):
+        item = {"$ref": f"#/$defs/{names[PluginName]}"}
+        listed[field]["items"] = item | {"properties": {"name": {"enum": accepted}}}
+    config = components[names[PluginConfig]]
+    config["properties"]["name"]["enum"] = [*known]
+    config["allOf"] = [
+        arg_types.when(arg_types.of(name={"const": name}), _takes(plugin.args_type, names))
+        for name, plugin in known.items()
+    ]
+
+
+def _takes(kind: Struct, names: Mapping[Struct, str]) -> dict[str, Any]:
+    taken = arg_types.of(args={"$ref": f"#/$defs/{names[kind]}"})
+    needed = any(field.required for field in msgspec.structs.fields(kind))
+    return taken if needed else {"properties": taken["properties"]}

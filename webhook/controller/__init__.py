@@ -1,0 +1,1 @@
+"""The controller that releases held pods."""

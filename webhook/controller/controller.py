@@ -1,0 +1,275 @@
+"""The controller that releases each held pod when it is due by the API server's clock.
+
+It keeps no state that the API server does not have. Killed at any moment and started again, it
+lists the pods, releases overdue ones in order, and waits for the rest. A process that does not lead
+follows all held pods, but releases none and records no Events.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from holdfast.webhook.controller.notifier import ReleaseNotifier
+from holdfast.webhook.controller.pending import Decider, PendingRelease, pending_release
+from holdfast.webhook.controller.releaser import RELEASE_TIMEOUT, Outcome, Releaser
+from holdfast.webhook.controller.scheduler import ReleaseScheduler
+from holdfast.webhook.kube import events
+from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, boot_time
+from holdfast.webhook.kube.clock_sync import ClockSynchronizer
+from holdfast.webhook.kube.reflector import Reflector
+from holdfast.webhook.kube.server_clock import ServerClock
+from holdfast.webhook.model.annotations import NEVER_MS, Due, was_released
+from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+from holdfast.webhook.threads import ThreadGroup
+from holdfast.webhook.workqueue.controller import GRACE_SECONDS, Controller, Task, TaskResult
+
+PODS = "/api/v1/pods"
+FIELD_SELECTOR = "spec.nodeName=,status.phase=Pending"
+"""Every pod that can carry a gate, without trusting any label."""
+WORKERS = 40
+"""Releases in flight: what one process can drive (see docs/explanation/decisions.md)."""
+WORKERS_OF_ONE = 32
+"""How many of them may be of one namespace, or of all slow ones together: pods that hang or are
+rejected there, however many, leave workers to the others."""
+FIRST_OF_ONE = 8
+"""Workers that a namespace starts with, before a release succeeds."""
+LAST_EVENTS_SECONDS = 2.0
+"""How long the end waits for queued Events."""
+
+_log = logging.getLogger("holdfast.controller")
+
+
+class ReleaseController:
+    """Watches held pods and releases them. It is the reflector's handler, and a WaitingPods."""
+
+    def __init__(
+        self,
+        api: Api,
+        decider: Decider,
+        clock: ServerClock,
+        metrics: ControllerMetrics,
+        *,
+        recorder: events.EventSink | None = None,
+        leading: Callable[[], bool] = lambda: True,
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._leading = leading
+        self._now = now
+        self._decider = decider
+        recorder = recorder or events.NullRecorder()
+        self._notifier = ReleaseNotifier(recorder, metrics, leading=leading)
+        self._releaser = Releaser(api, decider, self._now_ms)
+        self._scheduler = ReleaseScheduler(
+            clock.lower_bound,
+            WORKERS_OF_ONE,
+            first=FIRST_OF_ONE,
+            forget=decider.forget,
+        )
+        self._loop = Controller(
+            "release",
+            self._scheduler,
+            self._reconcile,
+            workers=WORKERS,
+            enabled=self._may_release,
+            on_retry=self._report_retry,
+            now=now,
+        )
+        self._changed = self._loop.changed
+        self._synced = threading.Event()
+        self._reflector = Reflector(
+            api,
+            self,
+            Pod,
+            path=PODS,
+            selection={"fieldSelector": FIELD_SELECTOR},
+            on_restart=self._count_restart,
+        )
+        self._clock_synchronizer = ClockSynchronizer(api, clock, on_narrowed=self.wake)
+        metrics.held.set_function(lambda: len(self._scheduler))
+        metrics.overdue.set_function(self._overdue)
+        metrics.count_holds = self._holds
+        metrics.clock_uncertainty.set_function(self._uncertainty)
+
+    @property
+    def synced(self) -> bool:
+        """True once all held pods are known."""
+        return self._synced.is_set()
+
+    @property
+    def saturated(self) -> bool:
+        """True while one namespace's share of workers is busy, not counting those that hang."""
+        with self._changed:
+            return self._scheduler.in_flight_fast >= WORKERS_OF_ONE
+
+    def add_to(self, threads: ThreadGroup) -> None:
+        """Add the threads of this controller to those of the process."""
+        threads.add("release", self._loop.run, grace=GRACE_SECONDS)
+        threads.add("events", self._notifier.run, grace=LAST_EVENTS_SECONDS)
+        threads.add("pods", self._reflector.run, grace=0)  # a watch may be silent for long
+        threads.add("clock", self._clock_synchronizer.run, grace=0)
+
+    def wake(self) -> None:
+        """Look at once at what is due: the clock is better known, or this process leads now."""
+        self._loop.wake()
+
+    # --- holdfast.webhook.framework.handle.WaitingPods ---
+
+    def __iter__(self) -> Iterator[ObjectKey]:
+        """Iterate over the pods that are held now."""
+        with self._changed:
+            return iter(list(self._scheduler))
+
+    def get(self, key: ObjectKey) -> Due | None:
+        """Return when a pod is due, or None if it is not held."""
+        with self._changed:
+            pending = self._scheduler.get(key)
+        return None if pending is None else Due(pending.due_ms, pending.problem, pending.reason)
+
+    def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
+        """Ask the plugins about a pod again, now or at a time."""
+        with self._changed:
+            self._scheduler.expedite(key, at_ms, self._now_ms())
+            self._changed.notify_all()
+
+    def bounds_ms(self) -> tuple[int, int]:
+        """Return the earliest and the latest time that it may be at the API server."""
+        now = self._now()
+        bounds = self._clock.bounds(now)
+        if bounds is None:
+            return 0, NEVER_MS
+        return int((now + bounds.low) * 1_000), int((now + bounds.high) * 1_000) + 1
+
+    def allow(self, key: ObjectKey, plugin: str) -> None:
+        """Record on a pod that a plugin no longer holds it. Raises ClusterError."""
+        self._releaser.allow(key, plugin)
+
+    def record_event(self, pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
+        """Record an Event about a pod; never blocks, never raises."""
+        self._notifier.record_event(pod.key, pod.metadata.uid, reason, note, warning=warning)
+
+    # --- holdfast.webhook.kube.reflector.ResourceEventHandler ---
+
+    def on_sync(self, pods: Iterable[Pod]) -> None:
+        """Take these pods, and no others, as all there are.
+
+        Pods are taken one at a time: they are never all in memory, and a release that is due
+        meanwhile does not wait for the list.
+        """
+        held: set[ObjectKey] = set()
+        for pod in pods:
+            pending = pending_release(pod, self._decider)
+            if pending is not None:
+                held.add(pod.key)
+                with self._changed:
+                    self._upsert(pod.key, pending, watched=False)
+            else:
+                self._drop(pod)
+        with self._changed:
+            for key in [key for key in self._scheduler if key not in held]:
+                self._scheduler.remove(key)
+            if not self._synced.is_set():
+                _log.info("watching: %d held pods", len(held))
+                self._synced.set()
+            self._changed.notify_all()
+
+    def on_update(self, pod: Pod) -> None:
+        """Take a pod that is new or has changed."""
+        pending = pending_release(pod, self._decider)
+        if pending is None:
+            self._drop(pod)
+            return
+        with self._changed:
+            self._upsert(pod.key, pending, watched=True)
+            self._changed.notify_all()
+
+    def on_delete(self, pod: Pod) -> None:
+        """Take a pod that is deleted, or can no longer carry a gate."""
+        with self._changed:
+            self._scheduler.remove(pod.key)
+
+    def _drop(self, pod: Pod) -> None:
+        """Forget a pod that has none of our gates, and report it if someone took them off early.
+
+        The pod says whether Holdfast released it: a leader that ended meanwhile, or a user.
+        """
+        with self._changed:
+            known = self._scheduler.get(pod.key)
+            self._scheduler.remove(pod.key)
+        if known is None or known.uid != pod.metadata.uid or pod.metadata.deletion_timestamp:
+            return
+        _, latest_ms = self.bounds_ms()
+        if latest_ms < known.due_ms and not was_released(
+            pod.annotations, created_ms=pod.created_ms
+        ):
+            self._notifier.released_early(pod.key, known, now_ms=latest_ms)
+
+    def _upsert(self, key: ObjectKey, fresh: PendingRelease, *, watched: bool) -> None:
+        """Follow a pod, and report until when it is held.
+
+        Of 100,000 pods in a list, only as many are reported as Events may be recorded.
+        """
+        now_ms = self._now_ms()
+        news = self._scheduler.upsert(key, fresh, now_ms, watched=watched)
+        if news is not None and news.due_ms > now_ms and (watched or not self._notifier.full):
+            self._notifier.held(key, news)
+
+    # --- releases, in threads of the pool ------------------------------------------------------
+
+    def _may_release(self) -> bool:
+        """Return whether to release: before all pods are known, the first due ones are not."""
+        return self._leading() and self.synced
+
+    def _reconcile(self, task: Task) -> TaskResult:
+        """Release a pod that is due; what has changed since then fails the tests of the patch."""
+        key, pending = task.key, task.item
+        timeout = SLOW_ADMISSION_TIMEOUT if task.needs_long_timeout else RELEASE_TIMEOUT
+        attempt = self._releaser.release(key, pending, timeout=timeout)
+        now_ms = self._now_ms()
+        if attempt.outcome is Outcome.RELEASED:
+            last = attempt.held or pending
+            last = last._replace(due_ms=pending.due_ms, known_ms=pending.known_ms)
+            self._notifier.released(key, last, attempt.notes, now_ms=now_ms)
+        if attempt.outcome is Outcome.CHANGED and attempt.held is not None:
+            self._report_change(key, pending, attempt.held)
+        self._metrics.releases.labels(attempt.outcome.value).inc()
+        with self._changed:
+            return self._scheduler.settle(key, pending, attempt, now_ms)
+
+    def _report_change(self, key: ObjectKey, before: PendingRelease, after: PendingRelease) -> None:
+        said = [(one.uid, one.reason, one.problem) for one in (before, after)]
+        same = said[0] == said[1]
+        is_expected = before.due_ms == after.due_ms or not before.resource_version
+        if not (same and is_expected):
+            self._notifier.held(key, after)
+
+    def _report_retry(self, key: ObjectKey, result: TaskResult, wait: float) -> None:
+        with self._changed:
+            pending = self._scheduler.get(key)
+        if pending is not None:
+            self._notifier.failed(key, pending, result.error, wait=wait)
+
+    # --- clock and metrics ---------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        """Return the time that it certainly is at the API server; 0 while unknown."""
+        return int((self._clock.lower_bound(self._now()) or 0) * 1_000)
+
+    def _count_restart(self, reason: str) -> None:
+        self._metrics.watch_restarts.labels(reason).inc()
+
+    def _holds(self) -> Mapping[tuple[str, str], int]:
+        with self._changed:
+            return self._scheduler.holds(self._now_ms())
+
+    def _overdue(self) -> int:
+        with self._changed:
+            return self._scheduler.overdue(self._now_ms())
+
+    def _uncertainty(self) -> float:
+        bounds = self._clock.bounds(self._now())
+        return float("inf") if bounds is None else bounds.width

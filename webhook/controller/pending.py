@@ -1,0 +1,103 @@
+"""Held pods, as far as their release needs to know them. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from holdfast.webhook.framework.profiles import Verdict
+from holdfast.webhook.model.annotations import OWN_PREFIX, Due
+from holdfast.webhook.model.objects import Pod
+
+
+class PendingRelease(NamedTuple):
+    """The fields of a held pod that its release needs, so that it is not read again.
+
+    `recheck` says that plugins are asked again at its release, or add to the pod. `reason` is what
+    it waits for. `known_ms` is when the due time was
+    first seen, 0 for a pod that was there at startup: a pod that fell due while no controller ran
+    is late. Of pods due at the same time, the one with the lowest `rank` is released first.
+    `annotated` says that the pod has annotations, to which a release adds its time.
+    """
+
+    due_ms: int
+    uid: str
+    resource_version: str
+    gates: tuple[str, ...]
+    problem: str = ""
+    reason: str = ""
+    recheck: bool = False
+    known_ms: int = 0
+    rank: int = 0
+    annotated: bool = False
+
+
+_SECONDS = 2**40
+"""More than the seconds of any creation time."""
+
+
+class Decider(Protocol):
+    """Decides about held pods: the plugins of their profiles."""
+
+    def due(self, pod: Pod, now_ms: int = 0) -> Due:
+        """Decide when a pod that carries one of our gates is due, as far as that is known."""
+        ...
+
+    def permit(self, pod: Pod, now_ms: int) -> Due:
+        """Ask all plugins about a pod that should be due. Raises PluginFailedError."""
+        ...
+
+    def reserve(self, pod: Pod, now_ms: int) -> Due | None:
+        """Reserve what a pod needs to start; None if that worked. Raises PluginFailedError."""
+        ...
+
+    def unreserve(self, pod: Pod) -> None:
+        """Return what `reserve` has reserved."""
+        ...
+
+    def concerns_at_release(self, pod: Pod) -> bool:
+        """Return whether `at_release` has to be called for a pod."""
+        ...
+
+    def at_release(self, pod: Pod) -> Verdict:
+        """Decide what is added to a pod when it is released."""
+        ...
+
+    def forget(self, uid: str) -> None:
+        """Drop what was recorded of a pod that is no longer held."""
+        ...
+
+
+def pending_release(pod: Pod, decider: Decider, now_ms: int | None = None) -> PendingRelease | None:
+    """Decide about a pod; None if it carries none of our gates.
+
+    With a time, its plugins are asked whether it may start: they may block, and PluginFailedError
+    may be raised.
+    """
+    gates = pod.gates
+    if not any(gate.startswith(OWN_PREFIX) for gate in gates):
+        return None
+    due = decider.due(pod) if now_ms is None else decider.permit(pod, now_ms)
+    metadata = pod.metadata
+    return PendingRelease(
+        due.at_ms,
+        metadata.uid,
+        metadata.resource_version,
+        _shared(tuple(gates)),
+        due.problem,
+        due.reason,
+        due.recheck or decider.concerns_at_release(pod),
+        rank=_rank(pod),
+        annotated=metadata.annotations is not None,
+    )
+
+
+def _rank(pod: Pod) -> int:
+    """Return the order among pods due at the same time: by priority, then by creation."""
+    return -(pod.spec.priority or 0) * _SECONDS + pod.created_ms // 1_000
+
+
+@lru_cache(maxsize=256)
+def _shared(gates: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one tuple for equal gates: most of 100,000 held pods have the same."""
+    return gates

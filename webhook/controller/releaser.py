@@ -1,0 +1,227 @@
+"""Removes our gates from one pod: one guarded patch, and a reaction to each way it can fail.
+
+The patch tests the pod's uid, its resourceVersion and each gate. If it fails because the pod has
+changed, the pod is read and decided again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.webhook.controller.pending import (
+    Decider,
+    PendingRelease,
+    pending_release,
+)
+from holdfast.webhook.errors import ApiStatusError, ClusterError, PluginFailedError
+from holdfast.webhook.framework.json_patch import patch, pointer
+from holdfast.webhook.kube import patching
+from holdfast.webhook.kube.client import Api, pod_path
+from holdfast.webhook.model import durations
+from holdfast.webhook.model.annotations import (
+    ALLOWED_ANNOTATION,
+    OWN_PREFIX,
+    RELEASED_ANNOTATION,
+    allowed_plugins,
+)
+from holdfast.webhook.model.edits import Operation, SetAnnotation
+from holdfast.webhook.model.objects import ObjectKey, Pod
+
+RELEASE_TIMEOUT = 10.0
+"""Seconds for one request: one that hangs is better sent again."""
+ATTEMPTS = 3
+"""Patches sent in a row while other writers keep changing the pod; then it backs off."""
+
+_NO_ANSWER = 504
+"""The API server's timeout: the pod may have been released."""
+_POD = msgspec.json.Decoder(Pod)
+
+
+class Outcome(enum.StrEnum):
+    """How an attempt ended; the values are labels of a metric."""
+
+    RELEASED = "released"
+    GONE = "gone"
+    CHANGED = "changed"
+    RETRY = "retried"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The end of an attempt.
+
+    `held` is the pod as last read. `reason` says why to RETRY, and `retry_after` in how many
+    seconds at the earliest, if the server asked for that. `notes` are for the pod's Event.
+    """
+
+    outcome: Outcome
+    held: PendingRelease | None = None
+    reason: str = ""
+    retry_after: float | None = None
+    notes: Sequence[str] = ()
+
+
+class Releaser:
+    """Releases pods one at a time; `now_ms` is the API server's time. Thread-safe.
+
+    With `force` the plugins are not asked whether a pod may start.
+    """
+
+    def __init__(
+        self, api: Api, decider: Decider, now_ms: Callable[[], int], *, force: bool = False
+    ) -> None:
+        self._force = force
+        self._api = api
+        self._decider = decider
+        self._now_ms = now_ms
+
+    def release(
+        self, key: ObjectKey, held: PendingRelease, *, timeout: float = RELEASE_TIMEOUT
+    ) -> Attempt:
+        """Remove our gates from a pod that is due; `timeout` is for the patch.
+
+        Never raises for anything that a cluster may do.
+        """
+        try:
+            return self._release(key, held, timeout)
+        except _EndedError as end:
+            return end.attempt
+        except ApiStatusError as exc:
+            return Attempt(Outcome.GONE) if exc.is_not_found else _retry(exc)
+        except (ClusterError, PluginFailedError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+            return _retry(exc)
+
+    def _release(self, key: ObjectKey, held: PendingRelease, timeout: float) -> Attempt:
+        refused, notes = False, list[str]()
+        pod: Pod | None = None
+        if held.recheck:
+            pod = self._read(key)
+            held = self._checked(pod, held)
+        for _ in range(ATTEMPTS):
+            operations: list[Operation] = []
+            reserved = pod if held.recheck else None
+            if reserved is not None and not self._force:
+                self._reserve(reserved, held)
+            if reserved is not None and not refused:
+                operations, notes = self._tightened(reserved)
+            release = [*release_patch(held, self._now_ms()), *operations]
+            refusal = self._write(key, release, timeout, reserved)
+            if refusal is None:
+                return Attempt(Outcome.RELEASED, held, notes=notes)
+            pod = self._read(key)
+            fresh = self._checked(pod, held)
+            if fresh.resource_version == held.resource_version:
+                # the pod has not changed, so it was not our tests that failed
+                if not operations:
+                    return Attempt(Outcome.RETRY, fresh, str(refusal), refusal.retry_after)
+                refused, notes = True, [f"{_UNTIGHTENED}: {refusal}"]
+            held = fresh
+        return Attempt(Outcome.RETRY, held, f"the pod changed during {ATTEMPTS} patches in a row")
+
+    def _write(
+        self, key: ObjectKey, release: Sequence[Operation], timeout: float, reserved: Pod | None
+    ) -> ApiStatusError | None:
+        """Send the patch; return None when written, or the refusal.
+
+        Without an answer the pod may have been released, and keeps what it has reserved.
+        """
+        try:
+            refusal = patching.write(self._api, pod_path(*key), release, timeout=timeout)
+        except ApiStatusError as exc:
+            if exc.status != _NO_ANSWER:
+                self._unreserve(reserved)
+            raise
+        if refusal is not None:
+            self._unreserve(reserved)
+        return refusal
+
+    def _unreserve(self, pod: Pod | None) -> None:
+        if pod is not None and not self._force:
+            self._decider.unreserve(pod)
+
+    def allow(self, key: ObjectKey, plugin: str) -> None:
+        """Record on a pod that a plugin no longer holds it. Raises ClusterError."""
+        refusal: ApiStatusError | None = None
+        for _ in range(ATTEMPTS):
+            pod = self._read(key)
+            allowed = allowed_plugins(pod.annotations)
+            if plugin in allowed:
+                return
+            edit = SetAnnotation(ALLOWED_ANNOTATION, ",".join([*allowed, plugin]))
+            metadata = pod.metadata
+            operations = patching.guarded(
+                metadata.uid, metadata.resource_version, patch(pod, [edit])
+            )
+            refusal = patching.write(self._api, pod_path(*key), operations, timeout=RELEASE_TIMEOUT)
+            if refusal is None:
+                return
+        assert refusal is not None  # noqa: S101 - it was the last
+        raise refusal
+
+    def _tightened(self, pod: Pod) -> tuple[list[Operation], list[str]]:
+        """Ask the plugins what to add at the release."""
+        verdict = self._decider.at_release(pod)
+        try:
+            return patch(pod, verdict.edits), list(verdict.warnings)
+        except Exception as exc:  # noqa: BLE001 - an invalid edit of a plugin must not hold the pod
+            problem = f"{_UNTIGHTENED}: {type(exc).__name__}: {exc}"
+            return [], [*verdict.warnings, problem]
+
+    def _read(self, key: ObjectKey) -> Pod:
+        # A read passes no admission webhook, so it never needs the longer timeout.
+        return _POD.decode(self._api.request("GET", pod_path(*key), timeout=RELEASE_TIMEOUT))
+
+    def _checked(self, pod: Pod, held: PendingRelease) -> PendingRelease:
+        """Decide again about the current pod; end the attempt if it is not due after all."""
+        now_ms = None if self._force else self._now_ms()
+        fresh = pending_release(pod, self._decider, now_ms)
+        if fresh is None:
+            raise _EndedError(Attempt(Outcome.GONE))
+        if fresh.uid != held.uid or fresh.due_ms > max(held.due_ms, self._now_ms()):
+            raise _EndedError(Attempt(Outcome.CHANGED, fresh))
+        return fresh
+
+    def _reserve(self, pod: Pod, held: PendingRelease) -> None:
+        """Reserve what the pod needs to start; end the attempt if it has to wait for it."""
+        wait = self._decider.reserve(pod, self._now_ms())
+        if wait is not None:
+            later = held._replace(due_ms=wait.at_ms, problem=wait.problem, reason=wait.reason)
+            raise _EndedError(Attempt(Outcome.CHANGED, later))
+
+
+_UNTIGHTENED = "released without what was to be added"
+
+
+class _EndedError(Exception):
+    """The attempt is over before a patch."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__()
+        self.attempt = attempt
+
+
+def _retry(exc: Exception) -> Attempt:
+    return Attempt(Outcome.RETRY, None, str(exc), getattr(exc, "retry_after", None))
+
+
+def release_patch(held: PendingRelease, now_ms: int) -> Sequence[Operation]:
+    """Return the patch that removes our gates, and only ours, from exactly this pod.
+
+    It records the time, which shows that it was not somebody else who removed them.
+    """
+    operations: list[Operation] = []
+    for index in reversed(range(len(held.gates))):  # from the end, so that indexes stay valid
+        gate = held.gates[index]
+        if gate.startswith(OWN_PREFIX):
+            path = f"/spec/schedulingGates/{index}"
+            operations.append({"op": "test", "path": path, "value": {"name": gate}})
+            operations.append({"op": "remove", "path": path})
+    if held.annotated:
+        path = f"/metadata/annotations/{pointer(RELEASED_ANNOTATION)}"
+        released_at = durations.canonical_instant(now_ms)
+        operations.append({"op": "add", "path": path, "value": released_at})
+    return patching.guarded(held.uid, held.resource_version, operations)

@@ -1,0 +1,181 @@
+"""The state of every held pod: when it is due, ready, in flight, or tried again. Pure.
+
+Due times are milliseconds since 1970 by the API server's clock, local times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from operator import attrgetter
+
+from holdfast.webhook.controller.pending import PendingRelease
+from holdfast.webhook.controller.releaser import Attempt, Outcome
+from holdfast.webhook.model.annotations import NEVER_MS, OWN_PREFIX
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.workqueue.controller import TaskResult
+from holdfast.webhook.workqueue.queue import WorkQueue
+
+
+class ReleaseScheduler(WorkQueue[PendingRelease]):
+    """The held pods, as the queue of those to release.
+
+    `server_time` maps local time to the time that it certainly is at the API server, in seconds
+    since 1970, or None. `forget` gets the uid of each pod that is no longer held.
+    """
+
+    def __init__(
+        self,
+        server_time: Callable[[float], float | None],
+        limit: int,
+        *,
+        first: int,
+        forget: Callable[[str], None],
+    ) -> None:
+        self._server_time = server_time
+        self._forget = forget
+        self._unknown: dict[ObjectKey, int] = {}
+        self._alike: Counter[tuple[tuple[str, ...], bool]] = Counter()
+        """How many pods have these gates, and whether no due time is known for them: a scrape
+        must not walk through all pods."""
+        super().__init__(
+            attrgetter("due_ms"),
+            limit,
+            first=first,
+            clock=self._now,
+            per_second=1_000.0,
+            rank_of=attrgetter("rank"),
+        )
+
+    def upsert(
+        self, key: ObjectKey, fresh: PendingRelease, now_ms: int, *, watched: bool
+    ) -> PendingRelease | None:
+        """Add a pod or update it; return its entry if the due time is news.
+
+        `watched` is false for a pod found in a list: the time of its last change is unknown.
+        """
+        known = self.get(key)
+        # A new pod of that name: what plugins said of the old one does not hold for it.
+        if known is not None and known.uid != fresh.uid:
+            self.remove(key)
+            known = None
+        if known is not None and not known.resource_version:
+            # Its plugins will be asked again, about the pod as it is then; at once if it may start.
+            due_ms = min(known.due_ms, max(fresh.due_ms, now_ms))
+            self.put(key, known._replace(due_ms=due_ms))
+            return None
+        is_news = known is None or known.due_ms != fresh.due_ms
+        if known is not None and not is_news:
+            # The due time is not news, so lateness still counts from when it was first known.
+            fresh = fresh._replace(known_ms=known.known_ms)
+        elif watched or known is not None:
+            fresh = fresh._replace(known_ms=now_ms)
+        self.put(key, fresh)
+        if key in self._unknown:
+            self.expedite(key, self._unknown[key], now_ms)
+        return fresh if is_news or (known and known.reason != fresh.reason) else None
+
+    def expedite(self, key: ObjectKey, at_ms: int, now_ms: int) -> None:
+        """Make a pod due now, or at a time; its release reads it, and decides again.
+
+        A plugin may ask for that before the pod is added: it has just been asked about the pod.
+        """
+        known = self.get(key)
+        if known is None:
+            self._unknown[key] = at_ms
+            return
+        self._unknown.pop(key, None)
+        due_ms = max(at_ms, now_ms)
+        if not known.resource_version:
+            due_ms = min(due_ms, known.due_ms)  # an earlier request counts
+        self.put(
+            key,
+            known._replace(due_ms=due_ms, known_ms=due_ms, resource_version="", recheck=True),
+        )
+
+    def remove(self, key: ObjectKey) -> None:
+        """Drop a pod that is no longer held."""
+        self._unknown.pop(key, None)
+        known = self.get(key)
+        if known is not None:
+            self.discard(key)
+            self._forget(known.uid)
+
+    def settle(
+        self, key: ObjectKey, tried: PendingRelease, attempt: Attempt, now_ms: int
+    ) -> TaskResult:
+        """Record how an attempt ended; the watch may have reported another pod meanwhile."""
+        known = self.get(key)
+        if known is None or known.uid != tried.uid:
+            # Gone, or a new pod of that name: but plugins were asked about the old one meanwhile.
+            self._forget(tried.uid)
+            if known is None and attempt.held is not None:
+                self._forget(attempt.held.uid)
+            return TaskResult()
+        if attempt.outcome in {Outcome.RELEASED, Outcome.GONE}:
+            self.remove(key)
+            return TaskResult()
+        if attempt.held is not None and known is tried:
+            self._replace(key, tried, attempt.held, now_ms)
+        # Not a failure: it has a new due time, and waits without a back-off.
+        if attempt.outcome is Outcome.CHANGED:
+            self.schedule(key)
+            return TaskResult()
+        return TaskResult(attempt.reason, attempt.retry_after or 0.0)
+
+    def _replace(
+        self, key: ObjectKey, tried: PendingRelease, fresh: PendingRelease, now_ms: int
+    ) -> None:
+        """Take over how an attempt read the pod."""
+        if fresh.uid != tried.uid:
+            self.remove(key)
+        known_ms = tried.known_ms if fresh.due_ms == tried.due_ms else now_ms
+        self.put(key, fresh._replace(known_ms=known_ms))
+
+    # --- counts --------------------------------------------------------------------------------
+
+    def put(self, key: ObjectKey, item: PendingRelease) -> None:
+        """Add a pod or replace it, and count it."""
+        self._count(self.get(key), -1)
+        self._count(item, 1)
+        super().put(key, item)
+
+    def discard(self, key: ObjectKey) -> None:
+        """Drop a pod, and no longer count it."""
+        self._count(self.get(key), -1)
+        super().discard(key)
+
+    def overdue(self, now_ms: int) -> int:
+        """Count the pods whose time has come."""
+        return sum(1 for _ in self.due(now_ms))
+
+    def holds(self, now_ms: int) -> Counter[tuple[str, str]]:
+        """Count the holds by plugin and reason; a pod may have several.
+
+        The reason is `time`, `plugin` if no due time is known, or `release` once the time has come.
+        """
+        due = Counter(_kind(pending) for pending in self.due(now_ms))
+        holds: Counter[tuple[str, str]] = Counter()
+        for kind, count in self._alike.items():
+            gates, is_open = kind
+            waiting = {"release": due[kind], "plugin" if is_open else "time": count - due[kind]}
+            for gate in gates:
+                if gate.startswith(OWN_PREFIX):
+                    for reason in filter(waiting.get, waiting):
+                        holds[gate.removeprefix(OWN_PREFIX), reason] += waiting[reason]
+        return holds
+
+    def _count(self, pending: PendingRelease | None, change: int) -> None:
+        if pending is not None:
+            kind = _kind(pending)
+            self._alike[kind] += change
+            if not self._alike[kind]:
+                del self._alike[kind]
+
+    def _now(self, local: float) -> float | None:
+        seconds = self._server_time(local)
+        return None if seconds is None else seconds * 1_000
+
+
+def _kind(pending: PendingRelease) -> tuple[tuple[str, ...], bool]:
+    return pending.gates, pending.due_ms >= NEVER_MS

@@ -1,0 +1,1 @@
+"""The plugin framework: extension points, profiles, and the pipeline."""

@@ -1,0 +1,128 @@
+"""The match conditions of the webhooks: CEL expressions combined from those of the plugins. Pure.
+
+Tests check that they agree with the plugins' predicates in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.webhook.framework.cel import POD, has_annotation, optional, string, strings
+from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.model.annotations import OWN_PREFIX
+from holdfast.webhook.model.workloads import RESOURCES
+
+_CREATED = "request.operation == 'CREATE'"
+
+
+def create_condition(profiles: Profiles, pod: str = POD) -> str:
+    """Return the expression that is true for every new pod to be reviewed.
+
+    For a template, plugins that validate templates are left out: see `template_condition`.
+    """
+    expressions = [
+        plugin.match(pod)
+        for plugin in profiles.plugins
+        if pod == POD or not plugin.validates_templates
+    ]
+    expressions += [
+        f"{_of_kind(kind)} && {has_annotation(keys, POD)}"
+        for kind, keys in _workload_keys(profiles, pod)
+    ]
+    if pod == POD:
+        expressions += [_own(f"{pod}.spec.schedulingGates", "one.name")]
+        expressions += [_own(f"{pod}.metadata.finalizers", "one")]
+    return _any(expressions)
+
+
+def validate_condition(profiles: Profiles) -> str:
+    """Return the expression that is true for every new pod to be validated by a call.
+
+    A pod is left out if every plugin that it concerns can skip its validation.
+    """
+    expressions: list[str] = []
+    gates: dict[str, None] = {}
+    for plugin in profiles.plugins:
+        match, skipped = plugin.match(POD), plugin.skip_match(POD)
+        expressions.append(match if skipped == "false" else f"({match}) && !({skipped})")
+        if skipped != "false" and plugin.gate:
+            gates[plugin.gate] = None
+    expressions += [_own(f"{POD}.spec.schedulingGates", "one.name", known=gates)]
+    expressions += [_own(f"{POD}.metadata.finalizers", "one")]
+    return _any(expressions)
+
+
+def update_condition(profiles: Profiles, pod: str = POD) -> str:
+    """Return the expression that is true for an update to be reviewed.
+
+    That is a change of a plugin's key. Scaling and a changed status never match.
+    """
+    keys = dict.fromkeys(key for plugin in profiles.plugins for key in plugin.keys)
+    tests = [_changed(pod, key) for key in keys]
+    for kind, own_keys in _workload_keys(profiles, pod):
+        changed = " || ".join(_changed(POD, key) for key in own_keys)
+        tests.append(f"{_of_kind(kind)} && ({changed})")
+    if pod == POD:
+        before = f"{_old(pod)}.metadata.?finalizers.orValue([])"
+        tests.append(
+            f"{pod}.metadata.?finalizers.orValue([])"
+            f".exists(one, one.startsWith('{OWN_PREFIX}') && !(one in {before}))"
+        )
+    return " || ".join(tests) or "false"
+
+
+def template_condition(profiles: Profiles, pod: str) -> str:
+    """Return the expression that is true for every template to be reviewed, at CREATE and UPDATE.
+
+    Plugins that validate templates see any change of one. Their expressions are written once,
+    because the API server limits the length of an expression.
+    """
+    matched = [plugin.match(pod) for plugin in profiles.plugins if plugin.validates_templates]
+    changed = f"{optional(pod)} != {optional(_old(pod))}"
+    keyed = by_operation(create_condition(profiles, pod), update_condition(profiles, pod))
+    return f"({keyed}) || ({_CREATED} || {changed}) && ({_any(matched)})"
+
+
+def by_operation(on_create: str, on_update: str) -> str:
+    """Return the expression that is the first at CREATE, and the second at UPDATE."""
+    return f"{_CREATED} ? ({on_create}) : ({on_update})"
+
+
+def _changed(pod: str, key: str) -> str:
+    return f"{_annotation(pod, key)} != {_annotation(_old(pod), key)}"
+
+
+def _annotation(pod: str, key: str) -> str:
+    return f"{optional(f'{pod}.metadata.annotations')}[?{string(key)}]"
+
+
+def _old(pod: str) -> str:
+    return "oldObject" + pod.removeprefix(POD)
+
+
+def _any(expressions: Iterable[str]) -> str:
+    tests = [one for one in dict.fromkeys(expressions) if one != "false"]
+    return " || ".join(f"({test})" for test in tests) or "false"
+
+
+def _own(path: str, name: str, known: Iterable[str] = ()) -> str:
+    """Return an expression: the list has a name under our prefix that is not a known one."""
+    test = f"{name}.startsWith('{OWN_PREFIX}')"
+    if listed := list(known):
+        test += f" && !({name} in {strings(listed)})"
+    return f"has({path}) && {path}.exists(one, {test})"
+
+
+def _of_kind(kind: str) -> str:
+    return f"request.kind.kind == {string(kind)}"
+
+
+def _workload_keys(profiles: Profiles, pod: str) -> list[tuple[str, tuple[str, ...]]]:
+    """List the plugins' annotations of workloads whose template has this path, by kind."""
+    kinds = {resource.kind for resource in RESOURCES if f"{POD}.{resource.path}" == pod}
+    found: dict[str, dict[str, None]] = {}
+    for plugin in profiles.plugins:
+        for kind, keys in plugin.workload_keys.items():
+            if kind in kinds:
+                found.setdefault(kind, {}).update(dict.fromkeys(keys))
+    return [(kind, tuple(keys)) for kind, keys in found.items()]

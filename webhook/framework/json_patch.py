@@ -1,0 +1,247 @@
+"""Converting edits into the smallest JSON Patch (RFC 6902). Pure.
+
+Edits are idempotent, because webhooks are called again and releases are retried. Existing entries
+are never changed or moved, only added to; the API server's default tolerations can be replaced.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.webhook.framework import node_affinity
+from holdfast.webhook.model.edits import (
+    AddFinalizer,
+    AddGate,
+    Edit,
+    Operation,
+    PreferNodes,
+    RemoveAnnotation,
+    Requirement,
+    RequireNodes,
+    SelectNodes,
+    SetAnnotation,
+    SetLabel,
+    SetSchedulerName,
+    Tolerate,
+)
+from holdfast.webhook.model.objects import Pod, Toleration
+from holdfast.webhook.model.review import PodReview
+
+_EQUAL = "Equal"
+"""The default operator of a toleration (Kubernetes' TolerationOpEqual)."""
+_NO_EXECUTE = "NoExecute"
+DEFAULT_TOLERATIONS = frozenset(
+    Tolerate(f"node.kubernetes.io/{taint}", "Exists", "", _NO_EXECUTE, 300)
+    for taint in ("not-ready", "unreachable")
+)
+"""Tolerations that the API server adds, before any webhook, to a pod without any of the taint."""
+
+T = TypeVar("T")
+
+
+def patch(pod: Pod, edits: Iterable[Edit]) -> list[Operation]:
+    """Return the smallest patch for the edits; later edits win."""
+    groups: dict[_Writer, list[Any]] = {}
+    for edit in edits:
+        writer = _WRITERS.get(type(edit))
+        if writer is None:
+            raise TypeError(f"{type(edit).__name__} is not an edit: use holdfast.edits")
+        groups.setdefault(writer, []).append(edit)
+    return [operation for writer, group in groups.items() for operation in writer(pod, group)]
+
+
+def edited(review: PodReview, edits: Iterable[Edit]) -> PodReview:
+    """Return the review with these edits applied to its pod.
+
+    Raises TypeError, LookupError or ValueError if they do not fit the pod.
+    """
+    document = review.whole_pod()
+    _apply_all(document, patch(review.pod, edits))
+    request = msgspec.structs.replace(
+        review.request, object=msgspec.Raw(msgspec.json.encode(document))
+    )
+    return replace(review, request=request, pod=Pod.of(document))
+
+
+def applied(document: Any, operations: Iterable[Operation]) -> Any:
+    """Apply operations of `patch` to a copy: add, append to a list, or remove.
+
+    Raises LookupError if they do not fit the document.
+    """
+    result = copy.deepcopy(document)
+    _apply_all(result, operations)
+    return result
+
+
+def _apply_all(document: Any, operations: Iterable[Operation]) -> None:
+    for operation in operations:
+        _apply(document, operation)
+
+
+def _apply(document: Any, operation: Operation) -> None:
+    *steps, last = map(_key, operation["path"].split("/")[1:])
+    parent = document
+    for step in steps:
+        parent = parent[int(step) if isinstance(parent, list) else step]
+    if operation["op"] == "remove":
+        del parent[int(last) if isinstance(parent, list) else last]
+    elif isinstance(parent, list):
+        parent.append(operation["value"])
+    else:
+        parent[last] = operation["value"]
+
+
+def _key(token: str) -> str:
+    return token.replace("~1", "/").replace("~0", "~")
+
+
+def pointer(key: str) -> str:
+    """Escape a key for a JSON Pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _gates(pod: Pod, edits: Sequence[AddGate]) -> list[Operation]:
+    names = _new((edit.name for edit in edits), pod.gates)
+    gates = [{"name": name} for name in names]
+    return _appended("/spec/schedulingGates", pod.spec.scheduling_gates, gates)
+
+
+def _finalizers(pod: Pod, edits: Sequence[AddFinalizer]) -> list[Operation]:
+    names = _new((edit.name for edit in edits), pod.finalizers)
+    return _appended("/metadata/finalizers", pod.metadata.finalizers, names)
+
+
+def _annotations(pod: Pod, edits: Sequence[SetAnnotation | RemoveAnnotation]) -> list[Operation]:
+    changes = {edit.key: edit.value if isinstance(edit, SetAnnotation) else None for edit in edits}
+    return _entries("/metadata/annotations", pod.metadata.annotations, changes)
+
+
+def _labels(pod: Pod, edits: Sequence[SetLabel]) -> list[Operation]:
+    changes = {edit.key: edit.value for edit in edits}
+    return _entries("/metadata/labels", pod.metadata.labels, changes)
+
+
+def _entries(
+    where: str, present: Mapping[str, str] | None, changes: Mapping[str, str | None]
+) -> list[Operation]:
+    if present is None:
+        added = {key: value for key, value in changes.items() if value is not None}
+        return [_add(where, added)] if added else []
+    operations: list[Operation] = []
+    for key, value in changes.items():
+        path = f"{where}/{pointer(key)}"
+        if value is None:
+            if key in present:
+                operations.append({"op": "remove", "path": path})
+        elif present.get(key) != value:
+            operations.append(_add(path, value))
+    return operations
+
+
+def _scheduler(pod: Pod, edits: Sequence[SetSchedulerName]) -> list[Operation]:
+    name = edits[-1].name
+    return [] if name == pod.spec.scheduler_name else [_add("/spec/schedulerName", name)]
+
+
+def _nodes(pod: Pod, edits: Sequence[RequireNodes | PreferNodes | SelectNodes]) -> list[Operation]:
+    selected: dict[str, str] = {}
+    required: list[Requirement] = []
+    preferred: list[PreferNodes] = []
+    for edit in edits:
+        match edit:
+            case RequireNodes(requirements):
+                required.extend(requirements)
+            case PreferNodes():
+                preferred.append(edit)
+            case SelectNodes(key, value):
+                # An existing key must not change: the other value becomes a requirement as well.
+                if selected.setdefault(key, pod.node_selector.get(key, value)) != value:
+                    required.append(Requirement(key, "In", (value,)))
+    return [*_selector(pod, selected), *node_affinity.operations(pod, required, preferred)]
+
+
+def _selector(pod: Pod, selected: Mapping[str, str]) -> list[Operation]:
+    added = {key: value for key, value in selected.items() if key not in pod.node_selector}
+    if added and pod.spec.node_selector is None:
+        return [_add("/spec/nodeSelector", added)]
+    return [_add("/spec/nodeSelector/" + pointer(key), value) for key, value in added.items()]
+
+
+def _tolerations(pod: Pod, edits: Sequence[Tolerate]) -> list[Operation]:
+    present = pod.spec.tolerations
+    wanted = [replace(edit, operator=edit.operator or _EQUAL) for edit in edits]
+    known = [read_toleration(toleration) for toleration in present or ()]
+    added = [_written(edit) for edit in _new(wanted, known)]
+    # The first toleration of a taint counts, and the API server's defaults would come first.
+    replaced = [
+        index
+        for index, default in enumerate(known)
+        if default in DEFAULT_TOLERATIONS - set(wanted)
+        and any(tolerates(one, default.key) for one in wanted)
+    ]
+    removed = [{"op": "remove", "path": f"/spec/tolerations/{at}"} for at in reversed(replaced)]
+    return [*removed, *_appended("/spec/tolerations", present, added)]
+
+
+def tolerates(one: Tolerate, key: str, value: str = "") -> bool:
+    """Return whether a toleration matches a `NoExecute` taint."""
+    if one.key not in {"", key} or one.effect not in {"", _NO_EXECUTE}:
+        return False
+    return one.operator == "Exists" or one.value == value
+
+
+def read_toleration(toleration: Toleration) -> Tolerate:
+    """Convert a pod's toleration to the edit that would add it."""
+    return Tolerate(
+        toleration.key,
+        toleration.operator or _EQUAL,
+        toleration.value,
+        toleration.effect,
+        toleration.toleration_seconds,
+    )
+
+
+def _written(edit: Tolerate) -> dict[str, Any]:
+    fields = {
+        "key": edit.key,
+        "operator": edit.operator,
+        "value": edit.value,
+        "effect": edit.effect,
+        "tolerationSeconds": edit.seconds,
+    }
+    return {name: value for name, value in fields.items() if value not in {"", None}}
+
+
+def _new(wanted: Iterable[T], present: Sequence[T]) -> list[T]:
+    return [one for one in dict.fromkeys(wanted) if one not in present]
+
+
+def _appended(path: str, present: object | None, added: Sequence[Any]) -> list[Operation]:
+    # JSON Patch cannot append to an array that does not exist.
+    if added and present is None:
+        return [_add(path, list(added))]
+    return [_add(f"{path}/-", one) for one in added]
+
+
+def _add(path: str, value: Any) -> Operation:
+    return {"op": "add", "path": path, "value": value}
+
+
+_Writer = Callable[[Pod, Any], list[Operation]]
+_WRITERS: Mapping[type[Any], _Writer] = {
+    AddGate: _gates,
+    AddFinalizer: _finalizers,
+    SetAnnotation: _annotations,
+    RemoveAnnotation: _annotations,
+    SetLabel: _labels,
+    SetSchedulerName: _scheduler,
+    RequireNodes: _nodes,
+    PreferNodes: _nodes,
+    SelectNodes: _nodes,
+    Tolerate: _tolerations,
+}

@@ -1,0 +1,242 @@
+"""Node affinity: adding requirements, and finding contradictions. Pure.
+
+A pod's required terms are ORed, so a requirement is added to every one of them; an additional term
+would widen the pod's choice. An empty term matches no node, and stays empty. Existing terms are
+only appended to, which is also all that the API server accepts in an update of a gated pod
+(validateNodeAffinityMutation in its source).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.webhook.model.edits import Operation, PreferNodes, Requirement
+from holdfast.webhook.model.nodes import Node
+from holdfast.webhook.model.objects import NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
+
+_AFFINITY = "/spec/affinity"
+_NODE = f"{_AFFINITY}/nodeAffinity"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_TERMS = f"{_NODE}/{_REQUIRED}/nodeSelectorTerms"
+
+INT64_MAX = 2**63 - 1
+_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
+
+Term = tuple[Requirement, ...]
+
+
+def terms(pod: Pod) -> Sequence[Term] | None:
+    """Return the pod's required terms; None if it has no required node affinity."""
+    node = _node(pod)
+    if node is None or node.required is None:
+        return None
+    return [_read(term) for term in node.required.node_selector_terms or ()]
+
+
+def operations(
+    pod: Pod, required: Iterable[Requirement], preferred: Iterable[PreferNodes]
+) -> list[Operation]:
+    """Return the patch that adds the missing requirements and leaves the rest unchanged."""
+    required = tuple(dict.fromkeys(required))
+    present = terms(pod)
+    made: list[Operation] = []
+    fresh: dict[str, Any] = {}
+    if required and present is None:
+        fresh[_REQUIRED] = {"nodeSelectorTerms": [_written(required)]}
+    for index, term in enumerate(present or ()):
+        # An empty term matches no node; with a requirement it would match some.
+        if term:
+            made += _tightened(pod, index, [one for one in required if one not in term])
+    added = _new_preferences(pod, preferred)
+    node = _node(pod)
+    if node is not None and node.preferred is not None:
+        made += [_add(f"{_NODE}/{_PREFERRED}/-", one) for one in added]
+    elif added:
+        fresh[_PREFERRED] = added
+    return [*made, *_created(pod, fresh)]
+
+
+def _tightened(pod: Pod, index: int, added: Sequence[Requirement]) -> list[Operation]:
+    term, written = _term(pod, index), _written(added)
+    made: list[Operation] = []
+    for name, present in (
+        ("matchExpressions", term.match_expressions),
+        ("matchFields", term.match_fields),
+    ):
+        new = written.get(name, [])
+        path = f"{_TERMS}/{index}/{name}"
+        if new and present is None:
+            made.append(_add(path, new))
+        else:
+            made += [_add(f"{path}/-", one) for one in new]
+    return made
+
+
+def _new_preferences(pod: Pod, wanted: Iterable[PreferNodes]) -> list[dict[str, Any]]:
+    node = _node(pod)
+    present = [
+        PreferNodes(term.weight, _read(term.preference)) for term in (node and node.preferred) or ()
+    ]
+    return [
+        {"weight": one.weight, "preference": _written(one.requirements)}
+        for one in dict.fromkeys(map(_as_read, wanted))
+        if one not in present
+    ]
+
+
+def _as_read(wanted: PreferNodes) -> PreferNodes:
+    """Order the requirements as they are decoded: labels before fields."""
+    ordered = sorted(wanted.requirements, key=lambda one: one.is_field)
+    return PreferNodes(wanted.weight, tuple(ordered))
+
+
+def _created(pod: Pod, fresh: Mapping[str, Any]) -> list[Operation]:
+    """Add a missing part, from the lowest level that exists."""
+    if not fresh:
+        return []
+    if pod.spec.affinity is None:
+        return [_add(_AFFINITY, {"nodeAffinity": dict(fresh)})]
+    if pod.spec.affinity.node_affinity is None:
+        return [_add(_NODE, dict(fresh))]
+    return [_add(f"{_NODE}/{name}", value) for name, value in fresh.items()]
+
+
+def _node(pod: Pod) -> NodeAffinity | None:
+    affinity = pod.spec.affinity
+    return affinity.node_affinity if affinity else None
+
+
+def _term(pod: Pod, index: int) -> NodeSelectorTerm:
+    node = _node(pod)
+    found = node and node.required and node.required.node_selector_terms
+    return found[index] if found else NodeSelectorTerm()
+
+
+def _read(term: NodeSelectorTerm) -> Term:
+    lists = ((term.match_expressions, False), (term.match_fields, True))
+    return tuple(
+        Requirement(one.key, one.operator, one.values or (), is_field)
+        for found, is_field in lists
+        for one in found or ()
+    )
+
+
+def _written(requirements: Iterable[Requirement]) -> dict[str, Any]:
+    term: dict[str, Any] = {}
+    for one in requirements:
+        written: dict[str, Any] = {"key": one.key, "operator": one.operator}
+        if one.values:
+            written["values"] = list(one.values)
+        name = "matchFields" if one.is_field else "matchExpressions"
+        term.setdefault(name, []).append(written)
+    return term
+
+
+def _add(path: str, value: Any) -> Operation:
+    return {"op": "add", "path": path, "value": value}
+
+
+# --- nodes -------------------------------------------------------------------------------------
+
+
+def unmet(pod: Pod, node: Node) -> Sequence[Requirement]:
+    """Return the pod's requirements that a node does not meet; empty if it meets them."""
+    selected = tuple(Requirement(key, "In", (value,)) for key, value in pod.node_selector.items())
+    affinity = _node(pod)
+    return [*_unmet(selected, node), *outside(affinity.required if affinity else None, node)]
+
+
+def outside(selector: NodeSelector | None, node: Node) -> Sequence[Requirement]:
+    """Return the requirements that keep a node out of a selector; empty if it is inside.
+
+    Of several terms, the one that the node is closest to counts.
+    """
+    found = selector.node_selector_terms if selector else None
+    alternatives = [_unmet(term, node) for term in map(_read, found or ()) if term]
+    return min(
+        alternatives, key=lambda term: (any(one.is_field for one in term), len(term)), default=()
+    )
+
+
+def _unmet(term: Term, node: Node) -> Sequence[Requirement]:
+    return [
+        one
+        for one in term
+        if not _meets(node.metadata.name if one.is_field else node.labels.get(one.key), one)
+    ]
+
+
+def _meets(value: str | None, requirement: Requirement) -> bool:
+    """Return whether a label's value, None if the node lacks it, meets a requirement."""
+    match requirement.operator:
+        case "In":
+            return value in requirement.values
+        case "NotIn":
+            return value not in requirement.values
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            number, bound = integer(value or ""), integer("".join(requirement.values))
+            if number is None or bound is None:
+                return False
+            return number > bound if requirement.operator == "Gt" else number < bound
+        case _:
+            return value is not None
+
+
+# --- contradictions ----------------------------------------------------------------------------
+
+
+def impossible(requirements: Iterable[Requirement]) -> Sequence[Requirement]:
+    """Find requirements on one label that no node can meet together; empty if there are none."""
+    by_key: dict[tuple[str, bool], list[Requirement]] = {}
+    for one in requirements:
+        by_key.setdefault((one.key, one.is_field), []).append(one)
+    return next((found for found in by_key.values() if not _possible(found)), ())
+
+
+def nowhere(pod: Pod) -> Sequence[Requirement]:
+    """Find the requirements on the node's name that no node can meet; empty if one may.
+
+    Every non-empty term must be impossible; an empty term matches no node anyway.
+    """
+    found = [impossible(one for one in term if one.is_field) for term in terms(pod) or () if term]
+    return found[0] if found and all(found) else ()
+
+
+def _possible(requirements: Sequence[Requirement]) -> bool:
+    """Return whether a node can meet all of these requirements on one label."""
+    by_operator: dict[str, list[tuple[str, ...]]] = {}
+    for one in requirements:
+        by_operator.setdefault(one.operator, []).append(one.values)
+    if "DoesNotExist" in by_operator:
+        return not by_operator.keys() & {"In", "Exists", "Gt", "Lt"}
+    low, high = _between(by_operator)
+    if "In" not in by_operator:
+        return low < high - 1
+    forbidden = {value for values in by_operator.get("NotIn", ()) for value in values}
+    allowed = set.intersection(*map(set, by_operator["In"])) - forbidden
+    if not by_operator.keys() & {"Gt", "Lt"}:
+        return bool(allowed)
+    return any(low < number < high for number in map(integer, allowed) if number is not None)
+
+
+def _between(by_operator: Mapping[str, Sequence[tuple[str, ...]]]) -> tuple[int, int]:
+    """Return the exclusive bounds; a label value has no sign, so it is never below 0."""
+    lows = [integer(values[0]) for values in by_operator.get("Gt", ()) if values]
+    highs = [integer(values[0]) for values in by_operator.get("Lt", ()) if values]
+    return (
+        max((-1, *(low for low in lows if low is not None))),
+        min((INT64_MAX + 1, *(high for high in highs if high is not None))),
+    )
+
+
+def integer(text: str) -> int | None:
+    """Parse an integer as Gt and Lt do (`strconv.ParseInt(v, 10, 64)`); None if it is invalid."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -INT64_MAX - 1 <= number <= INT64_MAX else None

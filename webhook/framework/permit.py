@@ -1,0 +1,294 @@
+"""Decisions of the plugins about held pods: when they may start, and edits at release."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+
+from holdfast.webhook.errors import PluginFailedError, described
+from holdfast.webhook.framework.plugin import (
+    Allow,
+    Code,
+    Permit,
+    Plugin,
+    Reject,
+    Result,
+    Wait,
+    overrides,
+)
+from holdfast.webhook.framework.profiles import Profile, Profiles, Verdict
+from holdfast.webhook.framework.runner import Runner
+from holdfast.webhook.model.annotations import (
+    DELAY_GATE,
+    DELAY_KEYS,
+    NEVER_MS,
+    Due,
+    allowed_plugins,
+    decide_due,
+)
+from holdfast.webhook.model.edits import Edit
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.threads import ThreadPool
+
+PERMIT_SECONDS = 5.0
+"""How long a `permit` that may block may take."""
+PERMIT_THREADS = 8
+"""Calls of one plugin's `permit` at a time, including those that hang."""
+_ROUNDS = 100
+"""Times that plugins are asked for a time that suits all: for windows that never meet."""
+
+_log = logging.getLogger("holdfast.plugins")
+
+
+class ReleaseDecider:
+    """Decides about held pods by the plugins of their profiles. Safe to use from any thread."""
+
+    def __init__(self, profiles: Profiles, runner: Runner) -> None:
+        self.profiles = profiles
+        self._runner = runner
+        self._forgetting = [one for one in profiles.plugins if overrides(one, "forget")]
+        self._pools = {
+            plugin.name: ThreadPool(PERMIT_THREADS, f"permit-{plugin.name}")
+            for plugin in profiles.plugins
+            if plugin.permit_may_block
+        }
+
+    def due(self, pod: Pod, now_ms: int = 0) -> Due:
+        """Decide when a held pod may start, as far as that is known in advance.
+
+        Annotations and hint decide if no plugin of the profile has one of the pod's gates. They
+        also decide the delay of a pod whose profile no longer enables the delay plugin. Plugins
+        that may block or fail are assumed to allow the pod, until `permit` asks them.
+        """
+        return self._decide(pod, now_ms, self._foresee)
+
+    def permit(self, pod: Pod, now_ms: int) -> Due:
+        """Ask all plugins that hold a pod, of which `due` has said that it may start.
+
+        Raises PluginFailedError.
+        """
+        waiting: set[Plugin] = set()
+
+        def ask(plugin: Plugin, pod: Pod, at_ms: int) -> Due:
+            due = self._ask(plugin, pod, at_ms)
+            if due.at_ms > at_ms:
+                waiting.add(plugin)
+            return due
+
+        try:
+            due = self._decide(pod, now_ms, ask)
+        except PluginFailedError:
+            _unreserve(self._reserving(pod), pod)
+            raise
+        if due.at_ms > now_ms:
+            # The pod has no use for what plugins that allow it have kept for it.
+            _unreserve([one for one in self._reserving(pod) if one not in waiting], pod)
+        return due
+
+    def reserve(self, pod: Pod, now_ms: int) -> Due | None:
+        """Reserve what a pod needs; None if that worked, otherwise how long it waits.
+
+        Raises PluginFailedError.
+        """
+        reserved: list[Plugin] = []
+        for plugin in self._reserving(pod):
+            try:
+                answer = _as_due(plugin, plugin.reserve(pod, now_ms), pod)
+            except Exception as exc:
+                _unreserve(reserved, pod)
+                raise PluginFailedError(
+                    f"plugin {plugin.name!r} failed in reserve: {described(exc)}"
+                ) from exc
+            if answer.at_ms > now_ms:
+                _unreserve(reserved, pod)
+                return answer
+            reserved.append(plugin)
+        return None
+
+    def unreserve(self, pod: Pod) -> None:
+        """Return what `reserve` has reserved."""
+        _unreserve(self._reserving(pod), pod)
+
+    def forget(self, uid: str) -> None:
+        """Drop what plugins know of a pod that is no longer held."""
+        for plugin in self._forgetting:
+            try:
+                plugin.forget(uid)
+            except Exception as exc:  # noqa: BLE001 - one plugin must not stop all releases
+                _log.error("plugin %r failed in forget: %s", plugin.name, described(exc))
+
+    def _reserving(self, pod: Pod) -> list[Plugin]:
+        return [one for one in self._holders(pod) if overrides(one, "reserve")]
+
+    def _holders(self, pod: Pod) -> list[Plugin]:
+        profile = self.profiles.select(pod)
+        gates = pod.gates
+        return [plugin for plugin in profile.holding if plugin.gate in gates] if profile else []
+
+    def _decide(self, pod: Pod, now_ms: int, ask: Callable[[Plugin, Pod, int], Due]) -> Due:
+        holders = self._holders(pod)
+        decisions = [ask(one, pod, pod.created_ms) for one in holders if one.permit_is_final]
+        no_holder = DELAY_GATE in pod.gates and all(one.gate != DELAY_GATE for one in holders)
+        if no_holder or not holders:
+            decisions.append(_by_annotations(pod))
+        due = _latest(decisions) if decisions else Due(pod.created_ms)
+        others = [one for one in holders if not one.permit_is_final]
+        if not others:
+            return due
+        at_ms = max(due.at_ms, now_ms)
+        for _ in range(_ROUNDS):
+            later = _latest(ask(plugin, pod, at_ms) for plugin in others)
+            if later.at_ms <= at_ms:
+                break
+            due, at_ms = later, later.at_ms
+            if at_ms >= NEVER_MS:
+                break
+        return replace(due, recheck=True)
+
+    def _foresee(self, plugin: Plugin, pod: Pod, at_ms: int) -> Due:
+        if plugin.permit_may_block or plugin.name in allowed_plugins(pod.annotations):
+            return Due(pod.created_ms)
+        try:
+            return _as_due(plugin, plugin.permit(pod, at_ms), pod)
+        except Exception as exc:  # noqa: BLE001 - it fails again when the pod is due, and is reported
+            _log.error("%s/%s: %s", *pod.key, _failed(plugin, exc))
+            return Due(pod.created_ms, recheck=True)
+
+    def _ask(self, plugin: Plugin, pod: Pod, at_ms: int) -> Due:
+        if plugin.name in allowed_plugins(pod.annotations):
+            return Due(pod.created_ms)
+        profile = self.profiles.select(pod)
+        began, status = self._runner.timer(), str(Code.ERROR)
+        try:
+            answer = self._answer(plugin, pod, at_ms)
+            due, status = _as_due(plugin, answer, pod), type(answer).__name__
+        except Exception as exc:
+            raise PluginFailedError(_failed(plugin, exc)) from exc
+        finally:
+            self._runner.observe(
+                plugin=plugin.name,
+                extension_point="permit",
+                status=status,
+                profile=profile.name if profile else "",
+                seconds=self._runner.timer() - began,
+            )
+        return due
+
+    def _answer(self, plugin: Plugin, pod: Pod, at_ms: int) -> Permit:
+        """Call `permit`; in a thread of the plugin's own, under a deadline, if it may block."""
+        if not plugin.permit_may_block:
+            return plugin.permit(pod, at_ms)
+        answers: SimpleQueue[Permit | Exception] = SimpleQueue()
+
+        def call() -> None:
+            try:
+                answers.put(plugin.permit(pod, at_ms))
+            except Exception as exc:  # noqa: BLE001 - raised below
+                answers.put(exc)
+
+        self._pools[plugin.name].submit(call)
+        try:
+            answer = answers.get(timeout=PERMIT_SECONDS)
+        except Empty:
+            raise TimeoutError(f"no answer within {PERMIT_SECONDS:g} s") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    # --- at release ----------------------------------------------------------------------------
+
+    def concerns_at_release(self, pod: Pod) -> bool:
+        """Return whether `at_release` has to be called for a pod."""
+        profile = self.profiles.select(pod)
+        return profile is not None and any(_concerns(plugin, pod) for plugin in profile.releasing)
+
+    def at_release(self, pod: Pod) -> Verdict:
+        """Run `at_release` of each plugin that has it; the pod is released in any case.
+
+        The code is the worst of the plugins' codes.
+        """
+        profile = self.profiles.select(pod)
+        if profile is None:
+            return Verdict(Code.SKIP)
+        with self._runner.measure_point("release", profile.name) as point:
+            verdict = self._at_release(profile, pod)
+            point.code = verdict.code
+        return verdict
+
+    def _at_release(self, profile: Profile, pod: Pod) -> Verdict:
+        codes: set[Code] = set()
+        edits: list[Edit] = []
+        warnings: list[str] = []
+        for plugin in profile.releasing:
+            if not _concerns(plugin, pod):
+                continue
+            try:
+                with self._runner.measure(plugin, "release", profile.name) as call:
+                    call.result = plugin.at_release(pod)
+                result = call.result
+            except PluginFailedError as exc:
+                _log.error("%s/%s: %s", *pod.key, exc)
+                result = Result(Code.ERROR, reason=str(exc))
+            codes.add(result.code)
+            edits.extend(result.edits)
+            warnings.extend([*result.warnings, *([result.reason] if result.reason else [])])
+        worst = next((one for one in (Code.ERROR, Code.REJECT) if one in codes), Code.SUCCESS)
+        return Verdict(worst, edits, (), warnings)
+
+
+def _as_due(plugin: Plugin, answer: object, pod: Pod) -> Due:
+    """Convert a plugin's answer, with its time between the pod's creation and `NEVER_MS`."""
+    match answer:
+        case Allow(problem):
+            return Due(pod.created_ms, str(problem))
+        case Wait(until, reason, problem):
+            at_ms = NEVER_MS if until is None else int(until)
+            at_ms = min(max(at_ms, pod.created_ms), NEVER_MS)
+            return Due(at_ms, str(problem), f"{plugin.name}: {reason}" if reason else "")
+        case Reject(reason):
+            return Due(NEVER_MS, f"{plugin.name}: {reason}")
+    raise TypeError(f"it returned {type(answer).__name__}, not Allow, Wait or Reject")
+
+
+def _latest(decisions: Iterable[Due]) -> Due:
+    """Return the latest of several decisions, with what all of that time have to say."""
+    decisions = list(decisions)
+    if len(decisions) == 1:
+        return decisions[0]
+    at_ms = max(one.at_ms for one in decisions)
+    latest = [one for one in decisions if one.at_ms == at_ms]
+    problems = "; ".join(one.problem for one in latest if one.problem)
+    reasons = "; ".join(one.reason for one in latest if one.reason)
+    return Due(at_ms, problems, reasons, recheck=any(one.recheck for one in decisions))
+
+
+def _unreserve(plugins: Iterable[Plugin], pod: Pod) -> None:
+    for plugin in reversed(list(plugins)):
+        try:
+            plugin.unreserve(pod)
+        except Exception as exc:  # noqa: BLE001 - the others still have to be called
+            _log.error("%s/%s: plugin %r failed: %s", *pod.key, plugin.name, described(exc))
+
+
+def _failed(plugin: Plugin, exc: Exception) -> str:
+    return f"plugin {plugin.name!r} failed in permit: {described(exc)}"
+
+
+def _concerns(plugin: Plugin, pod: Pod) -> bool:
+    """Return whether to call a plugin; one that fails is called, so that it is reported."""
+    try:
+        return bool(plugin.concerns_at_release(pod))
+    except Exception as exc:  # noqa: BLE001 - one plugin must not stop all releases
+        _log.error("%s/%s: plugin %r failed: %s", *pod.key, plugin.name, described(exc))
+        return True
+
+
+def _by_annotations(pod: Pod) -> Due:
+    return decide_due(
+        pod.annotations,
+        created_ms=pod.created_ms,
+        uid=pod.metadata.uid,
+        delay_keys=DELAY_KEYS,
+    )

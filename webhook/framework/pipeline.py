@@ -1,0 +1,249 @@
+"""The admission pipeline: what the plugins of a profile decide about a pod under review."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from holdfast.webhook.errors import PluginFailedError, described
+from holdfast.webhook.framework.json_patch import edited
+from holdfast.webhook.framework.plugin import Code, Context, Plugin, Result, skip
+from holdfast.webhook.framework.profiles import Profile, Profiles, Verdict
+from holdfast.webhook.framework.runner import Runner
+from holdfast.webhook.model import limits, messages
+from holdfast.webhook.model.annotations import ALLOWED_ANNOTATION, OWN_PREFIX, PROFILE_ANNOTATION
+from holdfast.webhook.model.edits import AddGate, Edit, RemoveAnnotation, SetAnnotation
+from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.model.workloads import Workload
+
+_MAX_NAMED = 3
+"""Rejected finalizers that a message names."""
+_MAX_DECODED = 256 << 10
+"""Bytes of a rejected pod that is decoded to find what else is wrong with it. Decoding may take
+seventy times its length in memory; a larger pod's problems are reported one at a time."""
+_NO_PROFILE = Profile("", ())
+_log = logging.getLogger("holdfast.plugins")
+
+
+class AdmissionPipeline:
+    """Runs the plugins of a pod's profile. Safe to use from several threads."""
+
+    def __init__(self, profiles: Profiles, runner: Runner) -> None:
+        self.profiles = profiles
+        self._runner = runner
+
+    def may_block(self, review: PodReview) -> bool:
+        """Return whether a plugin that may block will be called."""
+        profile = self.profiles.select_for(review)
+        if profile is None or not profile.blocking:
+            return False
+        called = any(
+            _concerns(plugin, review) or _has_workload_key(plugin, review)
+            for plugin in profile.blocking
+        )
+        return called and not _find_excess(review)
+
+    def running_plugin(self, review: PodReview) -> str | None:
+        """Name the plugin that a review waits for now, if it is one that may block."""
+        return self._runner.running_plugin(review)
+
+    def mutate(self, review: PodReview, *, now_ms: int) -> Verdict:
+        """Run `mutate` of each plugin, up to the first rejection.
+
+        With `run_all` a rejection names everything that is wrong: also what the plugins after the
+        first would reject, and what `validate` would.
+        """
+        profile = self.profiles.select_for(review)
+        excess = limits.find_excess(review.pod)
+        reasons = [excess] if excess else _added_finalizers(review, profile)
+        if reasons:
+            return Verdict(Code.REJECT, (), reasons)
+        if profile is None:
+            return Verdict(Code.SKIP)
+        with self._runner.measure_point("mutate", profile.name) as point:
+            verdict = self._mutate(profile, Context(review, profile.name, now_ms))
+            point.code = verdict.code
+        return verdict
+
+    def _mutate(self, profile: Profile, context: Context) -> Verdict:
+        edits: list[Edit] = []
+        warnings: list[str] = []
+        reasons: list[str] = []
+        succeeded: list[Plugin] = []
+        for plugin in profile.plugins:
+            result = self._mutate_one(plugin, context, rejected=bool(reasons))
+            edits.extend(result.edits)
+            warnings.extend(result.warnings)
+            if result.code is Code.SUCCESS:
+                succeeded.append(plugin)
+            if result.code is Code.REJECT:
+                reasons.append(result.reason)
+                if not profile.run_all:
+                    break
+        if reasons:
+            further = self._further_reasons(succeeded, edits, context) if profile.run_all else ()
+            return Verdict(Code.REJECT, (), list(dict.fromkeys((*reasons, *further))))
+        if any(not isinstance(edit, RemoveAnnotation) for edit in edits):
+            edits.append(SetAnnotation(PROFILE_ANNOTATION, profile.name))
+        if ALLOWED_ANNOTATION in context.review.pod.annotations:
+            edits.append(RemoveAnnotation(ALLOWED_ANNOTATION))  # copied or forged
+        return Verdict(Code.SUCCESS, edits, (), warnings)
+
+    def _mutate_one(self, plugin: Plugin, context: Context, *, rejected: bool) -> Result:
+        try:
+            with self._runner.measure(plugin, "mutate", context.profile, context.review) as call:
+                if plugin.may_block and not _concerns(plugin, context.review):
+                    call.result = skip()
+                else:
+                    call.result = plugin.mutate(context.review.pod, context)
+        except PluginFailedError as exc:
+            if not rejected:
+                raise
+            # The pod is rejected anyway, and its user should see that reason.
+            _log.error("%s: %s", context.review.display_name, exc)
+            return Result(Code.ERROR)
+        result = call.result
+        for edit in result.edits:
+            if isinstance(edit, AddGate):
+                context.mark_held()
+        return result
+
+    def _further_reasons(
+        self, plugins: Iterable[Plugin], edits: Iterable[Edit], context: Context
+    ) -> Iterator[str]:
+        """Call `validate` for a pod that another plugin rejected, as it would be stored.
+
+        This way the user sees everything that is wrong at once. Plugins that skipped the pod are
+        not called.
+        """
+        review = context.review
+        if len(review.request.object) > _MAX_DECODED:
+            return
+        try:
+            stored = replace(context, review=edited(review, edits))
+        except Exception as exc:  # noqa: BLE001 - the pod is rejected, whatever the edits are
+            _log.error("%s: edits do not fit the pod: %s", review.display_name, described(exc))
+            return
+        for plugin in plugins:
+            try:
+                with self._runner.measure(plugin, "validate", context.profile, review) as call:
+                    call.result = plugin.validate(stored.review.pod, stored)
+            except PluginFailedError as exc:
+                _log.error("%s: %s", review.display_name, exc)  # the pod is rejected anyway
+                continue
+            if call.result.code is Code.REJECT:
+                yield call.result.reason
+
+    def validate(self, review: PodReview, *, now_ms: int) -> Verdict:
+        """Run `validate` of each plugin, and gather all rejections with `run_all`.
+
+        An update of a stored pod is not checked for excess: it could not be corrected.
+        """
+        excess = _find_excess(review)
+        if excess:
+            where = f"{review.workload.path}: " if review.workload else ""
+            return Verdict(Code.REJECT, (), [where + excess])
+        profile = self.profiles.select_for(review) or _NO_PROFILE
+        with self._runner.measure_point("validate", profile.name) as point:
+            verdict = self._validate(profile, Context(review, profile.name, now_ms))
+            point.code = verdict.code
+        return verdict
+
+    def _validate(self, profile: Profile, context: Context) -> Verdict:
+        review = context.review
+        workload = review.workload
+        where = f"{workload.path}.metadata: " if workload else ""
+        reasons = [where + reason for reason in _added_finalizers(review, profile)]
+        warnings: list[str] = []
+        for place, result in self._validations(profile, where, context):
+            warnings.extend(result.warnings)
+            if result.code is Code.REJECT:
+                reasons.append(place + result.reason)
+                if not profile.run_all:
+                    break
+        return Verdict(Code.REJECT if reasons else Code.SUCCESS, (), reasons, warnings)
+
+    def _validations(
+        self, profile: Profile, where: str, context: Context
+    ) -> Iterator[tuple[str, Result]]:
+        workload = context.review.workload
+        for plugin in profile.plugins:
+            if workload is not None and plugin.workload_keys:
+                yield "metadata: ", self._validate_workload(plugin, workload, context)
+            yield where, self._validate_one(plugin, context)
+
+    def _validate_one(self, plugin: Plugin, context: Context) -> Result:
+        review = context.review
+        with self._runner.measure(plugin, "validate", context.profile, review) as call:
+            if plugin.may_block and not _concerns(plugin, review):
+                call.result = skip()
+            else:
+                call.result = plugin.validate(review.pod, context)
+        return call.result
+
+    def _validate_workload(self, plugin: Plugin, workload: Workload, context: Context) -> Result:
+        review = context.review
+        with self._runner.measure(plugin, "validate", context.profile, review) as call:
+            if plugin.may_block and not _has_workload_key(plugin, review):
+                call.result = skip()
+            else:
+                call.result = plugin.validate_workload(workload, review.old_workload)
+        return call.result
+
+
+def _find_excess(review: PodReview) -> str:
+    """Return which limit a pod exceeds; empty if none, and for an update of a pod."""
+    if review.workload is None and review.request.operation != "CREATE":
+        return ""
+    return limits.find_excess(review.pod)
+
+
+def _concerns(plugin: Plugin, review: PodReview) -> bool:
+    """Return whether a pod concerns a plugin, or an update changes one of its keys.
+
+    A plugin that may block is called for such pods only: all other reviews are answered in the
+    event loop, and would wait with it.
+    """
+    if plugin.concerns(review.pod):
+        return True
+    if review.old is None:
+        return False
+    new, old = review.pod.annotations, review.old.annotations
+    return any(new.get(key) != old.get(key) for key in plugin.keys)
+
+
+def _has_workload_key(plugin: Plugin, review: PodReview) -> bool:
+    """Return whether a workload has, or had, one of the plugin's annotations on itself."""
+    workloads = [one for one in (review.workload, review.old_workload) if one is not None]
+    return any(
+        key in one.annotations
+        for one in workloads
+        for key in plugin.workload_keys.get(one.kind, ())
+    )
+
+
+def _added_finalizers(review: PodReview, profile: Profile | None) -> list[str]:
+    """Reject finalizers under our prefix that anybody else adds.
+
+    A pod may have hundreds of thousands of finalizers, with repetitions.
+    """
+    ours = dict.fromkeys(one for one in review.pod.finalizers if one.startswith(OWN_PREFIX))
+    if not ours:
+        return []
+    before = frozenset(review.old.finalizers if review.old else ())
+    added = [finalizer for finalizer in ours if finalizer not in before]
+    allowed = {
+        plugin.finalizer
+        for plugin in (profile.finalizing if profile and added else ())
+        if plugin.may_have_finalizer(review)
+    }
+    rejected = [finalizer for finalizer in added if finalizer not in allowed]
+    reasons = [
+        f"finalizer {messages.quote(finalizer)} is reserved for Holdfast: remove it "
+        "(a restore should leave out the pods of VMs)"
+        for finalizer in rejected[:_MAX_NAMED]
+    ]
+    if len(rejected) > _MAX_NAMED:
+        reasons.append(f"{len(rejected) - _MAX_NAMED:,} more finalizers are reserved as well")
+    return reasons

@@ -1,0 +1,130 @@
+"""Profiles: which plugins serve which pods, and what they decide together.
+
+A profile enables plugins in order, each with its own arguments. The pod's schedulerName selects
+the profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.webhook.framework.plugin import Code, Plugin, overrides
+from holdfast.webhook.model.annotations import PROFILE_ANNOTATION
+from holdfast.webhook.model.edits import Edit
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.review import PodReview
+
+DEFAULT_SCHEDULER = "default-scheduler"
+"""The API server's default for pods, and for templates of the kinds that it knows.
+
+A VirtualMachine's template is not among them (Kubernetes' DefaultSchedulerName).
+"""
+REST_OF_PODS = "*"
+"""The profile for every schedulerName that no other profile names."""
+
+
+class Profile:
+    """A named list of plugins, in the order in which they run.
+
+    It serves the pods of one schedulerName, by default its name, in all namespaces or in some.
+    `run_all` reports every rejection, not the first only: the scheduler's runAllFilters.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plugins: Iterable[Plugin],
+        run_all: bool = True,  # noqa: FBT001, FBT002
+        *,
+        scheduler_name: str = "",
+        namespaces: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.scheduler_name = scheduler_name or name
+        self.namespaces = namespaces
+        self.plugins: Sequence[Plugin] = tuple(plugins)
+        self.run_all = run_all
+        # Determined once: asking a plugin for its extension points would cost every review.
+        self.blocking = [plugin for plugin in self.plugins if plugin.may_block]
+        self.holding = [plugin for plugin in self.plugins if plugin.gate]
+        self.releasing = [plugin for plugin in self.plugins if overrides(plugin, "at_release")]
+        self.finalizing = [plugin for plugin in self.plugins if plugin.finalizer]
+        self.written = {name for plugin in self.plugins for name in plugin.scheduler_names}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The joint decision of a profile's plugins about one pod."""
+
+    code: Code
+    edits: Sequence[Edit] = ()
+    reasons: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+    @property
+    def message(self) -> str:
+        """The reasons on one line."""
+        return "; ".join(self.reasons)
+
+
+def scheduler_of(pod: Pod) -> str:
+    """Name the scheduler of a pod, or of a template's pods."""
+    return pod.spec.scheduler_name or DEFAULT_SCHEDULER
+
+
+@dataclass(frozen=True, slots=True)
+class Selectors:
+    """Label selectors, as JSON has them, for the namespaces and pods that are sent at all."""
+
+    namespaces: Mapping[str, Any] = field(default_factory=dict)
+    objects: Mapping[str, Any] = field(default_factory=dict)
+
+
+NO_SELECTORS = Selectors()
+
+
+class Profiles:
+    """All profiles, by their names, and the selectors of all webhooks."""
+
+    def __init__(self, profiles: Iterable[Profile], selectors: Selectors = NO_SELECTORS) -> None:
+        self.by_name: Mapping[str, Profile] = {profile.name: profile for profile in profiles}
+        self.selectors = selectors
+        self._served = {
+            (profile.scheduler_name, namespace): profile
+            for profile in self.by_name.values()
+            for namespace in profile.namespaces or ("",)
+        }
+        self.plugins = [plugin for one in self.by_name.values() for plugin in one.plugins]
+
+    def select(self, pod: Pod) -> Profile | None:
+        """Select a stored pod's profile: the recorded one, else as for a new pod."""
+        return self._recorded(pod) or self._serving(pod, pod.metadata.namespace)
+
+    def select_for(self, review: PodReview) -> Profile | None:
+        """Select the profile of a pod or template under review.
+
+        A profile that names the pod's namespace comes before one for all namespaces. Users may
+        write the record of a new pod. It counts only if the profile serves its namespace, and its
+        plugins may have set the present schedulerName, as `mutate` has for `validate`.
+        """
+        if review.workload is None and review.request.operation != "CREATE":
+            return self.select(review.old or review.pod)
+        namespace, recorded = review.request.namespace, self._recorded(review.pod)
+        is_possible = (
+            recorded is not None
+            and scheduler_of(review.pod) in recorded.written
+            and namespace in (recorded.namespaces or (namespace,))
+        )
+        return recorded if is_possible else self._serving(review.pod, namespace)
+
+    def _recorded(self, pod: Pod) -> Profile | None:
+        return self.by_name.get(pod.annotations.get(PROFILE_ANNOTATION, ""))
+
+    def _serving(self, pod: Pod, namespace: str) -> Profile | None:
+        for scheduler in (scheduler_of(pod), REST_OF_PODS):
+            found = self._served.get((scheduler, namespace)) or self._served.get((scheduler, ""))
+            if found is not None:
+                return found
+        return None

@@ -1,0 +1,206 @@
+"""Calling plugins: each call is timed, its result is checked, and errors name the plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol, Self, get_args
+
+from holdfast.webhook.errors import ClusterError, PluginFailedError, UndecidedError, described
+from holdfast.webhook.framework.plugin import Code, Plugin, Result, skip
+from holdfast.webhook.model.edits import Edit, SetSchedulerName
+from holdfast.webhook.model.review import PodReview
+
+_USUAL = frozenset({list, tuple})  # isinstance of an abstract class costs ten times as much
+_EDITS = frozenset(get_args(Edit))
+_SKIPPED = skip()
+_UNSET = Result(Code.ERROR, reason="it returned nothing")
+
+
+class Observe(Protocol):
+    """Receives the duration of each call, in seconds.
+
+    An empty plugin name stands for a whole extension point, with all its plugins.
+    """
+
+    def __call__(
+        self, *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
+    ) -> None:
+        """Take one measurement."""
+        ...
+
+
+class OnResult(Protocol):
+    """The runner's hook: receives each plugin's result, or the exception that it raised."""
+
+    def __call__(self, plugin: str, point: str, result: Result, problem: Exception | None) -> None:
+        """Take one result; with a problem, the result's code is `Error`."""
+        ...
+
+
+def unobserved(
+    *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
+) -> None:
+    """Discard a measurement."""
+
+
+class Runner:
+    """Times and checks calls of plugins. Safe to use from several threads."""
+
+    def __init__(
+        self, timer: Callable[[], float], observe: Observe, on_result: OnResult | None = None
+    ) -> None:
+        self.timer = timer
+        self.observe = observe
+        self.on_result = on_result
+        self.running: dict[int, str] = {}
+
+    def running_plugin(self, review: PodReview) -> str | None:
+        """Name the plugin that a review waits for now, if it is one that may block."""
+        return self.running.get(id(review))
+
+    def measure(
+        self, plugin: Plugin, point: str, profile: str, review: PodReview | None = None
+    ) -> PluginCall:
+        """Measure a call: `with runner.measure(...) as call: call.result = plugin.mutate(...)`.
+
+        Raises PluginFailedError, which names the plugin, if the plugin raises or its result is
+        invalid; UndecidedError if a lookup failed. `review` is the review that waits for the call.
+        """
+        return PluginCall(self, plugin, point, profile, review)
+
+    def measure_point(self, point: str, profile: str) -> PointCall:
+        """Measure an extension point as a whole; set `code` before the end."""
+        return PointCall(self, point, profile)
+
+
+class PointCall:
+    """The measurement of an extension point with all its plugins."""
+
+    __slots__ = ("_point", "_profile", "_runner", "_started", "code")
+
+    def __init__(self, runner: Runner, point: str, profile: str) -> None:
+        self._runner, self._point, self._profile = runner, point, profile
+        self.code = Code.ERROR
+
+    def __enter__(self) -> Self:
+        self._started = self._runner.timer()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._report("", self.code)
+
+    def _report(self, plugin: str, code: Code) -> None:
+        self._runner.observe(
+            plugin=plugin,
+            extension_point=self._point,
+            status=code,
+            profile=self._profile,
+            seconds=self._runner.timer() - self._started,
+        )
+
+
+class PluginCall(PointCall):
+    """The measurement of one plugin's call; set `result` within."""
+
+    __slots__ = ("_plugin", "_review", "result")
+
+    def __init__(
+        self, runner: Runner, plugin: Plugin, point: str, profile: str, review: PodReview | None
+    ) -> None:
+        self._runner, self._point, self._profile = runner, point, profile
+        self._plugin = plugin
+        self._review = id(review) if review is not None and plugin.may_block else None
+        self.result = _UNSET
+
+    def __enter__(self) -> Self:
+        if self._review is not None:
+            self._runner.running[self._review] = self._plugin.name
+        self._started = self._runner.timer()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        result = self.result
+        # Skipping is the commonest result, and needs no check.
+        if problem is None and result is not _SKIPPED:
+            problem = _problem(result, self._plugin)
+        code = result.code if problem is None else Code.ERROR
+        plugin, point = self._plugin.name, self._point
+        self._report(plugin, code)
+        if self._review is not None:
+            self._runner.running.pop(self._review, None)
+        if problem is None and code is not Code.ERROR and self._runner.on_result is None:
+            return
+        if problem is not None and not isinstance(problem, Exception):
+            return  # KeyboardInterrupt and its kind are not the plugin's
+        if self._runner.on_result is not None:
+            result = self.result if problem is None else Result(Code.ERROR)
+            self._runner.on_result(plugin, point, result, problem)
+        if isinstance(problem, ClusterError):
+            raise UndecidedError(
+                f"plugin {plugin!r} could not look up what it needs: {problem}"
+            ) from problem
+        if problem is not None:
+            raise PluginFailedError(
+                f"plugin {plugin!r} failed in {point}: {described(problem)}"
+            ) from problem
+        if code is Code.ERROR:
+            raise PluginFailedError(f"plugin {plugin!r} failed in {point}: {self.result.reason}")
+
+
+def _problem(result: object, plugin: Plugin) -> Exception | None:
+    """Return what is wrong with a result; checked here, where the plugin is still known."""
+    try:
+        _check(result, plugin)
+    except Exception as exc:  # noqa: BLE001 - a hostile result may raise anything
+        return exc
+    return None
+
+
+def _check(result: object, plugin: Plugin) -> None:
+    if not isinstance(result, Result) or not isinstance(result.code, Code):
+        raise TypeError(f"it returned {type(result).__name__}, not a Result")
+    if result.code is Code.SKIP and result.edits:
+        raise TypeError("it returned edits with Skip; use success")
+    if result.reason != "" and result.code is not Code.ERROR:
+        _check_text(result.reason, "reason")
+    if result.edits == () == result.warnings:
+        return
+    parts: tuple[object, ...] = (result.edits, result.warnings)
+    for found in parts:
+        if type(found) not in _USUAL:
+            _check_list(found)
+    for edit in result.edits:
+        _check_edit(edit, plugin)
+    for warning in result.warnings:
+        _check_text(warning, "warning")
+
+
+def _check_edit(edit: Edit, plugin: Plugin) -> None:
+    if type(edit) not in _EDITS:
+        raise TypeError(f"it returned the edit {type(edit).__name__}; use holdfast.edits")
+    if type(edit) is SetSchedulerName and edit.name not in plugin.scheduler_names:
+        raise TypeError(
+            f"it set the schedulerName {edit.name!r:.60}, which its scheduler_names do not list"
+        )
+
+
+def _check_list(found: object) -> None:
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise TypeError(f"it returned {type(found).__name__}, not a list of edits or warnings")
+
+
+def _check_text(found: object, what: str) -> None:
+    if not isinstance(found, str):
+        raise TypeError(f"it returned the {what} {type(found).__name__}; use text")
+    found.encode()  # raises on a lone surrogate, which no JSON response can carry

@@ -1,0 +1,1 @@
+"""The Kubernetes client and what is built on it."""

@@ -1,0 +1,391 @@
+"""The connection to the API server: the `kubernetes` client's configuration, and raw JSON.
+
+The client handles the kubeconfig, the ServiceAccount, certificates and tokens. Bodies are bytes,
+because building its models would cost more than everything else.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote, urlencode, urlsplit
+
+import urllib3
+from kubernetes import client as kubernetes_client
+from kubernetes import config as kubernetes_config
+
+from holdfast.webhook.errors import ApiStatusError, StartError, UnreachableError
+from holdfast.webhook.kube.kubeconfig import load_kubeconfig
+from holdfast.webhook.kube.response import (
+    TRANSPORT_ERRORS,
+    Headers,
+    Response,
+    read_date,
+    status_error,
+)
+from holdfast.webhook.kube.transport import Transport
+from holdfast.webhook.model import messages
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds to reach the API server."""
+READ_TIMEOUT = 30.0
+"""Seconds between two bytes of a response: a release must not hang on one lost packet."""
+POOL_SIZE = 64
+"""Idle connections to keep: more than there are threads that send requests."""
+
+TOKEN_SECONDS = 1.0
+"""Seconds for which a token is reused. Asking the client for it takes as long as sending a request,
+because it scans the environment, which in a pod may have hundreds of variables."""
+
+NO_SUCCESS = 300
+"""The first HTTP status that is an error: an API server does not redirect."""
+
+SLOW_ADMISSION_TIMEOUT = 35.0
+"""Seconds for a write that failed before. Another webhook with `failurePolicy: Ignore` may hang for
+30 s before the API server skips it; the API server itself gives up after 34 s."""
+JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+JSON = "application/json"
+_METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
+"""Asks for metadata only: the response to a JSON Patch is not read."""
+
+Query = Mapping[str, str | int]
+
+_TRANSPORT_ERRORS = (*TRANSPORT_ERRORS, urllib3.exceptions.HTTPError)
+_UNREADABLE = (OSError, kubernetes_config.ConfigException, StartError)
+"""Errors that the client raises if it cannot read a token."""
+_UNAUTHORIZED = 401
+_DEFAULT_KUBECONFIG = "~/.kube/config"
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a request was sent and its response's head received, and the response's `Date`.
+
+    `sent` and `received` are seconds by `now`, `date` seconds since 1970.
+    """
+
+    sent: float
+    received: float
+    date: float
+
+
+class Api(Protocol):
+    """The API of a cluster; tests may provide their own."""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout: float = READ_TIMEOUT,
+    ) -> bytes:
+        """Send a request and return the response's body.
+
+        Raises ApiStatusError for an error status, UnreachableError if there is no response.
+        `timeout`, in seconds, limits the wait for the first byte, and each pause after it.
+        """
+        ...
+
+    def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
+        """Stream a response, such as a watch, line by line; `timeout` limits each pause."""
+        ...
+
+
+def boot_time() -> float:
+    """Return seconds of a clock that neither steps nor stops while the machine sleeps."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Cluster:
+    """A connection to an API server. Safe to share between threads."""
+
+    def __init__(
+        self,
+        client: kubernetes_client.ApiClient,
+        *,
+        now: Callable[[], float] = boot_time,
+        on_answer: Callable[[Timing], None] | None = None,
+        namespace: str = "default",
+        renew: Callable[[], None] = lambda: None,
+        has_expired: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.namespace = namespace
+        """The default namespace: the context's, or the pod's."""
+        self._client = client
+        self._manager: urllib3.PoolManager = client.rest_client.pool_manager
+        self._server: str = client.configuration.host.rstrip("/")
+        # the manager rewrites URLs for a proxy
+        self._base = self._server if self._manager.proxy else urlsplit(self._server).path
+        self._pool = self._server_pool()
+        self._transport = None if self._manager.proxy else _transport(client.configuration, now)
+        self._now = now
+        self._on_answer = on_answer
+        self._renew = renew
+        self._has_expired = has_expired
+        self._token: tuple[float, Mapping[str, str]] = float("-inf"), {}
+        """When the client was last asked for the token, and the resulting headers."""
+
+    @property
+    def server(self) -> str:
+        """The API server's address."""
+        return self._server
+
+    @classmethod
+    def connect(
+        cls,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        *,
+        on_answer: Callable[[Timing], None] | None = None,
+    ) -> Cluster:
+        """Connect as kubectl would, or as the pod's ServiceAccount. Raises StartError."""
+        configuration = kubernetes_client.Configuration()
+        try:
+            namespace, renew, has_expired = _load(configuration, kubeconfig, context)
+            configuration.retries = False  # callers retry: only they know whether it is safe
+            configuration.connection_pool_maxsize = POOL_SIZE
+            client = kubernetes_client.ApiClient(configuration)
+            return cls(
+                client,
+                on_answer=on_answer,
+                namespace=namespace or "default",
+                renew=renew,
+                has_expired=has_expired,
+            )
+        except Exception as exc:  # noqa: BLE001 - on a broken file the client raises anything
+            named = f" {kubeconfig}" if kubeconfig else ""
+            raise StartError(
+                f"no usable kubeconfig{named} ({_problem(exc)}); give one with --kubeconfig or "
+                "KUBECONFIG, or run in a pod with a ServiceAccount"
+            ) from None
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self._manager.clear()
+        self._pool = self._server_pool()
+        if self._transport is not None:
+            self._transport.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout: float = READ_TIMEOUT,
+    ) -> bytes:
+        """Send a request and return the response's body; see `Api.request`."""
+        headers = self._headers(body, content_type)
+        send = self._send_through_proxy if self._transport is None else self._transport.send
+        sent = self._now()
+        try:
+            response = send(
+                method, self._url(path, query), headers=headers, body=body, timeout=timeout
+            )
+        except _TRANSPORT_ERRORS as exc:
+            raise self._unreachable(exc) from exc
+        self._report_timing(sent, response.received, response.headers)
+        if response.status >= NO_SUCCESS:
+            raise self._status_error(response)
+        return response.data
+
+    def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
+        """Stream a response line by line; see `Api.lines`."""
+        headers = self._headers(None, JSON)
+        sent = self._now()
+        try:
+            response = self._open("GET", self._url(path, query), headers, None, timeout)
+        except _TRANSPORT_ERRORS as exc:
+            raise self._unreachable(exc) from exc
+        received = self._now()
+        self._report_timing(sent, received, response.headers)
+        try:
+            if response.status >= NO_SUCCESS:
+                raise self._status_error(_read_response(response, received))
+            rest = b""
+            for chunk in response.stream(1 << 16):
+                *whole, rest = (rest + chunk).split(b"\n")
+                yield from whole
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise UnreachableError(f"{self._server}: the watch was interrupted: {exc}") from exc
+        finally:
+            # an unfinished stream cannot be reused
+            response.close()
+            response.release_conn()
+
+    def _server_pool(self) -> urllib3.PoolManager | urllib3.HTTPConnectionPool:
+        """Return the server's pool: finding it for each request takes a fifth of the request."""
+        return (
+            self._manager
+            if self._manager.proxy
+            else self._manager.connection_from_url(self._server)
+        )
+
+    def _send_through_proxy(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout: float,
+    ) -> Response:
+        """Do the same as `Transport.send` through a proxy."""
+        response = self._open(method, target, headers, body, timeout)
+        received = self._now()
+        try:
+            return _read_response(response, received)
+        except BaseException:
+            response.close()
+            raise
+        finally:
+            response.release_conn()
+
+    def _open(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout: float,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request and wait for the response's head."""
+        return self._pool.urlopen(
+            method,
+            target,
+            body=body,
+            headers=headers,
+            timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT, timeout), total=timeout),
+            preload_content=False,
+            # An API server does not redirect, and the token must not be sent elsewhere.
+            redirect=False,
+        )
+
+    def _headers(self, body: bytes | None, content_type: str) -> Mapping[str, str]:
+        accept = _METADATA if content_type == JSON_PATCH else JSON
+        headers = {"Accept": accept, "User-Agent": "holdfast"}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        return {**headers, **self._authorization()}
+
+    def _authorization(self) -> Mapping[str, str]:
+        """Return the Authorization header. Raises UnreachableError if the token cannot be read."""
+        asked, known = self._token
+        now = self._now()
+        if now - asked < TOKEN_SECONDS:
+            return known
+        headers: dict[str, str] = {}
+        try:
+            if self._has_expired():
+                self._renew_credentials()
+            self._client.update_params_for_auth(headers, [], ["BearerToken"], "", "", None)
+        except _UNREADABLE as exc:
+            reason = f"no token: {messages.one_line(exc)}"
+            raise UnreachableError(f"{self._server} cannot be asked: {reason}") from exc
+        self._token = now, headers
+        return headers
+
+    def _status_error(self, response: Response) -> ApiStatusError:
+        """Convert an error response to an exception. After a 401, renew the credentials.
+
+        The client reads it once a minute by the wall clock, which may have been set back.
+        """
+        if response.status == _UNAUTHORIZED:
+            with suppress(*_UNREADABLE):
+                self._renew_credentials()
+            self._token = float("-inf"), {}
+        return status_error(response)
+
+    def _renew_credentials(self) -> None:
+        """Renew; connections keep the certificate of their start, so idle ones are closed."""
+        known = self._client.configuration
+        before = known.cert_file, known.key_file
+        self._renew()
+        if before != (known.cert_file, known.key_file):
+            self._manager.clear()
+            self._manager = type(self._client.rest_client)(known).pool_manager
+        if known.cert_file:
+            self.close()
+
+    def _url(self, path: str, query: Query | None) -> str:
+        return f"{self._base}{path}" + (f"?{urlencode(query)}" if query else "")
+
+    def _unreachable(self, exc: Exception) -> UnreachableError:
+        reason = messages.one_line(exc) or type(exc).__name__
+        return UnreachableError(f"{self._server} does not answer: {reason}")
+
+    def _report_timing(self, sent: float, received: float, headers: Headers) -> None:
+        """Report a response's timing to the clock synchronizer."""
+        if self._on_answer is not None and (date := read_date(headers)) is not None:
+            self._on_answer(Timing(sent, received, date))
+
+
+def _transport(
+    configuration: kubernetes_client.Configuration, now: Callable[[], float]
+) -> Transport:
+    return Transport(configuration, now=now, size=POOL_SIZE, connect_timeout=CONNECT_TIMEOUT)
+
+
+def _read_response(response: urllib3.BaseHTTPResponse, received: float) -> Response:
+    data = response.read()
+    return Response(response.status, response.reason or "", response.headers, data, received)
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """Return the path of a pod."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+
+
+def _load(
+    configuration: kubernetes_client.Configuration, kubeconfig: Path | None, context: str | None
+) -> tuple[str, Callable[[], None], Callable[[], bool]]:
+    """Fill in a configuration; return what `load_kubeconfig` returns.
+
+    As for kubectl, a kubeconfig wins over the pod's ServiceAccount. KUBECONFIG does so even if its
+    files are missing: who sets it does not mean the cluster of the pod.
+    """
+    files = [kubeconfig.expanduser()] if kubeconfig else _default()
+    chosen = kubeconfig or context or os.environ.get("KUBECONFIG")
+    if not chosen and not any(file.exists() for file in files):
+
+        def renew() -> None:
+            kubernetes_config.load_incluster_config(  # type: ignore[no-untyped-call]
+                client_configuration=configuration
+            )
+
+        with suppress(kubernetes_config.ConfigException):
+            renew()
+            namespace = _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else ""
+            return namespace, renew, lambda: False
+    return load_kubeconfig(configuration, files, context)
+
+
+def _default() -> list[Path]:
+    names = os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    found = []
+    for name in names.split(os.pathsep):
+        with suppress(RuntimeError):  # an account without a home, as in many containers
+            found += [Path(name).expanduser()] if name else []
+    return found
+
+
+def _problem(exc: Exception) -> str:
+    """Describe what is wrong with a kubeconfig; for an unexpected exception, name its type."""
+    message = messages.one_line(exc)  # it may quote the file
+    expected = isinstance(exc, (kubernetes_config.ConfigException, StartError))
+    return message if expected else f"{type(exc).__name__}: {message}"

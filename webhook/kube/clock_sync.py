@@ -1,0 +1,136 @@
+"""Keeps the estimate of the API server's clock narrow, by small requests at the right moments.
+
+Now and then it compares `Date` with the creationTimestamp of an Event that it creates by dry run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+
+from holdfast.webhook.errors import ClusterError, UnreachableError
+from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.server_clock import ServerClock
+
+PROBE_PATH = "/version"
+"""Cheap, needs no etcd, and every authenticated client may read it."""
+CREATE_PATH = "/apis/events.k8s.io/v1/namespaces/default/events"
+PROBE_TIMEOUT = 2.0
+IDLE_SECONDS = 1.0
+
+_EVENT = {
+    "apiVersion": "events.k8s.io/v1",
+    "kind": "Event",
+    "metadata": {"namespace": "default", "generateName": "holdfast-clock-"},
+    "eventTime": "2026-01-01T00:00:00.000000Z",
+    "reportingController": "holdfast.dev/controller",
+    "reportingInstance": "holdfast",
+    "action": "Check",
+    "reason": "ClockChecked",
+    "type": "Normal",
+    "note": "created by dry run, to read its creationTimestamp",
+    "regarding": {"apiVersion": "v1", "kind": "Namespace", "name": "default"},
+}
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    creation_timestamp: datetime
+
+
+class _Created(msgspec.Struct):
+    metadata: _Metadata
+
+
+_log = logging.getLogger("holdfast.controller")
+
+
+def create_by_dry_run(api: Api) -> float:
+    """Return the creationTimestamp (epoch seconds) of an Event that is not stored.
+
+    Raises ClusterError.
+    """
+    answer = api.request(
+        "POST",
+        CREATE_PATH,
+        query={"dryRun": "All"},
+        body=msgspec.json.encode(_EVENT),
+        timeout=PROBE_TIMEOUT,
+    )
+    try:
+        created = msgspec.json.decode(answer, type=_Created)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise UnreachableError(f"the response for {CREATE_PATH} is not valid: {exc}") from exc
+    return created.metadata.creation_timestamp.timestamp()
+
+
+class ClockSynchronizer:
+    """Sends probes to the API server; the clock observes their responses, as it does all others."""
+
+    def __init__(
+        self,
+        api: Api,
+        clock: ServerClock,
+        *,
+        on_narrowed: Callable[[], None],
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._on_narrowed = on_narrowed
+        self._now = now
+        self._skipped = False
+
+    def run(self, stop: threading.Event) -> None:
+        """Probe until `stop` is set. Never raises for anything that a cluster may do."""
+        while not stop.is_set():
+            probes = self._clock.next_probes(self._now())
+            if not probes:
+                stop.wait(IDLE_SECONDS)
+                continue
+            try:
+                self._probe(probes, stop)
+                if self._clock.bounds(self._now()) is None:
+                    stop.wait(
+                        IDLE_SECONDS
+                    )  # responses without a Date must not make this a busy loop
+            except ClusterError as exc:
+                _log.debug("probe of the API server's clock failed: %s", exc)
+                stop.wait(IDLE_SECONDS)
+            self._on_narrowed()
+
+    def _probe(self, moments: list[float], stop: threading.Event) -> None:
+        for moment in moments:
+            wait = moment - self._now()
+            if wait > 0 and stop.wait(wait):
+                return
+            # The last one comes just after the turn: an object created there would still have the
+            # old second if the server's clock were behind `Date`.
+            is_due = moment == moments[-1] and self._clock.wants_check(self._now())
+            if is_due or not self._clock.trusts_date:
+                self._check()
+            else:
+                self._api.request("GET", PROBE_PATH, timeout=PROBE_TIMEOUT)
+
+    def _check(self) -> None:
+        """Observe a creationTimestamp. If none can be read but the server answers, trust `Date`."""
+        trusted, sent = self._clock.trusts_date, self._now()
+        try:
+            created = create_by_dry_run(self._api)
+        except ClusterError as exc:
+            self._api.request("GET", PROBE_PATH, timeout=PROBE_TIMEOUT)
+            if not self._skipped:
+                _log.warning("cannot check the Date of the API server's responses: %s", exc)
+            self._skipped = True
+            self._clock.skip_check(self._now())
+            return
+        self._skipped = False
+        self._clock.observe_created(sent=sent, received=self._now(), created=created)
+        if trusted and not self._clock.trusts_date:
+            _log.warning(
+                "the Date of the API server's responses is ahead of its creationTimestamps: is it "
+                "rewritten by a proxy? Releases go by creationTimestamps until this process ends"
+            )

@@ -1,0 +1,49 @@
+"""Whether the API server serves a kind of KubeVirt's.
+
+A 404 without a Kubernetes reason may mean that a kind is not installed, or may come from a proxy.
+Only the discovery lists of the API server show which.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import READ_TIMEOUT, Api
+from holdfast.webhook.model import kubevirt
+
+GROUPS = "/apis"
+"""Lists the API groups; every account may read it."""
+
+_NOT_FOUND = 404
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Groups(msgspec.Struct):
+    groups: list[_Named]
+
+
+class _Resources(msgspec.Struct):
+    resources: list[_Named]
+
+
+def serves(api: Api, resource: str, *, timeout: float = READ_TIMEOUT) -> bool:
+    """Return whether the API server serves a kind of KubeVirt's.
+
+    It does not if KubeVirt's API group is missing, or if what KubeVirt's operator left behind of it
+    names no such kind. Raises ClusterError, also if the group is listed and yet not found.
+    """
+    try:
+        served = listing.read(api, kubevirt.API_PATH, _Resources, timeout=timeout).resources
+    except ApiStatusError as exc:
+        if exc.status != _NOT_FOUND:
+            raise
+        groups = listing.read(api, GROUPS, _Groups, timeout=timeout).groups
+        if any(group.name == kubevirt.GROUP for group in groups):
+            raise
+        return False
+    return any(kind.name == resource for kind in served)

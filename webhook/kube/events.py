@@ -1,0 +1,222 @@
+"""Kubernetes Events on pods and VMs, published in the background.
+
+The name of an Event is derived from its content, so a controller that restarts does not repeat it.
+Events above the rate below are dropped and counted, warnings last: they are for people, and the
+metrics count everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.webhook.errors import ApiStatusError, ClusterError
+from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.model import durations
+from holdfast.webhook.model.objects import ObjectKey
+
+HELD = "Held"
+RELEASED = "Released"
+RELEASED_EARLY = "ReleasedEarly"
+RELEASE_FAILED = "ReleaseFailed"
+NODE_RECORDED = "StickyNodeRecorded"
+NODE_NOT_RECORDED = "StickyNodeNotRecorded"
+NODE_UNAVAILABLE = "StickyNodeUnavailable"
+
+RATE = 20.0
+"""Events per second once the burst is used up: a burst of releases must not fill etcd."""
+BURST = 500.0
+WARNINGS = 100.0
+"""Extra burst for warnings: a person should see them among however many other Events."""
+YIELD_SECONDS = 1.0
+"""How long an Event waits while releases are saturated: it costs as much as a release."""
+POLL_SECONDS = 0.1
+TIMEOUT = 5.0
+NOTE_LENGTH = 1_000
+"""Bytes of a note; the API server accepts 1024."""
+
+_CONFLICT = 409
+_NAME_LENGTH = 200  # of 253 characters that a name may have; the hash comes after it
+_log = logging.getLogger("holdfast.controller")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKind:
+    """The kind of object that an Event is about."""
+
+    api_version: str
+    name: str
+
+
+POD, VM = ObjectKind("v1", "Pod"), ObjectKind("kubevirt.io/v1", "VirtualMachine")
+_ACTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        HELD: "Hold",
+        NODE_RECORDED: "Record",
+        NODE_NOT_RECORDED: "Record",
+        NODE_UNAVAILABLE: "Wait",
+    }
+)
+"""The action by reason; `Release` for all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An Event about an object; a person should look at a warning."""
+
+    regarding: ObjectKey
+    uid: str
+    reason: str
+    note: str
+    warning: bool = False
+    kind: ObjectKind = POD
+
+
+class EventSink(Protocol):
+    """Takes Events."""
+
+    @property
+    def full(self) -> bool:
+        """Return whether an Event recorded now would be dropped."""
+        ...
+
+    def record(self, event: Event) -> None:
+        """Take an Event; never blocks, never raises."""
+        ...
+
+    def run(self, stop: threading.Event) -> None:
+        """Publish queued Events until `stop` is set."""
+        ...
+
+
+class NullRecorder:
+    """Drops all Events."""
+
+    full = False
+
+    def record(self, event: Event) -> None:
+        """Drop the Event."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Do nothing."""
+
+
+class EventRecorder:
+    """Publishes Events to the API server."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        now_ms: Callable[[], int],
+        on_dropped: Callable[[], None],
+        now: Callable[[], float] = boot_time,
+        instance: str = "holdfast",
+    ) -> None:
+        self._api = api
+        self._now_ms = now_ms
+        self._on_dropped = on_dropped
+        self._now = now
+        self._instance = instance
+        self._waiting: queue.PriorityQueue[tuple[bool, int, Event]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._tokens, self._filled_at = BURST + WARNINGS, now()
+        self.saturated: Callable[[], bool] = lambda: False
+        """Whether there is more urgent work than Events; the manager sets it."""
+
+    @property
+    def full(self) -> bool:
+        """Return whether the queue has no room for Events other than warnings."""
+        return self._waiting.qsize() >= BURST
+
+    def record(self, event: Event) -> None:
+        """Queue an Event, or drop it if the queue is full."""
+        if self._waiting.qsize() < (BURST + WARNINGS if event.warning else BURST):
+            self._waiting.put((not event.warning, next(self._numbers), event))
+        else:
+            self._on_dropped()
+
+    def run(self, stop: threading.Event) -> None:
+        """Publish Events until `stop` is set and the queue is empty."""
+        while not (stop.is_set() and self._waiting.empty()):
+            try:
+                _, _, event = self._waiting.get(timeout=0.5)
+            except queue.Empty:
+                continue
+            self._yield_to_releases(stop)
+            if self._take_token(event):
+                self._publish(event)
+            else:
+                self._on_dropped()
+
+    def _yield_to_releases(self, stop: threading.Event) -> None:
+        end = self._now() + YIELD_SECONDS
+        while self.saturated() and self._now() < end and not stop.wait(POLL_SECONDS):
+            pass
+
+    def _take_token(self, event: Event) -> bool:
+        now = self._now()
+        self._tokens = min(BURST + WARNINGS, self._tokens + (now - self._filled_at) * RATE)
+        self._filled_at = now
+        if self._tokens < (1 if event.warning else 1 + WARNINGS):
+            return False
+        self._tokens -= 1
+        return True
+
+    def _publish(self, event: Event) -> None:
+        namespace = event.regarding[0]
+        body = event_object(event, now_ms=self._now_ms(), instance=self._instance)
+        path = f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
+        try:
+            self._api.request("POST", path, body=msgspec.json.encode(body), timeout=TIMEOUT)
+        except ApiStatusError as exc:
+            if exc.status != _CONFLICT:  # published already
+                _log.debug("event %s of %s/%s: %s", event.reason, *event.regarding, exc)
+        except ClusterError as exc:
+            self._on_dropped()
+            _log.debug("event %s of %s/%s: %s", event.reason, *event.regarding, exc)
+
+
+def event_object(event: Event, *, now_ms: int, instance: str) -> dict[str, object]:
+    """Return the `events.k8s.io/v1` object of an Event; its name depends only on its content."""
+    namespace, name = event.regarding
+    reason, note = _text(event.reason), _text(event.note)
+    content = "\0".join((event.uid, reason, note))
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "namespace": namespace,
+            "name": f"{name[:_NAME_LENGTH].rstrip('.-')}.{digest}",
+        },
+        "eventTime": durations.to_datetime(now_ms).isoformat(timespec="microseconds"),
+        "reportingController": "holdfast.dev/controller",
+        "reportingInstance": instance,
+        "action": _ACTIONS.get(reason, "Release"),
+        "reason": reason,
+        "type": "Warning" if event.warning else "Normal",
+        "note": note.encode()[:NOTE_LENGTH].decode(errors="ignore"),
+        "regarding": {
+            "apiVersion": event.kind.api_version,
+            "kind": event.kind.name,
+            "namespace": namespace,
+            "name": name,
+            "uid": event.uid,
+        },
+    }
+
+
+def _text(value: object) -> str:
+    """Return valid UTF-8 for whatever a plugin gave."""
+    return str(value).encode(errors="replace").decode()

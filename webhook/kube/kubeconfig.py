@@ -1,0 +1,186 @@
+"""Read kubeconfigs strictly and merge them as kubectl does, for the `kubernetes` client.
+
+The client's own loader expands YAML aliases, takes quadratic time for base-60 numbers and reads
+without a limit. It ignores impersonation, reads a token file once and keeps its line break, and
+goes on without credentials after a credential plugin has failed.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kubernetes.client import Configuration
+from kubernetes.config.kube_config import KubeConfigLoader
+
+from holdfast.webhook import safe_yaml
+from holdfast.webhook.errors import StartError
+from holdfast.webhook.model import messages
+
+_LISTS = ("clusters", "contexts", "users")
+_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+"""File names; relative ones are resolved against the kubeconfig's folder."""
+_IMPERSONATION = ("as", "as-groups", "as-uid", "as-user-extra")
+_FROM_PLUGIN = ("token", "cert_file", "key_file", "expiry")
+"""The loader's fields that a credential plugin sets."""
+_CURRENT = "current-context"
+
+_Content = dict[str, Any]
+
+
+class Kubeconfig:
+    """One or more kubeconfigs. Missing files are skipped; for each entry the first file wins.
+
+    Raises StartError, which names the file, what is wrong and what to do.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._contents = {file: _read(file) for file in files if file.exists()}
+        if not self._contents:
+            raise StartError("no such file")
+        self._saved = copy.deepcopy(self._contents)
+
+    def merged(self) -> _Content:
+        """Merge them into one document with absolute paths.
+
+        Users share their values with the files' contents, so that `save` sees changes.
+        """
+        made: _Content = {kind: _entries(self._contents, kind) for kind in _LISTS}
+        named = [one[_CURRENT] for one in self._contents.values() if one.get(_CURRENT)]
+        return made | {_CURRENT: named[0]} if named else made
+
+    def save(self) -> None:
+        """Write back each file that the client has changed: it renews tokens."""
+        for file, content in self._contents.items():
+            if content != self._saved[file]:
+                file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        self._saved = copy.deepcopy(self._contents)
+
+
+def load_kubeconfig(
+    configuration: Configuration, files: Iterable[Path], context: str | None
+) -> tuple[str, Callable[[], None], Callable[[], bool]]:
+    """Fill in a configuration; return the namespace, which may be empty, a renewal, and an expiry.
+
+    The renewal reads the user's token file and runs its credential plugin again, and not the files,
+    one of which may be a pipe. Both raise StartError, or what the client raises. The last says
+    whether what the plugin gave has expired.
+    """
+    found = Kubeconfig(files)
+    merged = found.merged()
+    user = _active_user(merged, context)
+    token_file = None if user.get("auth-provider") else user.pop("tokenFile", None)
+    loader: Any = KubeConfigLoader(  # type: ignore[no-untyped-call]
+        config_dict=merged, active_context=context, config_persister=found.save
+    )
+
+    lock = threading.Lock()
+
+    def load(_: object = None) -> None:
+        if token_file:
+            user["token"] = _read_token(Path(token_file))
+        with lock:
+            for name in _FROM_PLUGIN:
+                loader.__dict__.pop(name, None)
+            loader.load_and_set(configuration)
+            given = [loader.__dict__.get(name) for name in ("token", "cert_file")]
+        if "exec" in user and not any(given):
+            # The client only logs this, and would send requests with old credentials or none.
+            command = user["exec"]["command"]
+            raise StartError(f"credential plugin {command} failed; its message is above")
+        if token_file:
+            configuration.refresh_api_key_hook = load  # type: ignore[assignment]
+
+    def has_expired() -> bool:
+        expiry: datetime | None = loader.__dict__.get("expiry")
+        return "exec" in user and expiry is not None and expiry <= datetime.now(UTC)
+
+    load()
+    namespace = loader.current_context["context"].get("namespace")
+    return str(namespace or ""), load, has_expired
+
+
+def _active_user(merged: _Content, context: str | None) -> _Content:
+    """Return the settings of the active context's user; none if the client will report an error."""
+    active = _named_entry(merged["contexts"], context or merged.get(_CURRENT), "context")
+    name = active.get("user")
+    user = _named_entry(merged["users"], name, "user")
+    if asked := [key for key in _IMPERSONATION if user.get(key)]:
+        raise StartError(
+            f"user {messages.quote(str(name))} impersonates another one ({', '.join(asked)}), "
+            "which is not supported: use a user who has the rights"
+        )
+    return user
+
+
+def _named_entry(entries: Iterable[_Content], name: object, key: str) -> _Content:
+    found = next((one.get(key) for one in entries if one["name"] == name), None)
+    return found if isinstance(found, dict) else {}
+
+
+def _read_token(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as exc:
+        raise StartError(
+            f"tokenFile {file}: cannot be read ({exc}); name a readable file"
+        ) from None
+
+
+def _read(file: Path) -> _Content:
+    try:
+        with file.open("rb") as opened:
+            text = safe_yaml.read(opened)
+        # as a stream: for a string, PyYAML would quote the line, which may hold a token
+        content = yaml.load(io.BytesIO(text), safe_yaml.Loader)  # noqa: S506 - it is a SafeLoader
+    except OSError as exc:
+        raise StartError(f"{file}: cannot be read ({exc.strerror}); name a readable file") from None
+    except safe_yaml.SizeError as exc:
+        raise StartError(f"{file}: {exc}; remove what you do not use") from None
+    except safe_yaml.AliasError:
+        raise StartError(f"{file}: {safe_yaml.NO_ALIASES}") from None
+    except safe_yaml.MISTAKES as exc:
+        raise StartError(f"{file}: invalid YAML: {messages.one_line(exc)}") from None
+    if not isinstance(content, dict):
+        raise StartError(f"{file}: not a kubeconfig; create one with 'kubectl config view --raw'")
+    return content
+
+
+def _entries(contents: Mapping[Path, _Content], kind: str) -> list[_Content]:
+    found: dict[str, _Content] = {}
+    for file, content in contents.items():
+        for name, entry in _named(file, kind, content.get(kind) or []):
+            found.setdefault(name, _located(entry, kind.removesuffix("s"), file.absolute().parent))
+    return [*found.values()]
+
+
+def _named(file: Path, kind: str, entries: Any) -> Iterator[tuple[str, _Content]]:
+    if not isinstance(entries, list):
+        raise StartError(f"{file}: {kind}: not a list; start each entry with '- name:'")
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict) or entry.get("name") is None:
+            raise StartError(f"{file}: {kind}[{index}]: no name; add one")
+        yield str(entry["name"]), entry
+
+
+def _located(entry: _Content, key: str, folder: Path) -> _Content:
+    """Make an entry's paths absolute, relative to the folder of its file, as kubectl does."""
+    inner = entry.get(key)
+    if not isinstance(inner, dict):
+        return entry
+    found: _Content = {
+        name: str(folder / path)
+        for name in _PATHS
+        if isinstance(path := inner.get(name), str) and path
+    }
+    program = inner.get("exec")
+    if isinstance(program, dict) and os.sep in str(command := program.get("command")):
+        found["exec"] = {**program, "command": str(folder / str(command))}
+    return {**entry, key: {**inner, **found}}

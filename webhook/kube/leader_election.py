@@ -1,0 +1,277 @@
+"""Leader election: the leader is the controller that holds a Lease.
+
+The holder renews the Lease every few seconds, with the API server's time. Others take it once it
+has expired: by the API server's clock, or if they have not seen it change for its duration by their
+own monotonic clock. No machine trusts another's clock. `leading` depends on time alone, so a
+process that was suspended past its deadline knows that it is no longer the leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.webhook.errors import ApiStatusError, ClusterError, StartError
+from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+
+LEASE = "holdfast-controller"
+LEASE_SECONDS = 12
+"""Duration of a Lease; others take it if it is not renewed for this long."""
+RENEW_DEADLINE = 8.0
+"""Seconds after which a holder that could not renew stops leading: well before others may take the
+Lease, so that its last requests have finished."""
+RETRY_SECONDS = 2.0
+"""Interval at which the holder renews and the others check."""
+REQUEST_TIMEOUT = 3.0
+"""Seconds for one request: two attempts that hang fit into the deadline."""
+RELEASED_SECONDS = 1
+"""Duration of a released Lease; the API requires more than 0."""
+
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+_MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+_CONFLICT = 409
+_log = logging.getLogger("holdfast.leader")
+
+
+class _LeaseSpec(msgspec.Struct, rename="camel", frozen=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class _LeaseMetadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Lease(msgspec.Struct):
+    metadata: _LeaseMetadata
+    spec: _LeaseSpec = _LeaseSpec()
+
+
+_DECODER = msgspec.json.Decoder(_Lease)
+
+
+class Leader:
+    """A candidate. `run` is its thread; `leading` may be called from any thread."""
+
+    def __init__(
+        self,
+        api: Api,
+        metrics: ControllerMetrics,
+        *,
+        namespace: str,
+        server_time: Callable[[], float | None],
+        now: Callable[[], float] = boot_time,
+        identity: str | None = None,
+    ) -> None:
+        """Create a candidate.
+
+        `server_time` is a lower bound of the API server's time, in seconds since 1970, None until
+        its first response. `now` is a monotonic clock of this machine.
+        """
+        self._api = api
+        self._metrics = metrics
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases"
+        self._namespace = namespace
+        self._server_time = server_time
+        self._now = now
+        self.identity = identity or f"{socket.gethostname()}_{uuid.uuid4()}"
+        self._leads_until = float("-inf")
+        self._led = False
+        self._lease: _Lease | None = None
+        self._observed = _LeaseSpec()
+        self._observed_at = 0.0
+        self._listeners: list[Callable[[], None]] = []
+        metrics.leader.set_function(self.leading)
+
+    def leading(self) -> bool:
+        """Return whether this process is the leader."""
+        return self._now() < self._leads_until
+
+    def on_started_leading(self, listener: Callable[[], None]) -> None:
+        """Call `listener`, from the election's thread, whenever this process becomes the leader."""
+        self._listeners.append(listener)
+
+    def run(self, stop: threading.Event) -> None:
+        """Hold the Lease or wait for it until `stop` is set. Never raises."""
+        while not stop.is_set():
+            self.try_acquire_or_renew()
+            stop.wait(self._wait())
+
+    def try_acquire_or_renew(self) -> None:
+        """Try once to renew or acquire the Lease."""
+        try:
+            self._try()
+        except ApiStatusError as exc:
+            self._lease = None  # read it again
+            if exc.status != _CONFLICT:  # else another candidate was first
+                _log.warning("cannot acquire or renew Lease %s: %s", self._shown, exc)
+        except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+            self._lease = None
+            _log.warning("cannot acquire or renew Lease %s: %s", self._shown, exc)
+        self._report()
+
+    def resign(self) -> None:
+        """Release the Lease, so that another candidate takes it at once; call it after all work.
+
+        Never raises: if it fails, the others wait until the Lease expires.
+        """
+        # Stop leading before the Lease is free: another may lead as soon as it is written.
+        lease = self._lease
+        self._leads_until = float("-inf")
+        self._report()
+        if lease is None or lease.spec.holder_identity != self.identity:
+            return
+        spec = self._spec(lease.spec, holder="", seconds=RELEASED_SECONDS)
+        try:
+            self._write(lease.metadata.resource_version, spec)
+        except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+            _log.warning("cannot release Lease %s: %s", self._shown, exc)
+
+    # --- one turn ------------------------------------------------------------------------------
+
+    def _try(self) -> None:
+        # A leader need not read: if another has written, its own write conflicts.
+        if self._lease is None or not self.leading():
+            self._lease = self._read()
+        lease = self._lease
+        if lease is not None and self._is_held(lease.spec):
+            self._leads_until = float("-inf")
+            return
+        # The lead counts from here, the Lease from when it is written: so the lead ends first.
+        sent = self._now()
+        if lease is None:
+            self._lease = self._write("", self._spec(None))
+        else:
+            self._lease = self._write(lease.metadata.resource_version, self._spec(lease.spec))
+        self._leads_until = sent + RENEW_DEADLINE
+
+    def _read(self) -> _Lease | None:
+        try:
+            answer = self._api.request("GET", self._path, timeout=REQUEST_TIMEOUT)
+        except ApiStatusError as exc:
+            if exc.is_not_found:
+                return None
+            raise
+        lease = _DECODER.decode(answer)
+        # The time of a change counts by our own clock: no machine trusts another's.
+        if lease.spec != self._observed:
+            self._observed, self._observed_at = lease.spec, self._now()
+        return lease
+
+    def _is_held(self, spec: _LeaseSpec) -> bool:
+        """Return whether another candidate holds the Lease and it has not expired."""
+        held = spec.holder_identity not in {None, "", self.identity}
+        return held and self._now() < self._end and not self._is_expired(spec)
+
+    def _is_expired(self, spec: _LeaseSpec) -> bool:
+        """Return whether the Lease has expired by the API server's clock.
+
+        A controller that starts then need not wait for the Lease of a dead one to run out.
+        """
+        now, renewed = self._server_time(), _epoch(spec.renew_time)
+        if now is None or renewed is None:
+            return False
+        return now - renewed >= (spec.lease_duration_seconds or LEASE_SECONDS)
+
+    @property
+    def _end(self) -> float:
+        return self._observed_at + (self._observed.lease_duration_seconds or LEASE_SECONDS)
+
+    def _write(self, version: str, spec: dict[str, Any]) -> _Lease:
+        """Write the Lease if it still has this version; create it if the version is empty.
+
+        A PUT can create it with permission for this name only.
+        """
+        metadata = {"name": LEASE, "namespace": self._namespace}
+        if version:
+            metadata["resourceVersion"] = version
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": spec,
+        }
+        answer = self._api.request(
+            "PUT", self._path, body=msgspec.json.encode(body), timeout=REQUEST_TIMEOUT
+        )
+        return _DECODER.decode(answer)
+
+    def _spec(
+        self, before: _LeaseSpec | None, *, holder: str | None = None, seconds: int = LEASE_SECONDS
+    ) -> dict[str, Any]:
+        seconds_now = self._server_time() or time.time()  # others need to see it change
+        now = datetime.fromtimestamp(seconds_now, UTC).strftime(_MICRO_TIME)
+        holder = self.identity if holder is None else holder
+        known = before or _LeaseSpec(holder_identity=holder)
+        moved = holder not in {"", known.holder_identity}
+        return {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": seconds,
+            "acquireTime": now if moved else known.acquire_time or now,
+            "renewTime": now,
+            "leaseTransitions": (known.lease_transitions or 0) + moved,
+        }
+
+    # --- waiting and reporting -----------------------------------------------------------------
+
+    def _wait(self) -> float:
+        if self._lease is None or self.leading():
+            return RETRY_SECONDS
+        # Try as soon as the Lease ends, but never in a busy loop.
+        return min(RETRY_SECONDS, max(self._end - self._now(), 0.05))
+
+    def _report(self) -> None:
+        leads = self.leading()
+        if leads == self._led:
+            return
+        self._led = leads
+        self._metrics.leader_transitions.labels("leading" if leads else "standby").inc()
+        if not leads:
+            _log.warning("no longer the leader")
+            return
+        _log.info("became the leader, with Lease %s", self._shown)
+        for listener in self._listeners:
+            listener()
+
+    @property
+    def _path(self) -> str:
+        return f"{self._collection}/{LEASE}"
+
+    @property
+    def _shown(self) -> str:
+        return f"{self._namespace}/{LEASE}"
+
+
+def _epoch(text: str | None) -> float | None:
+    """Parse a time as seconds since 1970; None if it is invalid."""
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def own_namespace(file: Path = NAMESPACE_FILE) -> str:
+    """Return the namespace of this pod. Raises StartError outside of a pod."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as exc:
+        raise StartError(
+            f"no namespace: {file} cannot be read ({os.strerror(exc.errno or 0)}); give one with "
+            "--namespace"
+        ) from None

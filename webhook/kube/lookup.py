@@ -1,0 +1,92 @@
+"""Read-only lookups for plugins."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.webhook.errors import ApiStatusError, StartError, UnreachableError
+
+if TYPE_CHECKING:
+    from holdfast.webhook.kube.client import Api
+
+TIMEOUT = 1.0
+"""Seconds for one lookup, connecting included: two fit into the 2.5 s that a review may take."""
+
+
+class ClusterLookup:
+    """Looks up objects through the connection that `connect` returns.
+
+    A server whose plugins look nothing up never connects, and needs no credentials.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Api],
+        *,
+        observe: Callable[[str, float], None] = lambda _outcome, _seconds: None,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Have `observe` get the outcome ("answered" or "failed") and seconds of each lookup.
+
+        Not whether the object exists: anyone can read the metrics, and could probe for objects with
+        forged reviews.
+        """
+        self._connect = connect
+        self._observe = observe
+        self._timer = timer
+        self._lock = threading.Lock()
+        self._api: Api | None = None
+        self._cached: dict[str, tuple[float, Mapping[str, Any] | None]] = {}
+
+    def connect(self) -> None:
+        """Load the client and the credentials now rather than in a review. Raises StartError."""
+        with self._lock:
+            if self._api is None:
+                self._api = self._connect()
+
+    def get(self, path: str, *, max_age: float = 0.0) -> Mapping[str, Any] | None:
+        """Read the object or list at an API path, or return None if it does not exist.
+
+        Only calls with a `max_age`, in seconds, use and keep earlier answers. Raises ClusterError,
+        also for a 404 without Kubernetes' own reason: the kind is not installed, or a proxy in
+        between answered.
+        """
+        began = self._timer()
+        cached = self._cached.get(path)
+        if cached is not None and began - cached[0] < max_age:
+            return cached[1]
+        outcome = "failed"
+        try:
+            found = self._get(path)
+            outcome = "answered"
+        finally:
+            self._observe(outcome, self._timer() - began)
+        if max_age:
+            self._cached[path] = began, found
+        return found
+
+    def _get(self, path: str) -> Mapping[str, Any] | None:
+        try:
+            found = msgspec.json.decode(self._connected().request("GET", path, timeout=TIMEOUT))
+        except ApiStatusError as exc:
+            if exc.is_not_found:
+                return None
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise UnreachableError(f"the response for {path} is not valid: {exc}") from exc
+        if not isinstance(found, dict):
+            raise UnreachableError(f"the response for {path} is not an object")
+        return found
+
+    def _connected(self) -> Api:
+        try:
+            self.connect()
+        except StartError as exc:
+            raise UnreachableError(str(exc)) from exc
+        assert self._api is not None  # noqa: S101 - set by `connect`
+        return self._api

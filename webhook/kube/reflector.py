@@ -1,0 +1,277 @@
+"""List and watch: follows a set of objects, whatever happens to the watch.
+
+A watch may end, expire (410), break, or go silent without closing. So each watch is short, its
+silence is bounded, and all objects are listed again now and then. A kind that is not installed, or
+that this process may not read, is logged once and retried.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.webhook.errors import ApiStatusError, ClusterError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api, Query, boot_time
+from holdfast.webhook.model.objects import Metadata
+from holdfast.webhook.workqueue.backoff import LONGEST_ASKED
+
+WATCH_SECONDS = 30
+"""Duration of one watch; the next one starts where it ended, at the cost of one request."""
+WATCH_SILENCE_SECONDS = WATCH_SECONDS + 5.0
+"""How long a watch may be silent: it should have ended by then."""
+RELIST_SECONDS = 600.0
+"""How often all objects are listed again, in case a watch has missed a change."""
+FURTHER_SECONDS = 240.0
+"""How long a further page is retried: an API server keeps a list for five minutes."""
+FURTHER_PAUSE_SECONDS = 1.0
+"""Pause between two attempts, unless the server asks for a longer one."""
+LASTING_SECONDS = 10.0
+"""How long list and watch have to last to reset the back-off."""
+BACKOFF_SECONDS, BACKOFF_LIMIT_SECONDS = 0.2, 10.0
+ABSENT_SECONDS = 30.0
+"""How often to look for a kind that is not installed."""
+
+_FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
+_LATER = frozenset({429, 503, 504})
+"""The server is overloaded, or its cache is behind; it may well answer soon."""
+_log = logging.getLogger("holdfast.controller")
+
+
+_RawPage = listing.Page[msgspec.Raw]
+"""Objects are decoded one by one: an invalid one must not hide the others."""
+
+
+class _WatchEvent(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Status(msgspec.Struct):
+    code: int = 0
+    message: str = ""
+
+
+_PAGE = msgspec.json.Decoder(_RawPage)
+_EVENT = msgspec.json.Decoder(_WatchEvent)
+_STATUS = msgspec.json.Decoder(_Status)
+
+
+class WatchedObject(Protocol):
+    """An object that can be watched."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Its metadata, with the version to watch from."""
+        ...
+
+
+Object = TypeVar("Object", bound=WatchedObject)
+Handled = TypeVar("Handled", contravariant=True)  # noqa: PLC0105 - reads better
+
+
+class ResourceEventHandler(Protocol[Handled]):
+    """Gets every object, and each change of one."""
+
+    def on_sync(self, objects: Iterable[Handled], /) -> None:
+        """Take these objects, and no others, as all there are.
+
+        The iteration reads them from the API server page by page. Do not catch its errors: an
+        incomplete list must not count as deletions.
+        """
+        ...
+
+    def on_update(self, one: Handled, /) -> None:
+        """Take an object that is new or has changed."""
+        ...
+
+    def on_delete(self, one: Handled, /) -> None:
+        """Take an object that is gone, or no longer matches the selectors."""
+        ...
+
+
+class Reflector(Generic[Object]):
+    """Keeps a handler up to date with the objects at an API path.
+
+    `selection` holds field and label selectors. `absent` is logged if the kind is not installed,
+    which is an error without it; `cure` if it may not be read. `on_unreadable` gets the reason each
+    time that the objects cannot be listed for one of these reasons.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        handler: ResourceEventHandler[Object],
+        kind: type[Object],
+        *,
+        path: str,
+        selection: Query,
+        on_restart: Callable[[str], None],
+        absent: str = "",
+        cure: str = "",
+        on_unreadable: Callable[[str], None] | None = None,
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        self._api = api
+        self._on_unreadable = on_unreadable
+        self._absent = absent
+        self._cure = cure
+        self._logged = ""
+        self._handler = handler
+        self._path = path
+        self._selection = selection
+        self._decoder = msgspec.json.Decoder(kind)
+        self._on_restart = on_restart
+        self._now = now
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow until `stop` is set. Never raises for anything that a cluster may do."""
+        backoff = BACKOFF_SECONDS
+        while not stop.is_set():
+            began = self._now()
+            reason = self._follow(stop)
+            self._on_restart(reason)
+            # An API server that accepts a watch and breaks it at once must not reset the back-off.
+            if self._now() - began >= LASTING_SECONDS:
+                backoff = BACKOFF_SECONDS
+            if reason == "absent":
+                stop.wait(ABSENT_SECONDS)
+            elif reason in {"error", "expired"}:
+                stop.wait(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads load
+                backoff = min(backoff * 2, BACKOFF_LIMIT_SECONDS)
+
+    def _follow(self, stop: threading.Event) -> str:
+        """List, then watch until that fails; return why it ended."""
+        listed = False
+        try:
+            version = self._list(stop)
+            listed = True
+            if self._logged:
+                _log.info("following %s", self._path)
+            self._logged = ""
+            return self._watch_until_relist(version, stop)
+        except ApiStatusError as exc:
+            if exc.status == _NOT_FOUND and self._absent:
+                self._log_once(logging.INFO, self._absent)
+                if self._on_unreadable is not None:
+                    self._on_unreadable(self._absent)
+                else:
+                    # Without the kind there are no objects: what was known of them is dropped.
+                    self._handler.on_sync([])
+                return "absent"
+            cure = f" ({self._cure})" if exc.status == _FORBIDDEN and self._cure else ""
+            self._log_once(logging.WARNING, f"{exc}{cure}; listing again")
+            if exc.status == _FORBIDDEN and self._on_unreadable is not None and not listed:
+                self._on_unreadable(str(exc))
+        except ClusterError as exc:
+            self._log_once(logging.WARNING, f"{exc}; listing again")
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            self._log_once(logging.WARNING, f"invalid response ({exc}); listing again")
+        return "error"
+
+    def _log_once(self, level: int, text: str) -> None:
+        """Log a problem, once until it is over."""
+        _log.log(
+            logging.DEBUG if text == self._logged else level, "following %s: %s", self._path, text
+        )
+        self._logged = text
+
+    def _list(self, stop: threading.Event) -> str:
+        """List everything, and return the version to watch from."""
+        version = ""
+
+        def fetch(token: str) -> _RawPage:
+            return self._further_page(token, stop) if token else self._page()
+
+        def objects() -> Iterator[Object]:
+            nonlocal version
+            for page in listing.pages(fetch):
+                version = page.metadata.resource_version
+                yield from filter(None, map(self._decoded, page.items or ()))
+
+        self._handler.on_sync(objects())
+        return version
+
+    def _further_page(self, token: str, stop: threading.Event) -> _RawPage:
+        """Fetch a further page, again and again while the API server puts it off.
+
+        An API server whose cache is behind takes the first page from etcd, and answers the others
+        with 504 (`Too large resource version`) until its cache has caught up (since Kubernetes
+        1.34). Listing from the start would ask for a later version each time; and for an overloaded
+        server (429, 503), it would repeat many pages because of one.
+        """
+        until = self._now() + FURTHER_SECONDS
+        while True:
+            try:
+                return self._page(token)
+            except ApiStatusError as exc:
+                if exc.status not in _LATER or self._now() >= until:
+                    raise
+                # without the server's message, which differs each time
+                text = f"HTTP {exc.status} for a further page of the list; retrying"
+                self._log_once(logging.WARNING, text)
+                asked = min(exc.retry_after or 0.0, LONGEST_ASKED)
+                if stop.wait(max(FURTHER_PAUSE_SECONDS, asked)):
+                    raise
+
+    def _page(self, token: str = "") -> _RawPage:
+        query: dict[str, str | int] = {**self._selection, "limit": listing.PAGE}
+        if token:
+            query["continue"] = token
+        return _PAGE.decode(self._api.request("GET", self._path, query=query))
+
+    def _watch_until_relist(self, version: str, stop: threading.Event) -> str:
+        relist_at = self._now() + RELIST_SECONDS
+        while not stop.is_set():
+            if self._now() >= relist_at:
+                return "relist"
+            began = self._now()
+            try:
+                version = self._watch(version, stop)
+            except ApiStatusError as exc:
+                if exc.status == _GONE:
+                    return "expired"
+                raise
+            self._on_restart("end")
+            if self._now() - began < BACKOFF_SECONDS:
+                stop.wait(
+                    BACKOFF_SECONDS
+                )  # a server that ends each watch at once must not be flooded
+        return "stop"
+
+    def _watch(self, version: str, stop: threading.Event) -> str:
+        query: dict[str, str | int] = {
+            **self._selection,
+            "watch": 1,
+            # Bookmarks move the version on while nothing changes, so it does not expire.
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": WATCH_SECONDS,
+        }
+        for line in self._api.lines(self._path, query=query, timeout=WATCH_SILENCE_SECONDS):
+            event = _EVENT.decode(line)
+            if event.type == "ERROR":
+                status = _STATUS.decode(event.object)
+                raise ApiStatusError(f"the watch ended: {status.message}", status=status.code)
+            one = self._decoder.decode(event.object)
+            version = one.metadata.resource_version
+            if event.type == "DELETED":
+                self._handler.on_delete(one)
+            elif event.type != "BOOKMARK":
+                self._handler.on_update(one)
+            if stop.is_set():
+                break
+        return version
+
+    def _decoded(self, source: msgspec.Raw) -> Object | None:
+        """Decode one object of a list, or log why it is ignored."""
+        try:
+            return self._decoder.decode(source)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            _log.error("%s: ignoring an invalid object: %s", self._path, exc)
+            return None

@@ -1,0 +1,190 @@
+"""The API server's clock, estimated from the `Date` of its responses.
+
+`Date` has whole seconds, yet each response bounds the server's clock: one that says D, to a request
+sent at s and received at r (by a local clock that neither steps nor sleeps), was written between s
+and r, while the server's clock was in [D, D + 1 s). So
+
+    D - r  <=  server's clock - local clock  <  D + 1 s - s
+
+Each response narrows the bounds; requests timed around the start of a second narrow them to
+milliseconds. Releases use the lower bound, so an uncertain clock makes them late, never early.
+
+A proxy may rewrite `Date`. The API server itself writes the creationTimestamp of a new object,
+which bounds its clock in the same way. Once the two disagree, only creationTimestamps count.
+Pure: no I/O, no clock. Times are seconds as floats, local time first.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+DRIFT = 500e-6
+"""Drift of two clocks in seconds per second, at most: the fastest that NTP slews a clock."""
+
+CONFIRMED = 10.0
+"""Seconds for which every response has to contradict the bounds before the clock counts as set
+forward: one of several API servers whose clock is ahead must not release anything."""
+
+PROBES_PER_TURN = 8
+"""Requests spread over the time in which the server's next second may start. Each start narrows
+the bounds ninefold: three of them turn a second into milliseconds."""
+
+FEW_PROBES, FEW_PROBES_WIDTH = 3, 0.05
+"""If the bounds (seconds) are narrow and have only drifted, a few probes are enough."""
+
+PAST_TURN = 0.002
+"""Seconds after the last moment at which the second may start. A probe there that still sees the
+old second reveals a clock set back by less than a second. More than the drift until then."""
+
+CHECK_INTERVAL = 60.0
+"""Seconds between two comparisons of `Date` with a creationTimestamp."""
+
+NARROW_ENOUGH = 0.008
+"""Seconds of uncertainty that are not worth a probe. Drift reaches them in a few seconds, so an
+idle clock costs less than one small request per second."""
+
+
+TOLERANCE = 60.0
+"""Seconds by which a clock may shift between two observations without counting as set: the clocks
+of several API servers differ by less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and most seconds that the server's clock may be ahead of the local one."""
+
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """How uncertain the estimate is, in seconds."""
+        return self.high - self.low
+
+
+class ServerClock:
+    """An estimate of one API server's clock. Safe to share between threads."""
+
+    def __init__(self, *, checks: bool = False) -> None:
+        """Create a clock; one that `checks` is unknown until `Date` has been checked."""
+        self._lock = threading.Lock()
+        self._bounds: Bounds | None = None
+        self._as_of = 0.0
+        self._ahead_since: float | None = None
+        """The start of an unbroken run of responses from a clock ahead of the bounds."""
+        self._ahead = Bounds(0.0, 0.0)
+        """The bounds of the last of them."""
+        self._check_at = float("-inf") if checks else float("inf")
+        self._checkable = checks
+        self.trusts_date = True
+        """False once a creationTimestamp has contradicted `Date`."""
+        self.steps = 0
+
+    def observe(self, *, sent: float, received: float, date: float) -> None:
+        """Take the local times of a request and its response, and its `Date` (epoch seconds).
+
+        A response that contradicts the bounds means that the clock was set, or that another server
+        responded: then it replaces the bounds. One that is behind does so at once, one that is
+        ahead only if no other has agreed with the bounds for CONFIRMED seconds, and a
+        creationTimestamp agrees, if they are checked.
+        """
+        with self._lock:
+            if self.trusts_date:
+                self._take(sent, received, date, may_advance=not self._checkable)
+
+    def observe_created(self, *, sent: float, received: float, created: float) -> None:
+        """Take the creationTimestamp of an object that a request created (epoch seconds)."""
+        with self._lock:
+            self._check_at, self._checkable = received + CHECK_INTERVAL, True
+            if self.trusts_date:
+                known, high = self._drifted(received), created + 1.0 - sent
+                is_ahead = self._ahead_since is not None and high <= self._ahead.low
+                if is_ahead or (known is not None and high <= known.low):
+                    self.trusts_date = False
+            self._take(sent, received, created, may_advance=True)
+
+    def skip_check(self, local: float) -> None:
+        """Trust `Date` until the next check: no creationTimestamp could be read."""
+        with self._lock:
+            self._check_at, self._checkable = local + CHECK_INTERVAL, False
+
+    def wants_check(self, local: float) -> bool:
+        """Return whether to observe a creationTimestamp next."""
+        with self._lock:
+            ahead_since = self._ahead_since
+            is_confirmed = ahead_since is not None and local - ahead_since >= CONFIRMED
+            return local >= self._check_at or (self._checkable and is_confirmed)
+
+    def _take(self, sent: float, received: float, second: float, *, may_advance: bool) -> None:
+        """Narrow or replace the bounds by a time that the server wrote between two local ones."""
+        seen = Bounds(second - received, second + 1.0 - sent)
+        known = self._drifted(received)
+        # Believing a clock that is behind can only make releases late.
+        if known is None or seen.high <= known.low:
+            self.steps += known is not None
+            self._bounds = seen
+        elif seen.low >= known.high:
+            self._ahead = seen
+            if self._ahead_since is None:
+                self._ahead_since = received
+            # Believing a clock that is ahead could release pods early.
+            if received - self._ahead_since < CONFIRMED or not may_advance:
+                return
+            self.steps += 1
+            self._bounds = seen
+        else:
+            self._bounds = Bounds(max(known.low, seen.low), min(known.high, seen.high))
+        self._as_of, self._ahead_since = received, None
+
+    def bounds(self, local: float) -> Bounds | None:
+        """Return the bounds at a local time, or None before the first response and check."""
+        with self._lock:
+            return None if self._check_at == float("-inf") else self._drifted(local)
+
+    def lower_bound(self, local: float) -> float | None:
+        """Return the time that it certainly is at the server (epoch seconds), or None."""
+        bounds = self.bounds(local)
+        return None if bounds is None else local + bounds.low
+
+    def next_probes(self, local: float) -> list[float]:
+        """Return the local times at which requests would narrow the bounds most, in order.
+
+        They lie around the start of the server's next second; empty if narrow enough.
+        """
+        bounds = self.bounds(local)
+        if bounds is None:
+            return [local]
+        if bounds.width <= NARROW_ENOUGH:
+            return []
+        latest = local + bounds.high
+        turn = float(int(latest) + 1)
+        first, last = turn - bounds.high, turn - bounds.low
+        count = PROBES_PER_TURN if bounds.width > FEW_PROBES_WIDTH else FEW_PROBES
+        step = (last - first) / (count + 1)
+        return [*(first + step * (i + 1) for i in range(count)), last + PAST_TURN]
+
+    def _drifted(self, local: float) -> Bounds | None:
+        if self._bounds is None:
+            return None
+        drift = max(0.0, local - self._as_of) * DRIFT
+        return Bounds(self._bounds.low - drift, self._bounds.high + drift)
+
+
+class ClockStability:
+    """For how long a clock has not been set, as far as it was observed."""
+
+    def __init__(self) -> None:
+        self._ahead: float | None = None
+        self._since = 0.0
+
+    def observe(self, time: float, local: float) -> None:
+        """Take the time of the clock (epoch seconds) at a local time."""
+        ahead = time - local
+        if self._ahead is None or abs(ahead - self._ahead) > TOLERANCE:
+            self._since = local
+        self._ahead = ahead
+
+    def seconds(self, local: float) -> float:
+        """Return the seconds until this local time; 0 before the first observation."""
+        return 0.0 if self._ahead is None else local - self._since

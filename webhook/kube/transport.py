@@ -1,0 +1,157 @@
+"""Requests to the API server over persistent HTTP/1.1 connections.
+
+In a burst the HTTP client is most of the cost of a release. http.client takes three times as long
+per request as this module, and urllib3 longer still; urllib3 carries watches, and everything behind
+a proxy. Nothing is retried here: only the caller knows whether that is safe.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from holdfast.webhook.kube.response import Response, ResponseParser, TransportError
+
+
+class Credentials(Protocol):
+    """The server's address and TLS settings: a part of the `kubernetes` client's configuration.
+
+    Files are read for each new connection, because certificates are renewed in place.
+    """
+
+    host: str
+    verify_ssl: bool
+    ssl_ca_cert: str | None
+    ca_cert_data: str | bytes | None
+    cert_file: str | None
+    key_file: str | None
+    assert_hostname: bool | None
+    tls_server_name: str | None
+
+
+class Transport:
+    """Connections to a server, each used by one thread at a time. Safe to share.
+
+    `size` is the number of idle connections to keep, `connect_timeout` in seconds.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        now: Callable[[], float],
+        size: int,
+        connect_timeout: float,
+    ) -> None:
+        server = urlsplit(credentials.host)
+        self._credentials = credentials
+        self._is_tls = server.scheme == "https"
+        self._name = server.netloc.rpartition("@")[2]
+        self._address = server.hostname or "", server.port or (443 if self._is_tls else 80)
+        self._now = now
+        self._connect_timeout = connect_timeout
+        self._idle: deque[socket.socket] = deque(maxlen=size)
+
+    def send(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout: float,
+    ) -> Response:
+        """Send a request and read the whole response. Raises one of TRANSPORT_ERRORS.
+
+        `timeout`, in seconds, limits each pause.
+        """
+        request = _request(method, target, {"Host": self._name, **headers}, body)
+        kept = self._take_idle()
+        connection = kept or self._open(min(timeout, self._connect_timeout))
+        try:
+            connection.settimeout(timeout)
+            connection.sendall(request)
+            reading = ResponseParser(self._now)
+            reading.read(connection)
+        except BaseException:
+            connection.close()
+            if kept is not None:
+                self.close()  # the others were most likely closed as well
+            raise
+        # A full deque would drop the connection at its other end without closing it.
+        if reading.ends_connection or len(self._idle) == self._idle.maxlen:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return reading.response()
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        while (connection := self._take_idle()) is not None:
+            connection.close()
+
+    def _take_idle(self) -> socket.socket | None:
+        """Return an idle connection that the server has not closed."""
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread took it
+                break
+            if not _is_readable(connection):
+                return connection
+            connection.close()
+        return None
+
+    def _open(self, timeout: float) -> socket.socket:
+        plain = socket.create_connection(self._address, timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not self._is_tls:
+                return plain
+            name = self._credentials.tls_server_name or self._address[0]
+            return self._context().wrap_socket(plain, server_hostname=name)
+        except BaseException:
+            plain.close()
+            raise
+
+    def _context(self) -> ssl.SSLContext:
+        known = self._credentials
+        context = ssl.create_default_context(cafile=known.ssl_ca_cert, cadata=known.ca_cert_data)
+        context.set_alpn_protocols(["http/1.1"])
+        if not known.verify_ssl or known.assert_hostname is False:
+            context.check_hostname = False
+        if not known.verify_ssl:
+            context.verify_mode = ssl.CERT_NONE
+        if known.cert_file:
+            context.load_cert_chain(known.cert_file, known.key_file)
+        return context
+
+
+def _request(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    """Format a request. Raises TransportError if a value contains a line break."""
+    lines = [
+        f"{method} {target} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    head = "\r\n".join([*lines, "", ""])
+    # A value with a line break could add a header, or a second request.
+    if head.count("\n") != len(lines) + 1 or head.count("\r") != len(lines) + 1:
+        raise TransportError(f"line break in {method} {target[:200]!r} or its headers")
+    try:
+        return head.encode("latin-1") + (body or b"")
+    except UnicodeEncodeError:
+        raise TransportError(f"not Latin-1: {method} {target[:200]!r} or its headers") from None
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    """Return whether data or EOF arrived without a request: then the connection is unusable."""
+    ready = select.poll()
+    ready.register(connection, select.POLLIN)
+    return bool(ready.poll(0))

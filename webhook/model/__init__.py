@@ -1,0 +1,1 @@
+"""Kubernetes objects, annotations and edits as plain data."""

@@ -1,0 +1,223 @@
+"""When a held pod is due: its hold request, the hint that records it, and the due time.
+
+due = max(creation + delay, not-before) + share x jitter. All times are milliseconds; the time of
+creation is the API server's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.webhook.errors import InvalidValueError
+from holdfast.webhook.model import durations, messages
+
+DOMAIN = "holdfast.dev"
+DELAY_GATE = f"{DOMAIN}/delay"
+"""The scheduling gate that holds a delayed pod."""
+OWN_PREFIX = f"{DOMAIN}/"
+"""The prefix of all gates and finalizers of Holdfast, for every plugin."""
+HELD_ANNOTATION = f"{DOMAIN}/held"
+"""The annotation with the hint: the hold request in canonical form."""
+PROFILE_ANNOTATION = f"{DOMAIN}/profile"
+"""The annotation that records the pod's first profile."""
+RELEASED_ANNOTATION = f"{DOMAIN}/released"
+"""The annotation with the time at which Holdfast removed its gates."""
+ALLOWED_ANNOTATION = f"{DOMAIN}/allowed"
+"""The annotation with the plugins that have let the pod go, whatever they would say now."""
+NOT_BEFORE = f"{DOMAIN}/not-before"
+JITTER = f"{DOMAIN}/jitter"
+DELAY_KEYS = (f"{DOMAIN}/delay", "delay")
+"""The default annotations of a delay."""
+
+NEVER_MS = 2**62
+"""The due time of a pod that a plugin holds until an event."""
+
+PAST_TOLERANCE_MS = 10 * 60 * 1_000
+"""A not-before further in the past has no effect; otherwise the controller's clock decides."""
+
+_ROUNDED_MS = 1_000
+"""How much a creation time and the clock of a command may be off."""
+_HINT_NOT_BEFORE, _HINT_JITTER = "not-before", "jitter"
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRequest:
+    """The hold that a pod asks for; `delay_key` is the annotation with the delay."""
+
+    delay_ms: int = 0
+    not_before_ms: int | None = None
+    jitter_ms: int = 0
+    delay_key: str = DELAY_KEYS[0]
+
+    @property
+    def longest_ms(self) -> int:
+        """The longest hold by delay and jitter."""
+        return self.delay_ms + self.jitter_ms
+
+    def longest_wait_ms(self, now_ms: int) -> int:
+        """Return the longest hold of a pod that is created now."""
+        until = 0 if self.not_before_ms is None else max(0, self.not_before_ms - now_ms)
+        return max(self.delay_ms, until) + self.jitter_ms
+
+    def holds(self, now_ms: int, *, tolerance_ms: int = PAST_TOLERANCE_MS) -> bool:
+        """Return whether a pod that is created now has to be held."""
+        if self.delay_ms or self.jitter_ms:
+            return True
+        return self.not_before_ms is not None and self.not_before_ms >= now_ms - tolerance_ms
+
+    def due_ms(self, *, created_ms: int, uid: str) -> int:
+        """Return when the pod is due, by the API server's clock."""
+        due = created_ms + self.delay_ms
+        if self.not_before_ms is not None:
+            due = max(due, self.not_before_ms)
+        return due + jitter_share_ms(uid, self.jitter_ms)
+
+
+NOTHING_ASKED = "no annotation asks for a hold: released at once"
+"""The remark about a pod whose annotations were all removed, which is not an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When a held pod is due, what is wrong with its annotations, and what it waits for.
+
+    `recheck` if the plugins have to be asked again when it is due.
+    """
+
+    at_ms: int
+    problem: str = ""
+    reason: str = ""
+    recheck: bool = False
+
+
+def allowed_plugins(annotations: Mapping[str, str]) -> Sequence[str]:
+    """List the plugins that no longer hold a pod, by its annotation."""
+    text = annotations.get(ALLOWED_ANNOTATION)
+    return text.split(",") if text else ()
+
+
+def jitter_share_ms(uid: str, jitter_ms: int) -> int:
+    """Return a pod's share of the jitter, from 0 to all of it; it never changes."""
+    digest = hashlib.sha256(uid.encode()).digest()[:8]
+    return jitter_ms * int.from_bytes(digest, "big") >> 64
+
+
+def released_ms(annotations: Mapping[str, str], *, created_ms: int) -> int | None:
+    """Return when Holdfast released a pod, or None; what a copy says of its original is ignored."""
+    try:
+        at_ms = durations.parse_instant(annotations.get(RELEASED_ANNOTATION, ""))
+    except InvalidValueError:
+        return None
+    return at_ms if at_ms >= created_ms - _ROUNDED_MS else None
+
+
+def was_released(annotations: Mapping[str, str], *, created_ms: int) -> bool:
+    """Return whether Holdfast released a pod."""
+    return released_ms(annotations, created_ms=created_ms) is not None
+
+
+def read_hold_request(annotations: Mapping[str, str], delay_keys: Iterable[str]) -> HoldRequest:
+    """Read the hold request. Raises InvalidValueError, which names the annotation."""
+    delay_key, delay_ms = _read_delay(annotations, delay_keys)
+    not_before = _read(annotations, NOT_BEFORE, durations.parse_instant)
+    jitter = _read(annotations, JITTER, durations.parse_delay)
+    return HoldRequest(delay_ms or 0, not_before, jitter or 0, delay_key)
+
+
+def _read_delay(annotations: Mapping[str, str], keys: Iterable[str]) -> tuple[str, int | None]:
+    found: list[tuple[str, int]] = []
+    for key in keys:
+        value = _read(annotations, key, durations.parse_delay)
+        if value is None:
+            continue
+        if found and found[0][1] != value:
+            first = found[0][0]
+            raise InvalidValueError(
+                f"annotations {first}={messages.quote(annotations[first])} and "
+                f"{key}={messages.quote(annotations[key])} disagree: remove one of them"
+            )
+        found.append((key, value))
+    return found[0] if found else (DELAY_KEYS[0], None)
+
+
+def _read(annotations: Mapping[str, str], key: str, parse: Callable[[str], int]) -> int | None:
+    text = annotations.get(key)
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except InvalidValueError as exc:
+        raise InvalidValueError(f"annotation {key}: {exc}") from None
+
+
+def format_hint(request: HoldRequest) -> str:
+    """Format a hold request for the annotation `holdfast.dev/held`."""
+    parts = []
+    if request.delay_ms:
+        parts.append(f"{request.delay_key}={durations.canonical_delay(request.delay_ms)}")
+    if request.not_before_ms is not None:
+        parts.append(f"{_HINT_NOT_BEFORE}={durations.canonical_instant(request.not_before_ms)}")
+    if request.jitter_ms:
+        parts.append(f"{_HINT_JITTER}={durations.canonical_delay(request.jitter_ms)}")
+    return ",".join(parts)
+
+
+def read_hint(text: str) -> HoldRequest:
+    """Parse a hint. Raises InvalidValueError unless `format_hint` can have written it."""
+    fields: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not (key and equals and value) or key in fields or key in {NOT_BEFORE, JITTER}:
+            raise InvalidValueError(
+                f"annotation {HELD_ANNOTATION}: invalid value {messages.quote(text)}"
+            )
+        fields[key] = value
+    not_before = fields.pop(_HINT_NOT_BEFORE, None)
+    jitter = fields.pop(_HINT_JITTER, None)
+    if len(fields) > 1:
+        raise InvalidValueError(
+            f"annotation {HELD_ANNOTATION}: invalid value {messages.quote(text)}: two delays"
+        )
+    delay_key, delay = next(iter(fields.items()), (DELAY_KEYS[0], "0"))
+    return HoldRequest(
+        durations.parse_delay(delay),
+        None if not_before is None else durations.parse_instant(not_before),
+        0 if jitter is None else durations.parse_delay(jitter),
+        delay_key,
+    )
+
+
+def decide_due(
+    annotations: Mapping[str, str], *, created_ms: int, uid: str, delay_keys: Iterable[str]
+) -> Due:
+    """Decide when a pod with our gate is due.
+
+    The annotations decide, with the configured keys and the hint's. If one is invalid, the hint
+    decides; if that is invalid as well, the pod is due at once.
+    """
+    hinted, hint_problem = _hinted(annotations)
+    keys = list(delay_keys)
+    if hinted is not None and hinted.delay_ms and hinted.delay_key not in keys:
+        keys.append(hinted.delay_key)
+    if not any(key in annotations for key in (*keys, NOT_BEFORE, JITTER)):
+        return Due(created_ms, NOTHING_ASKED)
+    try:
+        request = read_hold_request(annotations, keys)
+    except InvalidValueError as exc:
+        if hinted is None:
+            return Due(created_ms, f"{exc}; {hint_problem}: released at once")
+        due = hinted.due_ms(created_ms=created_ms, uid=uid)
+        return Due(due, f"{exc}; using annotation {HELD_ANNOTATION} instead")
+    return Due(request.due_ms(created_ms=created_ms, uid=uid))
+
+
+def _hinted(annotations: Mapping[str, str]) -> tuple[HoldRequest | None, str]:
+    text = annotations.get(HELD_ANNOTATION)
+    if text is None:
+        return None, f"annotation {HELD_ANNOTATION} is missing"
+    try:
+        return read_hint(text), ""
+    except InvalidValueError as exc:
+        return None, str(exc)

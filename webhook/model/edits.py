@@ -1,0 +1,126 @@
+"""The edits that a plugin can make to a pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class AddGate:
+    """Append a scheduling gate, unless the pod has it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetAnnotation:
+    """Set an annotation of the pod."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAnnotation:
+    """Remove an annotation, if the pod has it."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetLabel:
+    """Set a label of the pod."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetSchedulerName:
+    """Set the pod's `schedulerName`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddFinalizer:
+    """Append a finalizer, unless the pod has it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A requirement on a node's label, or on a field if `is_field` is true.
+
+    The operators are Kubernetes': In, NotIn, Exists, DoesNotExist, Gt, Lt. The only field is
+    `metadata.name`, with In or NotIn and exactly one value.
+    """
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+    is_field: bool = False
+
+    def __str__(self) -> str:
+        values = f" [{', '.join(self.values)}]" if self.values else ""
+        return f"{self.key} {self.operator}{values}"
+
+
+@dataclass(frozen=True, slots=True)
+class RequireNodes:
+    """Require this of the pod's node: ANDed into every required term that the pod has."""
+
+    requirements: tuple[Requirement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreferNodes:
+    """Prefer nodes that meet all requirements, with a weight of 1 to 100."""
+
+    weight: int
+    requirements: tuple[Requirement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectNodes:
+    """Require a label of the pod's node, in its nodeSelector.
+
+    If the pod already selects another value of the label, this one becomes node affinity instead:
+    nothing is overwritten, and both are required.
+    """
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerate:
+    """Append a toleration, unless the pod has an equal one.
+
+    It replaces a default toleration of the API server, which would come first and so count.
+    """
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    seconds: int | None = None
+
+
+Edit = (
+    AddGate
+    | AddFinalizer
+    | SetAnnotation
+    | RemoveAnnotation
+    | SetLabel
+    | SetSchedulerName
+    | RequireNodes
+    | PreferNodes
+    | SelectNodes
+    | Tolerate
+)
+
+Operation = dict[str, Any]
+"""One operation of a JSON Patch. `framework.json_patch` turns edits into operations."""

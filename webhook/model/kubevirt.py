@@ -1,0 +1,313 @@
+"""KubeVirt's objects, reduced to the fields that sticky VMs need, and our annotations on them.
+
+A VM's pod belongs to a VirtualMachineInstance (VMI), and the VMI to a VirtualMachine (VM). The
+controller owner references, with their UIDs, prove this within one namespace; names and labels
+prove nothing, because anyone who may create a pod may choose them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.webhook.model.nodes import MountedVolume
+from holdfast.webhook.model.objects import (
+    Affinity,
+    ApiStruct,
+    Condition,
+    Metadata,
+    ObjectKey,
+    OwnerReference,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Time,
+)
+
+STICKY = "holdfast.dev/sticky"
+"""On a VM: an annotation, `true` or `false`. On its pods: the finalizer that keeps them."""
+STICKY_NODE = "holdfast.dev/sticky-node"
+"""The default annotation of a VM's recorded node."""
+STICKY_NODE_UID = "holdfast.dev/sticky-node-uid"
+"""The UID of the VM whose node was recorded: a clone has another one."""
+
+VM, VMI = "VirtualMachine", "VirtualMachineInstance"
+GROUP = "kubevirt.io"
+"""The API group of VMs and VMIs."""
+API_PATH = f"/apis/{GROUP}/v1"
+"""The path of KubeVirt's API; 404 if it is not installed."""
+MIGRATION_JOB = "kubevirt.io/migrationJobUID"
+"""The label of a live migration's target pod; it is never removed."""
+MIGRATION_NAME = "kubevirt.io/migrationJobName"
+"""The annotation of such a pod with the migration's name."""
+EPHEMERAL_PROVISIONING = "kubevirt.io/ephemeral-provisioning"
+"""The annotation of a pod that only binds volumes, and never runs the VM."""
+INSTALLATIONS = f"{API_PATH}/kubevirts"
+"""The path of the KubeVirt objects: one, in KubeVirt's own namespace."""
+CONTROLLER = "kubevirt-controller"
+"""The name of virt-controller's account, which creates the pods of VMs; the operator chooses it."""
+CONTROLLER_ACCOUNT = f"system:serviceaccount:kubevirt:{CONTROLLER}"
+"""virt-controller's account in a default installation."""
+VIRT_CONTROLLER = re.compile(f"system:serviceaccount:[-a-z0-9]{{1,63}}:{CONTROLLER}")
+"""virt-controller's account in any namespace."""
+LAUNCHERS = "kubevirt.io=virt-launcher"
+"""The label selector of the pods that run VMs."""
+SCHEDULABLE = "kubevirt.io/schedulable"
+"""KubeVirt's label of a node; VMs can run there if it is `true`."""
+OUT_OF_REACH = ("volume node affinity conflict", "PersistentVolume's node affinity")
+"""How the scheduler says, in older and newer versions, that a volume rules out a node. It is asked
+because the controller may not read volumes."""
+ENDS = frozenset({"Succeeded", "Failed"})
+"""The final phases of a pod, a VMI and a migration."""
+
+
+class VirtualMachine(ApiStruct, frozen=True):
+    """A VM; only its metadata."""
+
+    metadata: Metadata = Metadata()
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The annotations; empty if there are none."""
+        return self.metadata.annotations or {}
+
+    @property
+    def key(self) -> ObjectKey:
+        """The namespace and name."""
+        return self.metadata.namespace, self.metadata.name
+
+
+class InstanceTemplate(ApiStruct, frozen=True):
+    """A VM's template of its VMIs."""
+
+    spec: PlacedInstanceSpec | None = None
+
+
+class TemplatedSpec(ApiStruct, frozen=True):
+    """A VM's spec; only what decides about its next pod."""
+
+    template: InstanceTemplate | None = None
+
+
+class MigrationState(ApiStruct, frozen=True):
+    """The state of a migration, reported by the VMI and by the migration."""
+
+    migration_uid: str = ""
+    source_node: str = ""
+
+
+class InstanceSpec(ApiStruct, frozen=True):
+    """A VMI's spec; KubeVirt copies the scheduler to the pods."""
+
+    scheduler_name: str = ""
+
+
+class PlacedInstanceSpec(InstanceSpec, frozen=True):
+    """A VMI's spec with what decides where it can run."""
+
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    volumes: list[MountedVolume] | None = None
+
+
+class InstanceStatus(ApiStruct, frozen=True):
+    """A VMI's status; the node is set when its pod is ready, not when it is bound."""
+
+    node_name: str = ""
+    phase: str = ""
+    migration_state: MigrationState | None = None
+
+
+class Instance(ApiStruct, frozen=True):
+    """A VirtualMachineInstance: one run of a VM."""
+
+    metadata: Metadata = Metadata()
+    spec: InstanceSpec = InstanceSpec()
+    status: InstanceStatus = InstanceStatus()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it has been running: from then on KubeVirt only creates migration pods."""
+        return self.status.phase not in _BEFORE_RUNNING
+
+    @property
+    def key(self) -> ObjectKey:
+        """The namespace and name."""
+        return self.metadata.namespace, self.metadata.name
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended: the VM's next run is another VMI."""
+        return self.status.phase in ENDS
+
+
+_BEFORE_RUNNING = frozenset({"", "Pending", "Scheduling", "Scheduled"})
+
+
+class TemplatedMachine(VirtualMachine, frozen=True):
+    """A VM with the part of its template that decides about its next pod."""
+
+    spec: TemplatedSpec | None = None
+
+    @property
+    def next_spec(self) -> PlacedInstanceSpec:
+        """The spec of the VMI that the template defines; an instancetype may change it."""
+        template = self.spec.template if self.spec else None
+        return (template and template.spec) or PlacedInstanceSpec()
+
+    @property
+    def next_pod(self) -> Pod:
+        """The pod of its next run, as far as it decides where the pod can run."""
+        spec = self.next_spec
+        return Pod(
+            Metadata(namespace=self.metadata.namespace),
+            PodSpec(spec.scheduler_name, node_selector=spec.node_selector, affinity=spec.affinity),
+        )
+
+
+class ManagedFields(ApiStruct, frozen=True):
+    """Fields that a writer has written, and when it last did."""
+
+    time: Time | None = None
+    fields_v1: dict[str, Any] = msgspec.field(default_factory=dict, name="fieldsV1")
+
+    def has_annotation(self, key: str) -> bool:
+        """Return whether an annotation is among them."""
+        found = self.fields_v1.get("f:metadata", {}).get("f:annotations", {})
+        return f"f:{key}" in found
+
+
+class TracedMetadata(Metadata, frozen=True):
+    """Metadata with its writers."""
+
+    managed_fields: list[ManagedFields] | None = None
+
+
+class TracedMachine(TemplatedMachine, frozen=True):
+    """A VM with its writers."""
+
+    metadata: TracedMetadata = TracedMetadata()
+
+    def written_at(self, annotation: str) -> datetime | None:
+        """Return when an annotation was last written; None if nobody knows."""
+        writers = self.metadata.managed_fields or ()
+        times = [one.time for one in writers if one.time and one.has_annotation(annotation)]
+        return max(times, default=None)
+
+
+class MigrationSpec(ApiStruct, frozen=True):
+    """The VMI that a migration moves."""
+
+    vmi_name: str = ""
+
+
+class MigrationStatus(ApiStruct, frozen=True):
+    """The progress of a migration, which ends as `Succeeded` or `Failed`."""
+
+    phase: str = ""
+    migration_state: MigrationState | None = None
+
+
+class Migration(ApiStruct, frozen=True):
+    """A VirtualMachineInstanceMigration."""
+
+    metadata: Metadata = Metadata()
+    spec: MigrationSpec = MigrationSpec()
+    status: MigrationStatus = MigrationStatus()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.status.phase in ENDS
+
+
+class LauncherPod(Pod, frozen=True):
+    """A pod that runs, or will run, a VMI."""
+
+    status: PodStatus = PodStatus()
+
+    @property
+    def has_finalizer(self) -> bool:
+        """Whether it has our finalizer."""
+        return STICKY in self.finalizers
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is being deleted, or has ended."""
+        return self.metadata.deletion_timestamp is not None or self.status.phase in ENDS
+
+    @property
+    def is_unschedulable(self) -> bool:
+        """Whether the scheduler has found no node for it."""
+        return self._unschedulable is not None
+
+    @property
+    def lacks_volume(self) -> bool:
+        """Whether the scheduler found that a node which fits otherwise does not reach a volume."""
+        found = self._unschedulable
+        return found is not None and any(text in found.message for text in OUT_OF_REACH)
+
+    @property
+    def _unschedulable(self) -> Condition | None:
+        wanted = ("PodScheduled", "False", "Unschedulable")
+        conditions = self.status.conditions or ()
+        return next(
+            (one for one in conditions if (one.type, one.status, one.reason) == wanted), None
+        )
+
+
+def pod_of(instance: Instance) -> Pod:
+    """Build the pod that KubeVirt would create for a VMI; only what selects a profile."""
+    return Pod(
+        metadata=Metadata(namespace=instance.metadata.namespace),
+        spec=PodSpec(scheduler_name=instance.spec.scheduler_name),
+    )
+
+
+def controller_of(metadata: Metadata, kind: str) -> OwnerReference | None:
+    """Return the controller owner if it is of this KubeVirt kind, or None."""
+    for owner in metadata.owner_references or ():
+        of_kubevirt = owner.api_version.startswith(f"{GROUP}/")
+        if owner.controller and of_kubevirt and owner.kind == kind:
+            return owner
+    return None
+
+
+def vm_of(instance: Instance) -> OwnerReference | None:
+    """Return the VM of a VMI, or None if it has none.
+
+    KubeVirt gives a VMI the name of its VM. Another one is forged: anyone who may create VMIs could
+    otherwise have the node of any VM in the namespace recorded.
+    """
+    owner = controller_of(instance.metadata, VM)
+    return owner if owner is not None and owner.name == instance.metadata.name else None
+
+
+def controller_account(namespace: str) -> str:
+    """Return virt-controller's account if KubeVirt is installed in a namespace."""
+    return f"system:serviceaccount:{namespace}:{CONTROLLER}"
+
+
+def vm_path(namespace: str, name: str) -> str:
+    """Return the API path of a VM."""
+    return _path("virtualmachines", namespace, name)
+
+
+def vmi_path(namespace: str, name: str) -> str:
+    """Return the API path of a VMI."""
+    return _path("virtualmachineinstances", namespace, name)
+
+
+def migration_path(namespace: str, name: str) -> str:
+    """Return the API path of a migration; without a name, of all in the namespace."""
+    return _path("virtualmachineinstancemigrations", namespace, name)
+
+
+def _path(resource: str, namespace: str, name: str) -> str:
+    path = f"{API_PATH}/namespaces/{quote(namespace, safe='')}/{resource}/{quote(name, safe='')}"
+    return path.rstrip("/")

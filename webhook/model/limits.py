@@ -1,0 +1,54 @@
+"""Limits on the parts of a pod, checked before any plugin runs. Pure.
+
+A body of 7 MiB can contain millions of empty parts, and a rule may write a patch operation of
+hundreds of bytes for each. Kubernetes only limits the size of the whole object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from holdfast.webhook.model.objects import NodeSelectorRequirement, NodeSelectorTerm, Pod
+
+MAX_TERMS = 1_000
+"""Terms of node affinity, required or preferred; a rule may edit each of them."""
+MAX_TOLERATIONS = 1_000
+MAX_REQUIREMENTS = 10_000
+"""Requirements in all terms together."""
+MAX_VALUES = 50_000
+"""Values in all requirements together: the nodes of ten clusters of the maximum size."""
+
+_NODE = "spec.affinity.nodeAffinity"
+
+
+def find_excess(pod: Pod) -> str:
+    """Return which limit a pod exceeds, as a message; empty if none.
+
+    Nested parts are counted only if their parents are within the limit, which bounds the cost.
+    """
+    for number, what, limit in _counts(pod):
+        if number > limit:
+            return f"{what}: {number:,} entries exceed the limit of {limit:,}: remove some"
+    return ""
+
+
+def _counts(pod: Pod) -> Iterator[tuple[int, str, int]]:
+    yield len(pod.spec.tolerations or ()), "spec.tolerations", MAX_TOLERATIONS
+    affinity = pod.spec.affinity
+    node = affinity.node_affinity if affinity else None
+    if node is None:
+        return
+    required = (node.required and node.required.node_selector_terms) or ()
+    preferred = node.preferred or ()
+    yield len(required), f"required terms of {_NODE}", MAX_TERMS
+    yield len(preferred), f"preferred terms of {_NODE}", MAX_TERMS
+    lists = [*_lists(required), *_lists(one.preference for one in preferred)]
+    yield sum(map(len, lists)), f"requirements in {_NODE}", MAX_REQUIREMENTS
+    values = sum(len(one.values or ()) for found in lists for one in found)
+    yield values, f"values in {_NODE}", MAX_VALUES
+
+
+def _lists(terms: Iterable[NodeSelectorTerm]) -> Iterator[Sequence[NodeSelectorRequirement]]:
+    for term in terms:
+        yield term.match_expressions or ()
+        yield term.match_fields or ()

@@ -1,0 +1,36 @@
+"""Quoting and shortening foreign text for messages and log lines."""
+
+from __future__ import annotations
+
+QUOTED_CHARACTERS = 40
+"""Of a user's value: the API server cuts warnings at 256 bytes."""
+
+MESSAGE_CHARACTERS = 400
+"""Of a foreign message: a parser may quote all of its input."""
+
+CALL_LAST = "call Holdfast last, or add the annotation with a MutatingAdmissionPolicy"
+"""What to do if another webhook added something after Holdfast ran."""
+
+
+def quote(text: str, characters: int = QUOTED_CHARACTERS) -> str:
+    """Quote a user's text on one line: escaped to ASCII, and cut if it is long."""
+    cut = ascii(text[:characters])[1:-1].replace('"', '\\"')
+    if len(cut) > characters:
+        cut = cut[:characters]
+    elif len(text) <= characters:
+        return f'"{cut}"'
+    return f'"{cut}…" ({len(text)} characters)'
+
+
+def shorten(text: str, characters: int = MESSAGE_CHARACTERS) -> str:
+    """Cut the middle out of a foreign message: its start says what is wrong, its end where."""
+    if len(text) <= characters:
+        return text
+    half = characters // 2
+    return f"{text[:half]}…{text[-half:]}"
+
+
+def one_line(exc: Exception) -> str:
+    """Format a foreign exception on one line; it may quote its input."""
+    line = shorten(" ".join(str(exc).split()))
+    return line if line.isprintable() else shorten(ascii(line)[1:-1])

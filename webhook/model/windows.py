@@ -1,0 +1,201 @@
+"""Time windows that users write: the parser, and the canonical form.
+
+`Mon-Fri 22:00-06:00, Sat,Sun 00:00-24:00 Europe/Berlin` is two windows:
+
+- Each window has hours. They end on the next day unless the end is after the start.
+- The days before the hours are one, a range that may pass Sunday (`Sat-Mon`), or several with
+  commas between. Either all windows have days or none has: those open every day.
+- The time zone is an IANA name, once at the end or behind every window. Without one it is UTC.
+
+`window_calendar` says what windows mean on days with a clock change and on closed dates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from holdfast.webhook.errors import InvalidValueError, UndecidedError
+from holdfast.webhook.model.messages import quote
+from holdfast.webhook.model.window_calendar import OpenHours, Span, Windows
+
+LONGEST = 1_000
+"""Characters of a value."""
+MAX_WINDOWS = 20
+"""Windows of a value. Both limits bound the cost of a hostile one."""
+WINDOW_ACCEPTED = 'use windows like "Mon-Fri 22:00-06:00 Europe/Berlin"'
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_NUMBERS = {day.lower(): number for number, day in enumerate(_DAYS)}
+_EVERY_DAY = tuple(range(7))
+_DIGITS = tuple("0123456789")
+_HOURS = re.compile(r"([0-9]{1,2}):([0-5][0-9])-([0-9]{1,2}):([0-5][0-9])")
+_DAY = 24 * 60
+_ZONE = re.compile(r"[A-Z][A-Za-z0-9_+-]{0,31}(?:/[A-Za-z0-9][A-Za-z0-9_+-]{0,31}){0,2}")
+"""Names of zones; files such as `localtime` differ between machines."""
+_DATES = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:/([0-9]{4}-[0-9]{2}-[0-9]{2}))?")
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+
+
+def parse(text: str, zone: tzinfo | None = None) -> Windows:
+    """Parse windows. If `zone` is given, the text must not name one.
+
+    Raises InvalidValueError, which names the wrong part; UndecidedError if this machine has no
+    time zone data.
+    """
+    if len(text) > LONGEST:
+        raise _invalid(text, f"longer than {LONGEST:,} characters", "write fewer windows")
+    found = list(_read(text))
+    if len(found) > MAX_WINDOWS:
+        raise _invalid(text, f"more than {MAX_WINDOWS} windows", "write fewer windows")
+    if 0 < sum(bool(days) for days, *_ in found) < len(found):
+        raise _invalid(
+            text, "only some windows have days", 'add days to the others ("Mon-Sun" is every day)'
+        )
+    names = [name for *_, name in found if name]
+    if names and zone:
+        raise _invalid(text, f"time zone {quote(names[0])}", "remove it and set timeZone")
+    if names and len(names) != len(found) and (len(names) > 1 or not found[-1][3]):
+        raise _invalid(
+            text,
+            "only some windows have a time zone",
+            "write one at the end, or one behind every window",
+        )
+    shared = zone or (parse_zone(names[0]) if names else UTC)
+    return Windows(
+        tuple(
+            OpenHours(days or _EVERY_DAY, start, end, parse_zone(name) if name else shared)
+            for days, start, end, name in found
+        )
+    )
+
+
+def _read(text: str) -> Iterator[tuple[tuple[int, ...], int, int, str]]:
+    """Yield the days, start, end and zone of each window, empty if not named."""
+    days: set[int] = set()
+    word = ""
+    for part in text.split(","):
+        words = [one for one in part.split(" ") if one]
+        if not words:
+            raise _invalid(text, "empty window" if text.strip(" ") else "empty", WINDOW_ACCEPTED)
+        if not words[0].startswith(_DIGITS):
+            word = words.pop(0)
+            days |= _days(text, word)
+        elif days:
+            break
+        if not words:
+            continue
+        start, end = _minutes(text, words[0])
+        if len(words) > 2:
+            raise _invalid(text, f"unexpected {quote(words[2])}", WINDOW_ACCEPTED)
+        yield tuple(sorted(days)), start, end, words[1] if len(words) == 2 else ""
+        days = set()
+    if days:
+        raise _invalid(text, f"days {quote(word)} have no hours", f'use "{word} 00:00-24:00"')
+
+
+def _days(text: str, word: str) -> set[int]:
+    first, dash, last = word.lower().partition("-")
+    start, end = _NUMBERS.get(first), _NUMBERS.get(last if dash else first)
+    if start is None or end is None:
+        raise _invalid(text, f"unknown day {quote(word)}", f"use {', '.join(_DAYS)}")
+    return {(start + after) % 7 for after in range((end - start) % 7 + 1)}
+
+
+def _minutes(text: str, word: str) -> tuple[int, int]:
+    match = _HOURS.fullmatch(word)
+    numbers = [int(each) for each in match.groups()] if match else [99] * 4
+    start, end = numbers[0] * 60 + numbers[1], numbers[2] * 60 + numbers[3]
+    if start >= _DAY or end > _DAY:
+        raise _invalid(
+            text, f"invalid hours {quote(word)}", 'use "22:00-06:00", from 00:00 to 24:00'
+        )
+    if start == end:
+        raise _invalid(text, f"hours {quote(word)} are empty", "use 00:00-24:00 for all day")
+    return start, end if end > start else end + _DAY
+
+
+def parse_zone(name: str) -> tzinfo:
+    """Look up a time zone.
+
+    Raises InvalidValueError; UndecidedError if this machine has no time zone data.
+    """
+    if name == "UTC":
+        return UTC
+    if _ZONE.fullmatch(name):
+        zone = _lookup(name)
+        if zone is not None:
+            return zone
+        if _lookup("Etc/UTC") is None:
+            raise UndecidedError(
+                f"time zone {quote(name)}: this machine has no time zone data: install the Python "
+                "package tzdata"
+            )
+    raise InvalidValueError(
+        f'unknown time zone {quote(name)}: use an IANA name such as "Europe/Berlin"'
+    )
+
+
+def _lookup(name: str) -> tzinfo | None:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # a folder, or not the data of a zone
+        return None
+
+
+def parse_dates(text: str) -> Span:
+    """Parse a date, or a range of dates, into its first and last day since 1970.
+
+    Raises InvalidValueError.
+    """
+    match = _DATES.fullmatch(text)
+    try:
+        first, last = (
+            date.fromisoformat(day).toordinal() - _EPOCH_DAY
+            for day in ((match[1], match[2] or match[1]) if match else ("", ""))
+        )
+    except ValueError:
+        first, last = 1, 0
+    if first > last:
+        raise _invalid(
+            text, "not a date", 'use "2026-12-24", or "2026-12-24/2027-01-01" for a range'
+        )
+    return first, last
+
+
+def _invalid(text: str, detail: str, cure: str) -> InvalidValueError:
+    return InvalidValueError(f"invalid value {quote(text)}: {detail}: {cure}")
+
+
+def canonical(windows: Windows) -> str:
+    """Format windows as `parse` reads them. Closed dates are left out."""
+    named = any(one.days != _EVERY_DAY for one in windows.hours)
+    zones = {str(one.zone) for one in windows.hours}
+    parts = []
+    for one in windows.hours:
+        days = f"{_format_days(one.days)} " if named else ""
+        zone = f" {one.zone}" if len(zones) > 1 else ""
+        parts.append(f"{days}{_clock(one.start)}-{_clock(one.end)}{zone}")
+    return ", ".join(parts) + (f" {zones.pop()}" if len(zones) == 1 else "")
+
+
+def _format_days(days: tuple[int, ...]) -> str:
+    """Join days that follow each other into ranges; the week has no beginning."""
+    if len(days) == len(_DAYS):
+        return "Mon-Sun"
+    texts = []
+    for start in days:
+        if (start - 1) % 7 in days:
+            continue
+        end = start
+        while (end + 1) % 7 in days:
+            end = (end + 1) % 7
+        texts.append(_DAYS[start] if start == end else f"{_DAYS[start]}-{_DAYS[end]}")
+    return ",".join(texts)
+
+
+def _clock(minutes: int) -> str:
+    hour, minute = divmod(minutes if minutes <= _DAY else minutes - _DAY, 60)
+    return f"{hour:02}:{minute:02}"

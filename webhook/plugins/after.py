@@ -1,0 +1,185 @@
+"""after: hold a pod until other objects in its namespace exist and are ready.
+
+`holdfast.dev/after: job/migrate, deployment/db`. The admission server only parses the value; the
+controller follows the kinds that pods wait for, and no others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache, partial
+from typing import Annotated, Literal
+
+from holdfast.webhook.errors import ConfigurationError, HandleError, InvalidValueError
+from holdfast.webhook.framework import arg_types
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.plugin import (
+    Allow,
+    Args,
+    Context,
+    Permit,
+    Plugin,
+    Reject,
+    Result,
+    Wait,
+    reject,
+    skip,
+    success,
+)
+from holdfast.webhook.model import messages, syntax
+from holdfast.webhook.model.annotations import DOMAIN, NOTHING_ASKED
+from holdfast.webhook.model.edits import AddGate
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins import after_targets, holding
+from holdfast.webhook.plugins.after_objects import ObjectIndex
+from holdfast.webhook.plugins.after_targets import AFTER, BUILT_IN, WaitedKind, WaitedTarget
+
+_PARSED = 1_024
+"""Values that are kept parsed: most pods of a template have the same."""
+_RESOURCE, _VERSION = re.compile("[a-z][a-z0-9]*"), re.compile("v[0-9]+(?:(?:alpha|beta)[0-9]+)?")
+
+BuiltInKind = Literal[
+    "jobs",
+    "deployments",
+    "statefulsets",
+    "daemonsets",
+    "services",
+    "pods",
+    "configmaps",
+    "secrets",
+]
+
+
+class CustomKind(Args, frozen=True):
+    """A further kind that pods may wait for, as `RESOURCE.GROUP/NAME`."""
+
+    resource: arg_types.NotEmpty
+    """Its plural, such as `certificates`."""
+    version: arg_types.NotEmpty
+    """The version of the API."""
+    group: str = ""
+    """Its API group; empty for the core group."""
+    condition: str = ""
+    """The condition that its objects have to meet, unless the pod selects another one; empty if it
+    is enough that they exist."""
+
+
+class AfterArgs(Args, frozen=True):
+    """Arguments of the after plugin. `holdfast rbac` prints the role that the kinds need."""
+
+    kinds: Annotated[tuple[BuiltInKind, ...], arg_types.ONCE] = (
+        "jobs",
+        "deployments",
+        "statefulsets",
+        "daemonsets",
+        "services",
+        "pods",
+    )
+    """Kinds that pods may wait for. With `configmaps` or `secrets` the controller may read all of
+    them, and needs memory for 500 at a time."""
+    custom_kinds: tuple[CustomKind, ...] = ()
+    """Further kinds."""
+
+
+class After(Plugin):
+    """Adds the gate at creation, and allows a pod once all that it waits for is there."""
+
+    name = "after"
+    args_type = AfterArgs
+    may_block = False
+    gate = f"{DOMAIN}/after"
+    keys = (AFTER,)
+
+    args: AfterArgs
+
+    def __init__(self, args: AfterArgs, handle: Handle | None = None) -> None:
+        super().__init__(args, handle)
+        self.kinds = [*(BUILT_IN[plural] for plural in args.kinds), *_custom(args)]
+        allowed = after_targets.by_name(self.kinds)
+        self._parse = lru_cache(_PARSED)(partial(after_targets.parse, kinds=allowed))
+        self._index = ObjectIndex(lambda: self.handle.bounds_ms()[0] / 1_000)
+
+    def mutate(self, pod: Pod, context: Context) -> Result:
+        """Add the gate if the pod waits for objects."""
+        if not self.concerns(pod) or holding.must_start(pod, context, self.gate):
+            return skip()
+        problem = self._problem(pod, context)
+        if problem:
+            return reject(problem)
+        # The API server rejects a pod that has both a gate and a node.
+        if pod.spec.node_name:
+            return success(warnings=[holding.BOUND])
+        return success(AddGate(self.gate))
+
+    def validate(self, pod: Pod, context: Context) -> Result:
+        """Reject invalid values, and a new pod whose gate was removed after `mutate`."""
+        if not self.concerns(pod) or holding.must_start(pod, context, self.gate):
+            return skip()
+        problem = self._problem(pod, context) or holding.lacks_gate(pod, context, self.gate)
+        return reject(problem) if problem else success()
+
+    def permit(self, pod: Pod, now_ms: int) -> Permit:  # noqa: ARG002 - time plays no part
+        """Allow the pod once all objects meet their conditions."""
+        text = pod.annotations.get(AFTER)
+        if text is None:
+            return Allow(NOTHING_ASKED)
+        try:
+            targets = self._parse(text)
+        except InvalidValueError as exc:
+            return Reject(str(exc))
+        try:
+            waiting, follow = self.handle.waiting, self.handle.follow
+        except HandleError:  # in a command: whether they are met is not known
+            return Wait(None, _waits_for(targets))
+        found = self._index.obstacles(pod, targets, waiting, follow)
+        if not found.unmet:
+            return Allow()
+        return Wait(None, _waits_for(found.unmet), "; ".join(found.problems))
+
+    def forget(self, uid: str) -> None:
+        """Drop a pod that no longer waits."""
+        self._index.forget(uid)
+
+    def _problem(self, pod: Pod, context: Context) -> str:
+        """Return what is wrong with the annotation of a pod or template; else empty."""
+        try:
+            targets = self._parse(pod.annotations[AFTER])
+        except InvalidValueError as exc:
+            return str(exc)
+        workload = context.review.workload
+        kind, name = (workload.kind, workload.name) if workload else ("Pod", pod.metadata.name)
+        for target in targets:
+            if (target.kind.name, target.name) == (kind.lower(), name):
+                return f"annotation {AFTER}: {target} would wait for itself: remove it"
+        return ""
+
+
+def _waits_for(targets: Iterable[WaitedTarget]) -> str:
+    return f"waits for {', '.join(map(str, targets))}"
+
+
+def _custom(args: AfterArgs) -> Iterator[WaitedKind]:
+    seen: set[str] = set()
+    for index, one in enumerate(args.custom_kinds):
+        where = f"customKinds[{index}]"
+        name = f"{one.resource}.{one.group}" if one.group else one.resource
+        if name in seen or (not one.group and name in BUILT_IN):
+            raise ConfigurationError(f"{where}: {messages.quote(name)} is listed twice: remove one")
+        seen.add(name)
+        for field, value, valid in (
+            ("resource", one.resource, _RESOURCE.fullmatch(one.resource)),
+            ("version", one.version, _VERSION.fullmatch(one.version)),
+            ("group", one.group, not one.group or syntax.is_object_name(one.group)),
+            (
+                "condition",
+                one.condition,
+                not one.condition or syntax.is_qualified_name(one.condition),
+            ),
+        ):
+            if not valid:
+                raise ConfigurationError(
+                    f"{where}.{field}: {messages.quote(value)} is not valid: see kubectl "
+                    "api-resources"
+                )
+        yield WaitedKind(name, one.group, one.version, one.resource, one.condition, selectable=True)

@@ -1,0 +1,208 @@
+"""The objects that held pods wait for: followed in the controller, while any pod waits for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from holdfast.webhook.framework.handle import Follow, WaitingPods
+from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.plugins import after_targets
+from holdfast.webhook.plugins.after_targets import WaitedKind, WaitedObject, WaitedTarget
+
+IDLE_SECONDS = 300.0
+"""How long a kind is followed after the last pod has stopped waiting for it, at least."""
+SETTLED_SECONDS = 60.0
+"""After so long a pod that waits is known to the controller as well."""
+
+_Pods = dict[str, ObjectKey]
+"""Pods that wait for one object, by their uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacles:
+    """The objects that a pod still waits for, and the problems with them."""
+
+    unmet: Sequence[WaitedTarget]
+    problems: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingPod:
+    key: ObjectKey
+    targets: tuple[WaitedTarget, ...]
+    since: float
+
+
+class ObjectIndex:
+    """Which pods wait for which objects; `now` is the time in seconds. Thread-safe."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self._lock = threading.Lock()
+        self._kinds: dict[WaitedKind, _FollowedKind] = {}
+        self._pods: dict[str, _WaitingPod] = {}
+
+    def obstacles(
+        self, pod: Pod, targets: tuple[WaitedTarget, ...], waiting: WaitingPods, follow: Follow
+    ) -> Obstacles:
+        """Return what a pod waits for; if anything, the pod is rechecked when that changes."""
+        uid, (namespace, _) = pod.metadata.uid, pod.key
+        started: list[_FollowedKind] = []
+        with self._lock:
+            self._drop(uid)
+            for target in targets:
+                if target.kind not in self._kinds:
+                    made = _FollowedKind(target.kind, self, waiting, idle_since=self.now())
+                    self._kinds[target.kind] = made
+                    started.append(made)
+            kinds = [self._kinds[target.kind] for target in targets]
+            pairs = [(kind, target) for kind, target in zip(kinds, targets, strict=True)]
+            unmet = [each for kind, each in pairs if not kind.is_met(namespace, each)]
+            if unmet:
+                self._pods[uid] = _WaitingPod(pod.key, targets, self.now())
+                for kind, target in pairs:
+                    kind.add(namespace, target, uid, pod.key)
+            problems = [kind.problem_of(namespace, each) for kind, each in pairs]
+        for kind in started:
+            kind.stop = follow(kind.kind.path, WaitedObject, kind, on_unreadable=kind.on_unreadable)
+        return Obstacles(unmet, [*dict.fromkeys(filter(None, problems))])
+
+    def forget(self, uid: str) -> None:
+        """Drop a pod that is no longer held."""
+        with self._lock:
+            self._drop(uid)
+
+    def change(self, kind: _FollowedKind, act: Callable[[], Iterable[_Pods]]) -> None:
+        """Change what is known of a kind, and have the affected pods rechecked."""
+        with self._lock:
+            affected = dict(chain.from_iterable(pods.items() for pods in act()))
+            if kind.is_idle() and self._kinds.get(kind.kind) is kind:
+                del self._kinds[kind.kind]
+                kind.stop()
+        for key in affected.values():
+            kind.waiting.recheck(key)
+
+    def prune(self, waiting: WaitingPods) -> None:
+        """Drop pods that were asked about when they were no longer held."""
+        before = self.now() - SETTLED_SECONDS
+        with self._lock:
+            settled = [(uid, pod.key) for uid, pod in self._pods.items() if pod.since < before]
+        for uid, key in settled:
+            if waiting.get(key) is None:
+                self.forget(uid)
+
+    def _drop(self, uid: str) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            for target in pod.targets:
+                self._kinds[target.kind].discard(pod.key[0], target, uid)
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(eq=False)
+class _FollowedKind:
+    """The state of all objects of a kind. It is a ResourceEventHandler.
+
+    Guarded by the index's lock.
+    """
+
+    kind: WaitedKind
+    index: ObjectIndex
+    waiting: WaitingPods
+    stop: Callable[[], None] = _nothing
+    states: dict[ObjectKey, frozenset[str]] = field(default_factory=dict)
+    problem: str = ""
+    pods: dict[ObjectKey, dict[WaitedTarget, _Pods]] = field(default_factory=dict)
+    idle_since: float | None = None
+
+    # --- pods ----------------------------------------------------------------------------------
+
+    def is_met(self, namespace: str, target: WaitedTarget) -> bool:
+        return after_targets.is_met(target, self.states.get((namespace, target.name)))
+
+    def problem_of(self, namespace: str, target: WaitedTarget) -> str:
+        state = self.states.get((namespace, target.name))
+        if after_targets.has_failed(target, state):
+            return f"{target.kind.name}/{target.name} has failed"
+        return self.problem
+
+    def add(self, namespace: str, target: WaitedTarget, uid: str, pod: ObjectKey) -> None:
+        waiting = self.pods.setdefault((namespace, target.name), {})
+        waiting.setdefault(target, {})[uid] = pod
+        self.idle_since = None
+
+    def discard(self, namespace: str, target: WaitedTarget, uid: str) -> None:
+        key = namespace, target.name
+        waiting = self.pods[key]
+        del waiting[target][uid]
+        if not waiting[target]:
+            del waiting[target]
+        if not waiting:
+            del self.pods[key]
+        if not self.pods:
+            self.idle_since = self.index.now()
+
+    def is_idle(self) -> bool:
+        """Return whether no pod has waited for such an object for a while."""
+        since = self.idle_since
+        return since is not None and self.index.now() - since >= IDLE_SECONDS
+
+    # --- objects -------------------------------------------------------------------------------
+
+    def on_sync(self, objects: Iterable[WaitedObject]) -> None:
+        """Take these objects, and no others, as all there are."""
+        states: dict[ObjectKey, frozenset[str]] = {}
+        for one in objects:
+            after_targets.update(states, self.kind, one)
+
+        def act() -> Iterable[_Pods]:
+            before, self.states = self.states, states
+            recovered, self.problem = bool(self.problem), ""
+            for key in self.pods:
+                yield from self._affected(key, before.get(key), everything=recovered)
+
+        self.index.change(self, act)
+        self.index.prune(self.waiting)
+
+    def on_update(self, one: WaitedObject) -> None:
+        """Take an object that is new or has changed."""
+        self._update(one, deleted=False)
+
+    def on_delete(self, one: WaitedObject) -> None:
+        """Take an object that is gone."""
+        self._update(one, deleted=True)
+
+    def on_unreadable(self, reason: str) -> None:
+        """Take that the objects may not be listed, or that the kind is not served."""
+
+        def act() -> Iterable[_Pods]:
+            self.states = {}
+            changed, self.problem = self.problem != reason, reason
+            return [pods for each in self.pods.values() for pods in each.values() if changed]
+
+        self.index.change(self, act)
+
+    def _update(self, one: WaitedObject, *, deleted: bool) -> None:
+        def act() -> Iterable[_Pods]:
+            key, before = after_targets.update(self.states, self.kind, one, deleted=deleted)
+            return self._affected(key, before)
+
+        self.index.change(self, act)
+
+    def _affected(
+        self, key: ObjectKey, before: frozenset[str] | None, *, everything: bool = False
+    ) -> Iterable[_Pods]:
+        """Give the pods for which a change of an object makes a difference."""
+        state = self.states.get(key)
+        for target, pods in self.pods.get(key, {}).items():
+            if everything or any(
+                test(target, before) != test(target, state)
+                for test in (after_targets.is_met, after_targets.has_failed)
+            ):
+                yield pods

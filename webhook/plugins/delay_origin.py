@@ -1,0 +1,143 @@
+"""When the revision of a pod was created: its ReplicaSet, ControllerRevision or Job.
+
+Each is looked up once, in a thread, while its pods wait for the answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from holdfast.webhook.errors import ApiStatusError, ClusterError, HandleError, InvalidValueError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.model import durations
+from holdfast.webhook.model.annotations import DOMAIN
+from holdfast.webhook.model.objects import ObjectKey, OwnerReference, Pod
+from holdfast.webhook.threads import ThreadPool
+
+DELAY_FROM = f"{DOMAIN}/delay-from"
+POD, OWNER = "pod", "owner"
+
+_REVISION_LABEL = "controller-revision-hash"
+_KEPT = 10_000
+"""Revisions that are remembered."""
+_FAILED_MS = 60_000
+"""How long a failed lookup is not repeated."""
+_PAUSES = (1.0, 4.0)
+"""Seconds before a lookup that failed is tried again."""
+_THREADS = 4
+_FORBIDDEN = 403
+_FROM_POD = "the delay counts from the pod's creation"
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """The object whose creation counts; `uid` is empty if any of that name does."""
+
+    path: str
+    what: str
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The creation that a delay counts from, None for the pod's; the remark says which.
+
+    Valid until `until_ms`, or forever.
+    """
+
+    created_ms: int | None
+    remark: str
+    until_ms: int | None = None
+
+
+class Origins:
+    """Finds when the revisions of pods were created. Thread-safe."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._pool = ThreadPool(_THREADS, "delay-from")
+        self._lock = threading.Lock()
+        self._known: dict[Revision, Origin] = {}
+        self._asking: dict[Revision, set[ObjectKey]] = {}
+
+    def find(self, pod: Pod) -> Origin | None:
+        """Return what a pod's delay counts from; None if it is rechecked once that is known."""
+        revision = revision_of(pod)
+        if revision is None:
+            return Origin(None, f"{_FROM_POD}: its owner has no revisions")
+        try:
+            now_ms, _ = self._handle.bounds_ms()
+        except HandleError:
+            return Origin(None, f"at the latest: the delay counts from {revision.what}")
+        with self._lock:
+            known = self._known.get(revision)
+            if known is not None and (known.until_ms is None or now_ms < known.until_ms):
+                return known
+            first = revision not in self._asking
+            self._asking.setdefault(revision, set()).add(pod.key)
+        if first:
+            self._pool.submit(partial(self._look_up, revision))
+        return None
+
+    def _look_up(self, revision: Revision) -> None:
+        origin = self._read(revision)
+        with self._lock:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[revision] = origin
+            pods = self._asking.pop(revision)
+        for key in pods:
+            self._handle.waiting.recheck(key)
+
+    def _read(self, revision: Revision) -> Origin:
+        problem: ClusterError | None = None
+        for pause in (0.0, *_PAUSES):
+            threading.Event().wait(pause)
+            try:
+                return _origin(revision, self._handle.lookup.get(revision.path) or {})
+            except ClusterError as exc:
+                problem = exc
+                if isinstance(exc, ApiStatusError) and exc.status == _FORBIDDEN:
+                    break
+        until_ms = self._handle.bounds_ms()[0] + _FAILED_MS
+        return Origin(None, f"{_FROM_POD}: {revision.what} cannot be read: {problem}", until_ms)
+
+
+def revision_of(pod: Pod) -> Revision | None:
+    """Return the revision of a pod's controller; None for other owners."""
+    metadata = pod.metadata
+    owners = [one for one in metadata.owner_references or () if one.controller]
+    if not owners:
+        return None
+    (owner, *_) = owners
+    group = owner.api_version.rpartition("/")[0]
+    where = f"v1/namespaces/{metadata.namespace}"
+    if (group, owner.kind) in {("apps", "ReplicaSet"), ("batch", "Job")}:
+        path = f"/apis/{group}/{where}/{owner.kind.lower()}s/{owner.name}"
+        return Revision(path, f"{owner.kind} {owner.name}", owner.uid)
+    label = pod.labels.get(_REVISION_LABEL, "")
+    if group != "apps" or owner.kind not in {"StatefulSet", "DaemonSet"} or not label:
+        return None
+    name = _controller_revision(owner, label)
+    return Revision(f"/apis/apps/{where}/controllerrevisions/{name}", f"ControllerRevision {name}")
+
+
+def _controller_revision(owner: OwnerReference, label: str) -> str:
+    """Return the name: a StatefulSet's label has all of it, a DaemonSet's the hash alone."""
+    return label if owner.kind == "StatefulSet" else f"{owner.name}-{label}"
+
+
+def _origin(revision: Revision, found: Mapping[str, object]) -> Origin:
+    metadata = found.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    if not metadata or (revision.uid and metadata.get("uid") != revision.uid):
+        return Origin(None, f"{_FROM_POD}: {revision.what} was deleted")
+    try:
+        created_ms = durations.parse_instant(str(metadata.get("creationTimestamp")))
+    except InvalidValueError as exc:
+        return Origin(None, f"{_FROM_POD}: {revision.what}: {exc}")
+    at = durations.canonical_instant(created_ms)
+    return Origin(created_ms, f"the delay counts from {revision.what}, created {at}")

@@ -1,0 +1,70 @@
+"""Warnings about workloads that a hold of their pods harms, shown at `kubectl apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.webhook.model import cron, durations
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.workloads import Workload
+
+
+def find(pod: Pod, workload: Workload, wait_ms: int) -> list[str]:
+    """Return the warnings about a workload whose pods are each held for up to `wait_ms`."""
+    wait = durations.canonical_delay(wait_ms)
+    found = [*_cannot_hold(pod, workload), *_deadline(workload, wait_ms, wait)]
+    found += [*_order(workload, wait), *_updates(workload, wait), *_runs(workload, wait_ms, wait)]
+    return [f"holdfast: {warning}" for warning in found]
+
+
+def _cannot_hold(pod: Pod, workload: Workload) -> Iterator[str]:
+    if pod.spec.node_name:
+        yield f"{workload.path}.spec.nodeName is set, so the pods cannot be held"
+
+
+def _deadline(workload: Workload, wait_ms: int, wait: str) -> Iterator[str]:
+    if workload.deadline is None:
+        return
+    field, seconds = workload.deadline
+    if seconds * 1_000 <= wait_ms:
+        yield f"{field}={seconds} expires while pods are held for {wait}: increase it"
+    elif seconds * 1_000 <= wait_ms * workload.rounds:
+        yield (
+            f"{field}={seconds} expires before the last of {workload.rounds} rounds of pods, each "
+            f"held for {wait}: increase it, or increase parallelism"
+        )
+
+
+def _order(workload: Workload, wait: str) -> Iterator[str]:
+    if workload.ordered > 1:
+        yield (
+            f"{workload.ordered} pods start one at a time, each held for {wait}: set "
+            "spec.podManagementPolicy: Parallel to hold them together"
+        )
+
+
+def _updates(workload: Workload, wait: str) -> Iterator[str]:
+    if not workload.deletes_first:
+        return
+    cures = {
+        "Deployment": "set spec.strategy.type: RollingUpdate",
+        "DaemonSet": "set maxSurge in spec.updateStrategy.rollingUpdate, or remove the delay",
+        "StatefulSet": "remove the delay if the pods must stay available",
+    }
+    yield (
+        f"{workload.deletes_first} deletes each pod before its successor starts, so an update "
+        f"leaves it down for {wait}: {cures[workload.kind]}"
+    )
+
+
+def _runs(workload: Workload, wait_ms: int, wait: str) -> Iterator[str]:
+    outcome = {"Replace": "replaced before they start", "Forbid": "skipped"}
+    if workload.concurrency not in outcome:
+        return
+    period = cron.shortest_period(workload.schedule)
+    if period is not None and period * 1_000 <= wait_ms:
+        yield (
+            f"spec.schedule starts a run every {durations.canonical_delay(period * 1_000)}, and "
+            f"pods are held for {wait}: with spec.concurrencyPolicy: {workload.concurrency} runs "
+            f"are {outcome[workload.concurrency]}; shorten the delay"
+        )

@@ -1,0 +1,54 @@
+"""Windows of the configuration file. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from holdfast.webhook.errors import ConfigurationError, InvalidValueError
+from holdfast.webhook.framework import arg_types
+from holdfast.webhook.framework.plugin import Args
+from holdfast.webhook.model import windows
+from holdfast.webhook.model.window_calendar import Windows
+
+_T = TypeVar("_T")
+
+
+class NamedWindow(Args, frozen=True, omit_defaults=True):
+    """A window that pods name."""
+
+    name: arg_types.RuleName
+    """A unique name."""
+    open: Annotated[tuple[str, ...], arg_types.SOME]
+    """When it is open: days and hours, such as `Mon-Fri 22:00-06:00`."""
+    closed: Annotated[tuple[str, ...], arg_types.ONCE] = ()
+    """Dates on which it does not open, such as `2026-12-24`, or `2026-12-24/2027-01-01` for a range
+    with both dates. It is closed from 00:00 to 24:00, and for the rest of a night that starts
+    on such a date."""
+    time_zone: str = "UTC"
+    """The IANA time zone of hours and dates, such as `Europe/Berlin`."""
+
+    def windows(self, where: str) -> Windows:
+        """Convert the fields. Raises ConfigurationError, which names the path in args.
+
+        Raises UndecidedError if this machine has no time zone data.
+        """
+        zone = _read(windows.parse_zone, self.time_zone, f"{where}.timeZone")
+        if not self.open:
+            raise ConfigurationError(f"{where}.open: must not be empty: add hours")
+        opened = [
+            _read(lambda text: windows.parse(text, zone), text, f"{where}.open[{index}]")
+            for index, text in enumerate(self.open)
+        ]
+        closed = [
+            _read(windows.parse_dates, text, f"{where}.closed[{index}]")
+            for index, text in enumerate(self.closed)
+        ]
+        return Windows(tuple(hours for one in opened for hours in one.hours), tuple(closed))
+
+
+def _read(parse: Callable[[str], _T], text: str, where: str) -> _T:
+    try:
+        return parse(text)
+    except InvalidValueError as exc:
+        raise ConfigurationError(f"{where}: {exc}") from None

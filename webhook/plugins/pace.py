@@ -1,0 +1,119 @@
+"""pace: start only so many pods at a time, or in a period.
+
+`holdfast.dev/pace: "4"` holds a pod until fewer than four pods of its owner are starting, which
+means released but not ready yet. The controller counts them by a label that the webhook sets, so
+that a new leader finds all of them in the API server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from holdfast.webhook.errors import HandleError, InvalidValueError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.plugin import (
+    Allow,
+    Context,
+    Permit,
+    Plugin,
+    Result,
+    Wait,
+    reject,
+    skip,
+    success,
+)
+from holdfast.webhook.model import durations
+from holdfast.webhook.model.annotations import DELAY_GATE, OWN_PREFIX
+from holdfast.webhook.model.edits import AddGate, SetLabel
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins import holding, pace_args
+from holdfast.webhook.plugins.pace_args import KEY, PaceArgs
+from holdfast.webhook.plugins.pace_slots import GATE, PaceSlots, owner_of
+
+
+class Pace(Plugin):
+    """Adds the gate and the label at creation, and gives out slots."""
+
+    name = "pace"
+    args_type = PaceArgs
+    may_block = False
+    gate = GATE
+    keys = (KEY,)
+
+    args: PaceArgs
+
+    def __init__(self, args: PaceArgs, handle: Handle | None = None) -> None:
+        super().__init__(args, handle)
+        self._paces = pace_args.check(args)
+        self.slots = PaceSlots(self._paces, self.handle)
+
+    # --- admission -----------------------------------------------------------------------------
+
+    def mutate(self, pod: Pod, context: Context) -> Result:
+        """Add the gate and the label if the pod names a pace."""
+        if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
+            return skip()
+        try:
+            named, limits = pace_args.read(pod, self._paces)
+        except InvalidValueError as exc:
+            return reject(str(exc))
+        if pod.spec.node_name:
+            return success(warnings=[holding.BOUND])
+        label = named.name or _digest(str(limits), owner_of(pod))
+        return success(AddGate(GATE), SetLabel(KEY, label))
+
+    def validate(self, pod: Pod, context: Context) -> Result:
+        """Reject invalid values, and a new pod whose gate is missing."""
+        if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
+            return skip()
+        try:
+            pace_args.read(pod, self._paces)
+        except InvalidValueError as exc:
+            return reject(str(exc))
+        problem = holding.lacks_gate(pod, context, GATE)
+        if holding.is_new(context) and GATE in pod.gates and KEY not in pod.labels:
+            problem = f"label {KEY} is missing: another mutating webhook removed it"
+        return reject(problem) if problem else success()
+
+    # --- held pods -----------------------------------------------------------------------------
+
+    def permit(self, pod: Pod, now_ms: int) -> Permit:
+        """Allow a pod if it has a slot, or may get one; otherwise it waits in the line.
+
+        A pod that other plugins hold as well gets into the line when all of them allow it, or it
+        would keep others from a slot that it cannot use.
+        """
+        try:
+            _, limits = pace_args.read(pod, self._paces)
+        except InvalidValueError as exc:
+            return Wait(problem=f"{exc}: held until the annotation is corrected")
+        wait = Wait(reason=limits.words)
+        try:
+            earliest_ms, _ = self.handle.bounds_ms()
+        except HandleError:
+            return wait
+        alone = all(gate in {GATE, DELAY_GATE} for gate in pod.gates if gate.startswith(OWN_PREFIX))
+        if not alone or now_ms > earliest_ms:
+            return Allow()
+        return Allow() if self.slots.wait(pod, now_ms) else wait
+
+    def reserve(self, pod: Pod, now_ms: int) -> Permit:
+        """Give the pod a slot, if it is its turn."""
+        try:
+            named, limits = pace_args.read(pod, self._paces)
+        except InvalidValueError as exc:
+            return Wait(problem=str(exc))
+        taken = self.slots.take(pod, now_ms, durations.parse_delay(named.timeout))
+        return Allow() if taken else Wait(reason=limits.words)
+
+    def unreserve(self, pod: Pod) -> None:
+        """Take the slot back."""
+        self.slots.give_back(pod.metadata.uid)
+
+    def forget(self, uid: str) -> None:
+        """Drop a pod that is no longer held."""
+        self.slots.forget(uid)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,90 @@
+"""The arguments of the pace plugin, and reading the pace that a pod asks for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from holdfast.webhook.errors import ConfigurationError, InvalidValueError
+from holdfast.webhook.framework import arg_types
+from holdfast.webhook.framework.plugin import Args
+from holdfast.webhook.model import durations, messages, pace
+from holdfast.webhook.model.annotations import DOMAIN
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.pace import Limits
+
+KEY = f"{DOMAIN}/pace"
+"""The annotation with the pace, and the label by which the controller finds the pods."""
+
+
+class NamedPace(Args, frozen=True):
+    """A pace that pods name in their annotation."""
+
+    name: arg_types.RuleName
+    """The name."""
+    max_starting: int | None = None
+    """How many pods may be starting at a time."""
+    rate: str = ""
+    """How many pods may be released in a period, such as `10/1m`."""
+    until: Literal["Ready", "Running", "Scheduled"] = "Ready"
+    """When a released pod is no longer starting."""
+    timeout: arg_types.Delay = "5m"
+    """How long after its release a pod counts as starting, at the longest."""
+    scope: Literal["cluster", "namespace", "owner"] = "cluster"
+    """The pods that share the pace."""
+
+
+class PaceArgs(Args, frozen=True):
+    """Arguments of the pace plugin."""
+
+    paces: Annotated[tuple[NamedPace, ...], arg_types.ONCE] = ()
+    """The paces that pods may name. Pods may also write numbers, such as `4`: these count the pods
+    of one owner."""
+
+
+_INLINE = NamedPace(name="", scope="owner")
+
+
+Paces = Mapping[str, tuple[NamedPace, Limits]]
+"""The configured paces, by their names."""
+
+
+def check(args: PaceArgs) -> Paces:
+    """Check the arguments. Raises ConfigurationError."""
+    found = {
+        one.name: (one, _limits(one, f"paces[{index}]")) for index, one in enumerate(args.paces)
+    }
+    if len(found) < len(args.paces):
+        raise ConfigurationError("paces: two have the same name: rename one of them")
+    return found
+
+
+def read(pod: Pod, paces: Paces) -> tuple[NamedPace, Limits]:
+    """Read a pod's pace. Raises InvalidValueError, which names the annotation."""
+    text = pod.annotations.get(KEY, "")
+    try:
+        if not pace.is_name(text):
+            return _INLINE, pace.parse(text)
+    except InvalidValueError as exc:
+        raise InvalidValueError(f"annotation {KEY}: {exc}") from None
+    if text not in paces:
+        known = ", ".join(paces) or "none"
+        raise InvalidValueError(
+            f"annotation {KEY}: there is no pace {messages.quote(text)}; configured: "
+            f"{messages.shorten(known)}; or {pace.ACCEPTED}"
+        )
+    return paces[text]
+
+
+def _limits(one: NamedPace, where: str) -> Limits:
+    """Return the limits of a configured pace. Raises ConfigurationError."""
+    if not pace.is_name(one.name):
+        raise ConfigurationError(f"{where}.name: must start with a letter: rename it")
+    parts = [] if one.max_starting is None else [str(one.max_starting)]
+    parts += [one.rate if "/" in one.rate else f"{one.rate}/"] if one.rate else []
+    try:
+        limits = pace.parse(",".join(parts))
+        durations.parse_delay(one.timeout)
+    except InvalidValueError as exc:
+        raise ConfigurationError(f"{where}: {exc}") from None
+    return limits

@@ -1,0 +1,207 @@
+"""The pods of one pace: which of them start, and which wait for a slot. Pure.
+
+All times are milliseconds since 1970. A release counts from the latest time at which it may have
+happened, so that no two are closer together than the pace allows.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator
+
+from holdfast.webhook.model.annotations import NEVER_MS
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.model.pace import Limits
+
+Rank = tuple[int, int, int]
+"""The order in the line: due time, negative priority, creation."""
+Call = tuple[ObjectKey, int]
+"""A pod whose turn it is, and the time of it; 0 for now."""
+
+
+class PaceGroup:
+    """The pods of one pace. Not thread-safe.
+
+    A pod waits in the line, is called when it is its turn, and starts when it is released. Called
+    pods have slots, too: they are about to be released, unless another plugin holds them.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._line: list[tuple[Rank, str]] = []
+        self._waiting: dict[str, tuple[Rank, ObjectKey]] = {}
+        self._called: dict[str, tuple[ObjectKey, Rank]] = {}
+        self.starting: dict[str, int] = {}
+        """Pods that are starting, with the time at which they no longer count."""
+        self._first_end = NEVER_MS
+        """No pod's time ends before this: most calls need not look at all of them."""
+        self._unconfirmed: set[str] = set()
+        """Those of them whose release has not been seen yet."""
+        self._releases: list[tuple[int, str]] = []
+        self._counted: set[str] = set()
+        self._alarm: tuple[str, int] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many pods wait for a slot."""
+        return len(self._line)
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Return whether nothing has to be remembered."""
+        self._prune(now_ms)
+        return not (self._waiting or self._called or self.starting or self._releases)
+
+    # --- held pods -----------------------------------------------------------------------------
+
+    def wait(self, uid: str, key: ObjectKey, rank: Rank) -> None:
+        """Add a pod to the line, unless it is known."""
+        if not (uid in self._called or uid in self.starting or uid in self._waiting):
+            self._waiting[uid] = rank, key
+            insort(self._line, (rank, uid))
+
+    def take(self, uid: str, now_ms: int, until_ms: int) -> bool:
+        """Give a pod that waits or was called a slot, if it is its turn, until it has to be ready.
+
+        Otherwise it waits.
+        """
+        if uid in self.starting:
+            return True
+        was_called = self._called.pop(uid, None)
+        if was_called is not None:
+            self.wait(uid, *was_called)
+        elif not self._line or self._line[0][1] != uid:
+            return False
+        if self._free_at() > now_ms:
+            return False
+        self._leave_line(uid)
+        self._set_end(uid, until_ms)
+        self._unconfirmed.add(uid)
+        return True
+
+    def give_back(self, uid: str) -> None:
+        """Take the slot of a pod that was not released after all; it leaves the line as well."""
+        self.starting.pop(uid, None)
+        self._unconfirmed.discard(uid)
+        self._called.pop(uid, None)
+        self._leave_line(uid)
+
+    def leave(self, uid: str) -> None:
+        """Drop a pod that is no longer held; one that is starting keeps its slot."""
+        self._called.pop(uid, None)
+        self._leave_line(uid)
+
+    def is_turn(self, uid: str, now_ms: int) -> bool:
+        """Return whether a pod would get a slot now."""
+        if uid in self._called or uid in self.starting:
+            return True
+        return bool(self._line) and self._line[0][1] == uid and self._free_at() <= now_ms
+
+    def calls(self, now_ms: int) -> Iterator[Call]:
+        """Call the pods whose turn it is; the next one may get a time instead."""
+        while self._line:
+            uid = self._line[0][1]
+            at_ms = self._free_at()
+            if at_ms <= now_ms:
+                rank, key = self._waiting[uid]
+                self._leave_line(uid)
+                self._called[uid] = key, rank
+                yield key, 0
+                continue
+            if at_ms < NEVER_MS and self._alarm != (uid, at_ms):
+                self._alarm = uid, at_ms
+                yield self._waiting[uid][1], at_ms
+            return
+
+    # --- released pods -------------------------------------------------------------------------
+
+    def start(self, uid: str, until_ms: int) -> None:
+        """Record that a pod is starting; another process may have released it.
+
+        The end of a known one does not change: users may write the time of its release.
+        """
+        self.leave(uid)
+        if not self.is_confirmed(uid):
+            self._set_end(uid, until_ms)
+
+    def confirm(self, uid: str, released_ms: int, now_ms: int) -> None:
+        """Record when a pod was released, once, if that is not too long ago to matter."""
+        self._unconfirmed.discard(uid)
+        matters = self.limits.releases is not None and released_ms > now_ms - self.limits.period_ms
+        if matters and uid not in self._counted:
+            self._counted.add(uid)
+            insort(self._releases, (released_ms, uid))
+
+    def is_confirmed(self, uid: str) -> bool:
+        """Return whether a pod is starting, and its release has been seen."""
+        return uid in self.starting and uid not in self._unconfirmed
+
+    def retract(self, uid: str) -> None:
+        """Drop the record of a release that was none: the pod was deleted while it was held."""
+        self._counted.discard(uid)
+        self._releases = [one for one in self._releases if one[1] != uid]
+
+    def knows(self, uid: str) -> bool:
+        """Return whether a pod waits or is starting."""
+        return uid in self._waiting or uid in self._called or uid in self.starting
+
+    def is_gone(self, uid: str, seen: Collection[str]) -> bool:
+        """Return whether a pod that was starting is not among all that there are."""
+        return self.is_confirmed(uid) and uid not in seen
+
+    def end(self, uid: str) -> None:
+        """Free the slot of a pod that is ready, or gone."""
+        self.starting.pop(uid, None)
+        self._unconfirmed.discard(uid)
+        self.leave(uid)
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Free the slots of pods that have been starting for too long, and return these."""
+        self._prune(now_ms)
+        if now_ms < self._first_end:
+            return []
+        late = [uid for uid, until_ms in self.starting.items() if until_ms <= now_ms]
+        for uid in late:
+            self.end(uid)
+        self._first_end = min(self.starting.values(), default=NEVER_MS)
+        return late
+
+    def _set_end(self, uid: str, until_ms: int) -> None:
+        self.starting[uid] = until_ms
+        self._first_end = min(self._first_end, until_ms)
+
+    def _free_at(self) -> int:
+        """Return when the next pod may be released: 0 for now, NEVER_MS until an event."""
+        at_ms = 0
+        coming = len(self._called)
+        if self.limits.starting is not None:
+            over = len(self.starting) + coming - self.limits.starting + 1
+            if over > len(self.starting):
+                return NEVER_MS
+            if over > 0:
+                at_ms = heapq.nsmallest(over, self.starting.values())[-1]
+        if self.limits.releases is not None:
+            free = self.limits.releases - coming - len(self._unconfirmed)
+            if free <= 0:
+                # A release that no watch ever reports ends with its time.
+                return min((self.starting[uid] for uid in self._unconfirmed), default=NEVER_MS)
+            if len(self._releases) >= free:
+                at_ms = max(at_ms, self._releases[-free][0] + self.limits.period_ms)
+        return at_ms
+
+    def _leave_line(self, uid: str) -> None:
+        known = self._waiting.pop(uid, None)
+        if known is not None:
+            self._alarm = None
+            del self._line[bisect_left(self._line, (known[0], uid))]
+
+    def _prune(self, now_ms: int) -> None:
+        """Drop releases that are more than a period ago.
+
+        Those in the future were recorded before the clock was set back: they are now.
+        """
+        if self._releases and self._releases[-1][0] > now_ms + self.limits.period_ms:
+            self._releases = sorted((min(at_ms, now_ms), uid) for at_ms, uid in self._releases)
+        oldest = bisect_left(self._releases, (now_ms - self.limits.period_ms + 1, ""))
+        self._counted.difference_update(uid for _, uid in self._releases[:oldest])
+        del self._releases[:oldest]

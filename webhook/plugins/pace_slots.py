@@ -1,0 +1,269 @@
+"""The slots of all paces: which pods have one, in step with what the API server reports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from holdfast.webhook.errors import InvalidValueError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.model import durations
+from holdfast.webhook.model.annotations import released_ms
+from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod, PodStatus
+from holdfast.webhook.model.pace import Limits
+from holdfast.webhook.plugins import pace_args
+from holdfast.webhook.plugins.pace_args import KEY, Paces
+from holdfast.webhook.plugins.pace_group import Call, PaceGroup, Rank
+
+GATE = KEY
+TIMEOUT = "PaceTimeout"
+"""The reason of the Event on a pod that is not ready in time."""
+PODS = "/api/v1/pods"
+_LATE_MS = 11_000
+"""How long after the time that the pod records a release may have been carried out: the time that
+its request may take."""
+
+
+_FEW_GROUPS = 64
+
+
+class PacedPod(Pod, frozen=True):
+    """A pod with its status."""
+
+    status: PodStatus = PodStatus()
+
+    def is_starting(self, until: str) -> bool:
+        """Return whether it is on its way to a condition."""
+        if self.metadata.deletion_timestamp or self.status.phase in {"Succeeded", "Failed"}:
+            return False
+        if until == "Scheduled":
+            return not self.spec.node_name
+        if until == "Running":
+            return self.status.phase != "Running"
+        conditions = self.status.conditions or ()
+        return not any(one.type == until and one.status == "True" for one in conditions)
+
+
+class PaceSlots:
+    """Gives slots to pods that wait; the handler of the watch of all paced pods. Thread-safe."""
+
+    def __init__(self, paces: Paces, handle: Handle) -> None:
+        self._paces = paces
+        self.handle = handle
+        self._lock = threading.Lock()
+        self._groups: dict[tuple[str, str], PaceGroup] = {}
+        self._members: dict[str, _Member] = {}
+        self._held: set[str] = set()
+        """Pods that have the gate, as the watch last reported."""
+        self._ended: set[str] = set()
+        """Pods that have been ready, or have ended: they will not be starting again."""
+        self._following = self._synced = False
+        self._sweep_at = _FEW_GROUPS
+
+    # --- held pods -----------------------------------------------------------------------------
+
+    def wait(self, pod: Pod, due_ms: int) -> bool:
+        """Have a pod wait in the line; return whether it is its turn."""
+        self._follow()
+        uid, now_ms = pod.metadata.uid, self.handle.bounds_ms()[0]
+        with self._lock:
+            group = self._member(pod).group
+            group.wait(uid, pod.key, _rank(pod, due_ms))
+            calls, late = self._settle(group, now_ms)
+            is_turn = self._synced and group.is_turn(uid, now_ms)
+        self._call(calls, late)
+        return is_turn
+
+    def take(self, pod: Pod, now_ms: int, timeout_ms: int) -> bool:
+        """Give a pod a slot if it is its turn; otherwise it waits in the line."""
+        self._follow()
+        uid = pod.metadata.uid
+        with self._lock:
+            group = self._member(pod).group
+            group.wait(uid, pod.key, _rank(pod, now_ms))
+            calls, late = self._settle(group, now_ms)
+            taken = self._synced and group.take(uid, now_ms, now_ms + timeout_ms)
+            calls += group.calls(now_ms) if self._synced else ()
+        self._call(calls, late)
+        return taken
+
+    def give_back(self, uid: str) -> None:
+        """Take the slot of a pod that is not released after all; it leaves the line as well."""
+        self._change(uid, PaceGroup.give_back)
+
+    def forget(self, uid: str) -> None:
+        """Drop a pod that is no longer held."""
+        self._change(uid, self._leave)
+
+    def _leave(self, group: PaceGroup, uid: str) -> None:
+        """Let a pod leave the line; another process may have released it.
+
+        That is so if the watch of the paced pods still says that it is held; it will report more.
+        """
+        if uid in self._held and uid not in group.starting:
+            earliest_ms, latest_ms = self.handle.bounds_ms()
+            group.start(uid, earliest_ms + self._members[uid].timeout_ms)
+            group.confirm(uid, latest_ms, earliest_ms)
+        else:
+            group.leave(uid)
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Count the pods that start and that wait, by the name of the pace, or `inline`."""
+        found = dict.fromkeys(self._paces, (0, 0))
+        with self._lock:
+            for (name, _), group in self._groups.items():
+                label = name if name in self._paces else "inline"
+                starting, waiting = found.get(label, (0, 0))
+                found[label] = starting + len(group.starting), waiting + group.waiting
+        return found
+
+    # --- released pods: holdfast.webhook.kube.reflector.ResourceEventHandler -------------------
+
+    def _follow(self) -> None:
+        """Watch the paced pods from now on; only if there are any."""
+        with self._lock:
+            if self._following:
+                return
+            self._following = True
+        self.handle.follow(PODS, PacedPod, self, label_selector=KEY)
+
+    def on_sync(self, pods: Iterable[PacedPod]) -> None:
+        """Take these pods, and no others, as all there are."""
+        seen = set()
+        for pod in pods:
+            seen.add(pod.metadata.uid)
+            self.on_update(pod)
+        with self._lock:
+            self._synced = True
+            gone = [uid for uid, one in self._members.items() if one.group.is_gone(uid, seen)]
+            self._held &= seen
+            self._ended &= seen
+            for uid in gone:
+                self._members[uid].group.end(uid)
+            uids = list(self._members)
+        for uid in uids:
+            self._change(uid, lambda _group, _uid: None)
+
+    def on_update(self, pod: PacedPod) -> None:
+        """Take a pod that is new or has changed."""
+        uid = pod.metadata.uid
+        with self._lock:
+            if GATE in pod.gates:
+                self._held.add(uid)
+                return
+        try:
+            named, _ = pace_args.read(pod, self._paces)
+        except InvalidValueError:
+            self.on_delete(pod)  # it counts for no pace
+            return
+        earliest_ms, latest_ms = self.handle.bounds_ms()
+        recorded_ms = released_ms(pod.annotations, created_ms=pod.created_ms) or pod.created_ms
+        recorded_ms = min(recorded_ms, latest_ms)  # users may write it
+        until_ms = recorded_ms + durations.parse_delay(named.timeout)
+        with self._lock:
+            group = self._member(pod).group
+            is_news = uid in self._held or not (uid in self._ended or group.is_confirmed(uid))
+            self._held.discard(uid)
+            if is_news:
+                group.confirm(uid, min(latest_ms, recorded_ms + _LATE_MS), earliest_ms)
+            if not pod.is_starting(named.until):
+                self._ended.add(uid)
+            elif uid not in self._ended and until_ms > earliest_ms:
+                group.start(uid, until_ms)
+        is_over = uid in self._ended or until_ms <= earliest_ms
+        self._change(uid, PaceGroup.end if is_over else PaceGroup.leave)
+
+    def on_delete(self, pod: PacedPod) -> None:
+        """Take a pod that is gone."""
+        uid = pod.metadata.uid
+        with self._lock:
+            self._held.discard(uid)
+            self._ended.discard(uid)
+            member = self._members.get(uid)
+            if member is not None and GATE in pod.gates:
+                member.group.retract(uid)
+        self._change(uid, PaceGroup.end)
+
+    # --- the groups ----------------------------------------------------------------------------
+
+    def _member(self, pod: Pod) -> _Member:
+        """Return a pod's entry. Raises InvalidValueError."""
+        uid = pod.metadata.uid
+        named, limits = pace_args.read(pod, self._paces)
+        scope = {"cluster": "", "namespace": pod.metadata.namespace, "owner": owner_of(pod)}
+        key = (named.name or str(limits), scope[named.scope])
+        group = self._groups.get(key) or self._add_group(key, limits)
+        known = self._members.get(uid)
+        if known is not None and known.group is not group:
+            known.group.end(uid)  # its pace was changed
+        if known is None or known.group is not group:
+            known = self._members[uid] = _Member(
+                pod.key, group, durations.parse_delay(named.timeout)
+            )
+        return known
+
+    def _add_group(self, key: tuple[str, str], limits: Limits) -> PaceGroup:
+        """Add a group; drop those that are idle when there are twice as many as then were left."""
+        if len(self._groups) >= self._sweep_at:
+            now_ms, _ = self.handle.bounds_ms()
+            self._groups = {
+                name: group for name, group in self._groups.items() if not group.is_idle(now_ms)
+            }
+            self._sweep_at = max(_FEW_GROUPS, 2 * len(self._groups))
+        group = self._groups[key] = PaceGroup(limits)
+        return group
+
+    def _change(self, uid: str, change: Callable[[PaceGroup, str], None]) -> None:
+        """Change what is known of a pod, and call those whose turn it is now."""
+        now_ms, _ = self.handle.bounds_ms()
+        with self._lock:
+            member = self._members.get(uid)
+            if member is None:
+                return
+            change(member.group, uid)
+            if not member.group.knows(uid):
+                del self._members[uid]
+            calls, late = self._settle(member.group, now_ms)
+        self._call(calls, late)
+
+    def _settle(self, group: PaceGroup, now_ms: int) -> tuple[list[Call], list[Pod]]:
+        """Free the slots of pods that take too long, and call those whose turn it is."""
+        if not self._synced:
+            return [], []
+        # A pod that is still held has only reserved its slot: its release had no answer.
+        expired = [uid for uid in group.expire(now_ms) if uid not in self._held]
+        self._ended.update(expired)
+        late = [(uid, self._members.pop(uid, None)) for uid in expired]
+        pods = [Pod(_named(member.pod, uid)) for uid, member in late if member]
+        return list(group.calls(now_ms)), pods
+
+    def _call(self, calls: Iterable[Call], late: Iterable[Pod]) -> None:
+        """Report what `_settle` has found, without the lock."""
+        for key, at_ms in calls:
+            self.handle.waiting.recheck(key, at_ms)
+        for pod in late:
+            note = "not ready in time after its release: it no longer counts for its pace"
+            self.handle.record_event(pod, TIMEOUT, note, warning=True)
+
+
+class _Member(NamedTuple):
+    """A pod that waits or starts, its group, and how long it may be starting."""
+
+    pod: ObjectKey
+    group: PaceGroup
+    timeout_ms: int
+
+
+def _named(key: ObjectKey, uid: str) -> Metadata:
+    return Metadata(namespace=key[0], name=key[1], uid=uid)
+
+
+def owner_of(pod: Pod) -> str:
+    """Return the UID of a pod's controller; the namespace of a pod without one."""
+    owners = pod.metadata.owner_references or ()
+    return next((one.uid for one in owners if one.controller), pod.metadata.namespace)
+
+
+def _rank(pod: Pod, due_ms: int) -> Rank:
+    return due_ms, -(pod.spec.priority or 0), pod.created_ms

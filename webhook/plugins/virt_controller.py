@@ -1,0 +1,56 @@
+"""Which account creates the pods of VMs: that of KubeVirt's virt-controller.
+
+KubeVirt's operator names the account `kubevirt-controller`, in the KubeVirt object's namespace.
+Anyone who owns a namespace may have an account of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.model import kubevirt
+
+AUTO = "auto"
+"""The argument that stands for the account in the namespace of the KubeVirt object."""
+_MAX_AGE, _MAX_AGE_IF_DIFFERENT = 60.0, 5.0
+"""Seconds that an answer is used; less if it disagrees with a pod's creator."""
+
+
+class VirtController:
+    """Knows virt-controller's account. Safe to use from several threads."""
+
+    def __init__(self, account: str, handle: Handle) -> None:
+        self._account = account
+        self._handle = handle
+
+    def is_user(self, username: str) -> bool:
+        """Return whether a user is virt-controller. Raises ClusterError if a lookup fails."""
+        if self._account != AUTO:
+            return username == self._account
+        if not kubevirt.VIRT_CONTROLLER.fullmatch(username):
+            return False
+        return any(username == self.account(age) for age in (_MAX_AGE, _MAX_AGE_IF_DIFFERENT))
+
+    def account(self, max_age: float = _MAX_AGE) -> str:
+        """Return the account, as it was at most so many seconds ago. Raises ClusterError."""
+        if self._account != AUTO:
+            return self._account
+        try:
+            found = self._handle.lookup.get(kubevirt.INSTALLATIONS, max_age=max_age) or {}
+        except ApiStatusError as exc:
+            if exc.status != 404:
+                raise
+            found = {}
+        # There is one; KubeVirt refuses a second. Users who may create one anyway come later.
+        items = sorted(found.get("items") or (), key=_created)
+        if not items:
+            return kubevirt.CONTROLLER_ACCOUNT
+        return kubevirt.controller_account(items[0]["metadata"]["namespace"])
+
+
+def _created(one: Mapping[str, Any]) -> tuple[str, str]:
+    metadata = one["metadata"]
+    return metadata["creationTimestamp"], metadata["namespace"]

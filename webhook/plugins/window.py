@@ -1,0 +1,143 @@
+"""window: hold a pod until a time window is open.
+
+`holdfast.dev/window: Mon-Fri 22:00-06:00 Europe/Berlin`, or the name of a configured window.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated
+
+from holdfast.webhook.errors import ConfigurationError, InvalidValueError
+from holdfast.webhook.framework import arg_types
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.plugin import (
+    Allow,
+    Args,
+    Context,
+    Permit,
+    Plugin,
+    Result,
+    Wait,
+    reject,
+    skip,
+    success,
+)
+from holdfast.webhook.model import durations, messages, windows
+from holdfast.webhook.model.annotations import DOMAIN
+from holdfast.webhook.model.edits import AddGate
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.window_calendar import Windows
+from holdfast.webhook.plugins import holding
+from holdfast.webhook.plugins.named_windows import NamedWindow
+
+KEY = f"{DOMAIN}/window"
+GATE = KEY
+_NEVER = "no window opens within 400 days"
+
+_parse = lru_cache(maxsize=1_024)(windows.parse)
+
+
+class WindowArgs(Args, frozen=True):
+    """Arguments of the window plugin."""
+
+    windows: Annotated[tuple[NamedWindow, ...], arg_types.ONCE] = ()
+    """The windows that pods may name."""
+    max_delay: arg_types.Delay = "168h"
+    """The longest time until the window opens, from the creation of the pod."""
+
+
+class Window(Plugin):
+    """Adds the gate at creation, and allows the pod while a window is open."""
+
+    name = "window"
+    args_type = WindowArgs
+    may_block = False
+    gate = GATE
+    keys = (KEY,)
+
+    args: WindowArgs
+
+    def __init__(self, args: WindowArgs, handle: Handle | None = None) -> None:
+        super().__init__(args, handle)
+        self._named: dict[str, Windows] = {}
+        for index, one in enumerate(args.windows):
+            if one.name in self._named:
+                raise ConfigurationError(
+                    f"windows[{index}].name: {one.name!r:.60} names two windows: rename one of them"
+                )
+            self._named[one.name] = one.windows(f"windows[{index}]")
+        try:
+            self._max_ms = durations.parse_delay(args.max_delay)
+        except InvalidValueError as exc:
+            raise ConfigurationError(f"maxDelay: {exc}") from None
+
+    # --- admission -----------------------------------------------------------------------------
+
+    def mutate(self, pod: Pod, context: Context) -> Result:
+        """Add the gate, also while the window is open: it may close during another hold."""
+        if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
+            return skip()
+        problem = self._problem(pod, context.now_ms)
+        if problem:
+            return reject(problem)
+        if pod.spec.node_name:
+            return success(warnings=[holding.BOUND])
+        return success(AddGate(GATE))
+
+    def validate(self, pod: Pod, context: Context) -> Result:
+        """Reject invalid values, and a new pod whose gate is missing."""
+        if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
+            return skip()
+        is_new = holding.is_new(context)
+        problem = self._problem(pod, context.now_ms if is_new else None)
+        problem = problem or holding.lacks_gate(pod, context, GATE)
+        return reject(problem) if problem else success()
+
+    def _problem(self, pod: Pod, now_ms: int | None) -> str:
+        """Return what is wrong with the annotation, or with the wait of a pod created now."""
+        try:
+            found = self._read(pod)
+        except InvalidValueError as exc:
+            return str(exc)
+        if now_ms is None:
+            return ""
+        opens_ms = found.next_open_ms(now_ms)
+        shown = f"annotation {KEY}: {messages.quote(pod.annotations[KEY])}"
+        if opens_ms is None:
+            return f"{shown}: {_NEVER}: use other days, or correct the closed dates"
+        if opens_ms - now_ms <= self._max_ms:
+            return ""
+        return (
+            f"{shown}: the window opens at {durations.canonical_instant(opens_ms)}, more than "
+            f"maxDelay={self.args.max_delay} after the pod's creation: use a window that opens "
+            "earlier, or ask an admin to raise maxDelay"
+        )
+
+    def _read(self, pod: Pod) -> Windows:
+        """Read a pod's windows. Raises InvalidValueError, which names the annotation."""
+        text = pod.annotations.get(KEY, "")
+        named = self._named.get(text)
+        if named is not None:
+            return named
+        try:
+            return _parse(text)
+        except InvalidValueError as exc:
+            known = f"; or name one of: {', '.join(self._named)}" if self._named else ""
+            raise InvalidValueError(f"annotation {KEY}: {exc}{messages.shorten(known)}") from None
+
+    # --- held pods -----------------------------------------------------------------------------
+
+    def permit(self, pod: Pod, now_ms: int) -> Permit:
+        """Allow the pod while a window is open."""
+        if KEY not in pod.annotations:
+            return Allow(f"annotation {KEY} was removed: released without a window")
+        try:
+            opens_ms = self._read(pod).next_open_ms(now_ms)
+        except InvalidValueError as exc:
+            return Wait(problem=f"{exc}: held until the annotation is corrected")
+        if opens_ms is None:
+            return Wait(problem=_NEVER)
+        if opens_ms <= now_ms:
+            return Allow()
+        return Wait(opens_ms, f"opens at {durations.canonical_instant(opens_ms)}")

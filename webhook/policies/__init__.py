@@ -1,0 +1,1 @@
+"""The admission policies that guard holds and Holdfast itself."""

@@ -1,0 +1,167 @@
+"""Building ValidatingAdmissionPolicies from CEL checks. Pure.
+
+An expression that fails rejects the request, so optional fields are read with `?`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from holdfast.webhook.framework.cel import string, strings
+from holdfast.webhook.registration.configurations import NAME
+
+API_VERSION = "admissionregistration.k8s.io/v1"
+
+Object = dict[str, Any]
+
+ADDED_BY_OTHERS = (
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/memory-pressure",
+)
+"""Tolerations that the API server's own plugins add to pods, also during an update.
+
+DefaultTolerationSeconds adds the first two, PodTolerationRestriction the last. They are added to
+the controller's patch, and must not make it fail.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A validation: an expression, and the message if it is false."""
+
+    expression: str
+    message: str
+    message_expression: str = ""
+
+    def as_object(self) -> Object:
+        """Return it in the API's form."""
+        written = {"expression": self.expression, "message": self.message, "reason": "Forbidden"}
+        if self.message_expression:
+            written["messageExpression"] = self.message_expression
+        return written
+
+
+def manifest(objects: Iterable[Object]) -> str:
+    """Write objects as YAML, with expressions as literal blocks."""
+    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=100, explicit_start=True)
+
+
+@dataclass(frozen=True, slots=True)
+class InstallationNames:
+    """The names of an installation's objects."""
+
+    namespace: str = "holdfast-system"
+    service: str = "holdfast-webhook"
+    """The only Service that the controller may register webhooks for."""
+    controller: str = "system:serviceaccount:holdfast-system:holdfast-controller"
+    """The controller's user name."""
+    configuration: str = NAME
+    """The name of both webhook configurations."""
+
+
+def by_controller(where: InstallationNames) -> tuple[str, str]:
+    """Return the condition that matches the controller's own requests only."""
+    return "by-the-controller", f"request.userInfo.username == {string(where.controller)}"
+
+
+def make_policy(
+    name: str,
+    *,
+    rule: Object,
+    condition: tuple[str, str],
+    checks: Iterable[Check],
+    variables: Mapping[str, str] | None = None,
+) -> Object:
+    """Build a policy that rejects a request if a check fails or cannot be evaluated."""
+    condition_name, condition_expression = condition
+    spec: Object = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": [rule]},
+        "matchConditions": [{"name": condition_name, "expression": condition_expression}],
+        "variables": [
+            {"name": variable, "expression": expression}
+            for variable, expression in (variables or {}).items()
+        ],
+        "validations": [check.as_object() for check in checks],
+    }
+    return _object("ValidatingAdmissionPolicy", name, spec)
+
+
+def make_binding(policy: str) -> Object:
+    """Build the binding that enforces a policy everywhere."""
+    spec = {"policyName": policy, "validationActions": ["Deny"]}
+    return _object("ValidatingAdmissionPolicyBinding", policy, spec)
+
+
+def _object(kind: str, name: str, spec: Object) -> Object:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "holdfast"}},
+        "spec": {key: value for key, value in spec.items() if value != []},
+    }
+
+
+def make_rule(group: str, resources: list[str], operations: list[str]) -> Object:
+    """Build a rule; with defaults written out, applying it again changes nothing."""
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["v1"],
+        "operations": operations,
+        "resources": resources,
+        "scope": "*",
+    }
+
+
+def fixed(paths: Iterable[str], may_not: str) -> list[Check]:
+    """Check that an update does not change these fields; `may_not` starts the message."""
+    return [
+        Check(f"{_field('object', path)} == {_field('oldObject', path)}", f"{may_not} {path}")
+        for path in paths
+    ]
+
+
+def annotations_kept(exempt: str) -> str:
+    """Test that no annotation is changed, except those whose `key` is exempt."""
+    same = f"{annotation('object', 'key')} == {annotation('oldObject', 'key')}"
+    return "\n&& ".join(
+        f"{version}.metadata.?annotations.orValue({{}}).all(key, {exempt}\n  || {same})"
+        for version in ("object", "oldObject")
+    )
+
+
+def tolerations_kept() -> str:
+    """Test that no toleration is changed, except those that the API server adds."""
+    added = f"toleration.?key.orValue('') in {strings(ADDED_BY_OTHERS)}"
+    before, after = (
+        f"{version}.spec.?tolerations.orValue([]).filter(toleration, !({added}))"
+        for version in ("oldObject", "object")
+    )
+    return f"{after}\n  == {before}"
+
+
+def annotation(owner: str, key: str) -> str:
+    """Return the expression of an optional annotation; the key is an expression as well."""
+    return f"{owner}.metadata.?annotations[?{key}]"
+
+
+def _field(owner: str, path: str) -> str:
+    *parents, name = path.split(".")
+    return f"{'.'.join([owner, *parents])}.?{name}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML with multi-line texts as blocks."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)

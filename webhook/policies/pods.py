@@ -1,0 +1,279 @@
+"""The guard: admission policies that protect holds, and limit the controller's account. Pure.
+
+Five ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
+server evaluates them, so they also work while Holdfast is down:
+
+- `holdfast-hold`: removing our gate, or changing what decides, needs the verb `release`;
+- `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name;
+- `holdfast-controller-pods`: the fields of a pod that the controller may change;
+- `holdfast-controller-vms`: the same for a VM: the record of its node;
+- `holdfast-controller-webhooks`: the webhooks that the controller may register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.webhook.framework.cel import string, strings
+from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.model import approvals, kubevirt
+from holdfast.webhook.model.annotations import (
+    ALLOWED_ANNOTATION,
+    DELAY_KEYS,
+    DOMAIN,
+    HELD_ANNOTATION,
+    JITTER,
+    NOT_BEFORE,
+    OWN_PREFIX,
+    PROFILE_ANNOTATION,
+)
+from holdfast.webhook.plugins.sticky import Sticky
+from holdfast.webhook.policies.builder import (
+    Check,
+    InstallationNames,
+    Object,
+    annotation,
+    annotations_kept,
+    by_controller,
+    fixed,
+    make_binding,
+    make_policy,
+    make_rule,
+    tolerations_kept,
+)
+from holdfast.webhook.policies.vms import vms_policy
+from holdfast.webhook.policies.webhooks import webhooks_policy
+from holdfast.webhook.registration import configurations
+
+HOLD = "holdfast-hold"
+APPROVAL = "holdfast-approval"
+CONTROLLER_PODS = "holdfast-controller-pods"
+CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
+
+RELEASE_VERB, RELEASE_GROUP, RELEASE_RESOURCE = "release", DOMAIN, "holds"
+"""The right to release, granted by RBAC: a verb on a resource that exists in rules only."""
+APPROVE_VERB = "approve"
+"""The right to approve and deny, on the same resource."""
+APPROVER = "holdfast-approver"
+"""The ClusterRole that grants it."""
+RELEASER = "holdfast-releaser"
+"""The ClusterRole that grants it; messages name it."""
+
+FIXED_FIELDS = (
+    "metadata.labels",
+    "metadata.ownerReferences",
+    "metadata.generateName",
+    "spec.containers",
+    "spec.initContainers",
+    "spec.ephemeralContainers",
+    "spec.activeDeadlineSeconds",
+    "spec.terminationGracePeriodSeconds",
+)
+"""Fields that the API server lets an update change, but the controller never does.
+
+The API server itself protects the rest of a pod's spec (ValidatePodUpdate in its source).
+"""
+
+_HINT_PARTS = ("not-before", "jitter")
+"""Parts of a hint that are not annotation keys."""
+
+
+def policies(profiles: Profiles, installation: InstallationNames | None = None) -> list[Object]:
+    """Build the five policies, each followed by its binding."""
+    where = installation or InstallationNames()
+    made = (
+        hold_policy(deciding_keys(profiles)),
+        approval_policy(),
+        pods_policy(where),
+        vms_policy(recording_keys(profiles), where),
+        webhooks_policy(
+            CONTROLLER_WEBHOOKS,
+            list(configurations.expressions(profiles)),
+            where,
+            profiles.selectors,
+        ),
+    )
+    return [each for policy in made for each in (policy, make_binding(policy["metadata"]["name"]))]
+
+
+def deciding_keys(profiles: Profiles) -> list[str]:
+    """List the annotations that decide about a held pod: the plugins', the hint, the profile.
+
+    The default keys are always included: the controller releases a pod by them if its plugin is no
+    longer enabled.
+    """
+    configured = (key for plugin in profiles.plugins for key in plugin.keys)
+    lasting = (NOT_BEFORE, JITTER, HELD_ANNOTATION, PROFILE_ANNOTATION, ALLOWED_ANNOTATION)
+    return list(dict.fromkeys((*configured, *DELAY_KEYS, *lasting)))
+
+
+def recording_keys(profiles: Profiles) -> list[str]:
+    """List the annotations in which the controller records a VM's node."""
+    plugins = (plugin for plugin in profiles.plugins if isinstance(plugin, Sticky))
+    keys = [plugin.args.node_annotation for plugin in plugins]
+    return list(dict.fromkeys((*(keys or [kubevirt.STICKY_NODE]), kubevirt.STICKY_NODE_UID)))
+
+
+def hold_policy(keys: Sequence[str]) -> Object:
+    """Build the policy that protects held pods.
+
+    It includes `pods/status`, through which annotations can be changed as well. The right to
+    release is part of the match condition: a request that does not match costs the API server a
+    quarter of a matching one, and in a burst all requests are releases.
+    """
+    what = (
+        "((variables.taken.size() > 0 ? ['release it'] : [])\n"
+        "  + (variables.changed.size() > 0 ? ['change ' + variables.changed.join(', ')] : []))\n"
+        "  .join(' or ')"
+    )
+    return make_policy(
+        HOLD,
+        rule=make_rule("", ["pods", "pods/status"], ["UPDATE"]),
+        condition=(
+            "changes-a-hold-forbidden",
+            f"{_changes_a_hold(keys)}\n&& !{_may(RELEASE_VERB)}",
+        ),
+        variables={
+            "gates": f"{_gates('oldObject')}\n"
+            f"  .filter(gate, {_is_own('gate.name')}).map(gate, gate.name)",
+            "taken": _taken(),
+            "changed": _changed(keys),
+            "what": what,
+        },
+        checks=[
+            Check(
+                "false",
+                "the pod is held by Holdfast: to release it or change its hold, you need the verb "
+                f"{RELEASE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP} in its namespace (role "
+                f"{RELEASER})",
+                "'pod ' + request.namespace + '/' + request.name + ' is held by '\n"
+                "  + variables.gates.join(', ') + ': ' + request.userInfo.username\n"
+                "  + ' may not ' + variables.what + ': this needs the verb \\'release\\' on '\n"
+                f"  + '{RELEASE_RESOURCE}.{RELEASE_GROUP} in namespace ' + request.namespace\n"
+                f"  + ' (role {RELEASER})'",
+            )
+        ],
+    )
+
+
+def approval_policy() -> Object:
+    """Build the policy that protects the names of users who approve and deny.
+
+    It also protects them after the release, when they are a record.
+    """
+    who = "request.userInfo.username"
+    same = f"{annotation('object', 'key')} == {annotation('oldObject', 'key')}"
+    right = f"the verb {APPROVE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP}"
+    return make_policy(
+        APPROVAL,
+        rule=make_rule("", ["pods", "pods/status"], ["UPDATE"]),
+        condition=("changes-an-approval", f"!{strings(approvals.MARKS)}.all(key, {same})"),
+        checks=[
+            Check(
+                f"{strings(approvals.NAMES)}.all(key, {same}\n"
+                f"  || {annotation('object', 'key')}.orValue({who}) == {who})",
+                f"{' and '.join(approvals.NAMES)} must be the name of the user who writes them: "
+                "use holdfast approve or holdfast deny",
+            ),
+            Check(
+                _may(APPROVE_VERB),
+                f"to approve or deny a pod, you need {right} in its namespace (role {APPROVER})",
+                f"{who} + ' may not approve or deny pod ' + request.namespace + '/'\n"
+                f"  + request.name + ': this needs the verb \\'{APPROVE_VERB}\\' on '\n"
+                f"  + '{RELEASE_RESOURCE}.{RELEASE_GROUP} in namespace ' + request.namespace\n"
+                f"  + ' (role {APPROVER})'",
+            ),
+        ],
+    )
+
+
+def pods_policy(where: InstallationNames) -> Object:
+    """Build the policy that limits what the controller may change in a pod."""
+    may_not = f"{where.controller} may not change"
+    return make_policy(
+        CONTROLLER_PODS,
+        rule=make_rule("", ["pods", "pods/*"], ["UPDATE"]),
+        condition=by_controller(where),
+        checks=[
+            Check(
+                "!has(request.subResource) || request.subResource == ''",
+                f"{may_not} a subresource of a pod",
+            ),
+            Check(
+                _only_own_removed("spec.?schedulingGates.orValue([]).map(gate, gate.name)"),
+                f"{may_not} spec.schedulingGates, except by removing gates under {OWN_PREFIX}",
+            ),
+            Check(
+                _only_own_removed("metadata.?finalizers.orValue([])"),
+                f"{may_not} metadata.finalizers, except by removing finalizers under {OWN_PREFIX}",
+            ),
+            Check(
+                annotations_kept(_is_own("key")),
+                f"{may_not} annotations outside {OWN_PREFIX}",
+            ),
+            Check(tolerations_kept(), f"{may_not} spec.tolerations"),
+            *fixed(FIXED_FIELDS, may_not),
+        ],
+    )
+
+
+def _gates(pod: str) -> str:
+    return f"{pod}.spec.?schedulingGates.orValue([])"
+
+
+def _may(verb: str) -> str:
+    """Test a right on holds; last, because it costs a third of an expression's budget."""
+    return (
+        f"authorizer.group({string(RELEASE_GROUP)}).resource({string(RELEASE_RESOURCE)})\n"
+        "  .namespace(request.namespace).name(request.name)\n"
+        f"  .check({string(verb)}).allowed()"
+    )
+
+
+def _changes_a_hold(keys: Sequence[str]) -> str:
+    """Test whether an update changes a hold; cheapest first, as every update is tested.
+
+    An unchanged list of gates is not compared name by name: the cost grows with the square of its
+    length, and beyond the budget no user could update the pod.
+    """
+    before, after = _gates("oldObject"), _gates("object")
+    held = f"{before}.exists(gate, {_is_own('gate.name')})"
+    taken = f"({before} != {after}\n  && {_taken()}.size() > 0)"
+    return f"{held}\n&& ({taken}\n|| {_changed(keys)}.size() > 0)"
+
+
+def _taken() -> str:
+    """List our gates that the update removes."""
+    return (
+        f"{_gates('oldObject')}.map(gate, gate.name)\n"
+        f"  .filter(name, {_is_own('name')}\n"
+        f"    && !{_gates('object')}.exists(gate, gate.name == name))"
+    )
+
+
+def _changed(keys: Sequence[str]) -> str:
+    """List the deciding annotations that the update changes.
+
+    The key that the hint names counts even if it is no longer configured.
+    """
+    others = strings((*_HINT_PARTS, *keys))
+    return (
+        f"(\n  {strings(keys)}\n"
+        f"  + {annotation('oldObject', string(HELD_ANNOTATION))}.orValue('').split(',')\n"
+        "    .map(part, part.split('=')[0])\n"
+        f"    .filter(key, !(key in {others}))\n"
+        f").filter(key, {annotation('object', 'key')} != {annotation('oldObject', 'key')})"
+    )
+
+
+def _only_own_removed(path: str) -> str:
+    """Test a list of names: others' names are unchanged, and none of ours is added."""
+    old, new, own = f"oldObject.{path}", f"object.{path}", _is_own("name")
+    return (
+        f"{new}.filter(name, !{own})\n  == {old}.filter(name, !{own})\n"
+        f"&& {new}.filter(name, {own})\n  .all(name, name in {old})"
+    )
+
+
+def _is_own(name: str) -> str:
+    return f"{name}.startsWith({string(OWN_PREFIX)})"

@@ -1,0 +1,125 @@
+"""The policy that limits what the controller may change in a VM: its record's annotations. Pure.
+
+A policy sees a VM after KubeVirt's own mutating webhook. At every update that webhook fills in
+defaults and rewrites the whole spec in its version of the API (virtualmachines-mutator in
+virt-api's source): a VM that an older KubeVirt stored is changed even if the request only wrote an
+annotation. The policy therefore allows these defaults where a field was empty. Otherwise no record
+could be written on such a VM, and it would never start again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.webhook.framework.cel import strings
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.policies.builder import (
+    Check,
+    InstallationNames,
+    Object,
+    annotations_kept,
+    by_controller,
+    fixed,
+    make_policy,
+    make_rule,
+)
+
+CONTROLLER_VMS = "holdfast-controller-vms"
+FIXED_VM_FIELDS = ("metadata.labels", "metadata.ownerReferences", "metadata.finalizers")
+"""Fields that an update can change besides annotations and spec; the status is a subresource."""
+
+_VOLUMES = "dataVolumeTemplates"
+_EMPTY_TIME = "creationTimestamp"
+"""Go wrote this field as null into every template, until apimachinery 0.34 omitted it."""
+_LEVELS = (
+    ("spec", "", "spec"),
+    ("template", "spec", "template"),
+    ("meta", "template", "metadata"),
+    ("inner", "template", "spec"),
+    ("domain", "inner", "domain"),
+    ("machine", "domain", "machine"),
+)
+"""The parts of a VM that are compared separately: name, parent, field."""
+
+
+def vms_policy(keys: Sequence[str], where: InstallationNames) -> Object:
+    """Build the policy that lets the controller change only these annotations of a VM."""
+    may_not = f"{where.controller} may not change"
+    return make_policy(
+        CONTROLLER_VMS,
+        rule=make_rule(kubevirt.GROUP, ["virtualmachines", "virtualmachines/*"], ["UPDATE"]),
+        condition=by_controller(where),
+        variables=dict([*_parts("old", "oldObject"), *_parts("new", "object")]),
+        checks=[
+            Check(
+                "!has(request.subResource) || request.subResource == ''",
+                f"{may_not} a subresource of a VirtualMachine",
+            ),
+            Check(
+                annotations_kept(f"key in {strings(keys)}"),
+                f"{may_not} annotations of a VirtualMachine other than {' and '.join(keys)}",
+            ),
+            *fixed(FIXED_VM_FIELDS, may_not),
+            Check("\n&& ".join(_spec_kept()), f"{may_not} spec"),
+        ],
+    )
+
+
+def _parts(version: str, owner: str) -> Iterator[tuple[str, str]]:
+    """Name the parts of the old or the new VM."""
+    for name, parent, field in _LEVELS:
+        whole = f"variables.{version}_{parent}" if parent else owner
+        yield f"{version}_{name}", _part(whole, field)
+    yield f"{version}_volumes", _part(f"variables.{version}_spec", _VOLUMES, empty="[]")
+
+
+def _part(whole: str, field: str, empty: str = "{}") -> str:
+    """Return a field, or `empty` if it is absent or null; dyn() avoids type errors."""
+    return (
+        f"[dyn({whole}).?{field}.orValue(null)]\n"
+        f"  .map(part, part == null ? dyn({empty}) : part)[0]"
+    )
+
+
+def _spec_kept() -> Iterator[str]:
+    """Test the spec level by level, each without the parts that are tested separately."""
+    yield _pair("spec", "template", _VOLUMES)
+    yield _volumes_kept()
+    yield _pair("template", "metadata", "spec")
+    yield _pair("meta", _EMPTY_TIME)
+    yield _pair("inner", "architecture", "domain")
+    yield _filled("inner", "architecture")
+    yield _pair("domain", "machine")
+    yield _pair("machine", "type")
+    yield _filled("machine", "type")
+
+
+def _pair(name: str, *apart: str) -> str:
+    return _alike(f"variables.old_{name}", f"variables.new_{name}", *apart)
+
+
+def _alike(before: str, after: str, *apart: str) -> str:
+    """Test that two mappings are equal, except for some keys."""
+    named = strings(apart)
+    return (
+        f"{after}.all(key, key in {named}\n"
+        f"  || (key in {before} && {after}[key] == {before}[key]))\n"
+        f"&& {before}.all(key, key in {named} || key in {after})"
+    )
+
+
+def _filled(name: str, field: str) -> str:
+    """Test that a text is unchanged, or was empty before."""
+    before, after = (f"variables.{at}_{name}.?{field}.orValue('')" for at in ("old", "new"))
+    return f"({before} == '' || {before} == {after})"
+
+
+def _volumes_kept() -> str:
+    """Test that the volume templates are the same; no two of a VM are equal."""
+    meta_was, meta_is = (f"dyn({one}).?metadata.orValue({{}})" for one in ("was", "one"))
+    return (
+        "variables.new_volumes.size() == variables.old_volumes.size()\n"
+        "&& variables.new_volumes.all(one, variables.old_volumes.exists(was,\n"
+        f"{_alike('was', 'one', 'metadata')}\n"
+        f"&& {_alike(meta_was, meta_is, _EMPTY_TIME)}))"
+    )

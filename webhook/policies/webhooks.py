@@ -1,0 +1,150 @@
+"""The policy that limits the webhook configurations that the controller may write. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.webhook.framework.cel import string, strings
+from holdfast.webhook.framework.profiles import Selectors
+from holdfast.webhook.model import workloads
+from holdfast.webhook.policies.builder import (
+    Check,
+    InstallationNames,
+    Object,
+    by_controller,
+    make_policy,
+    make_rule,
+)
+from holdfast.webhook.registration import configurations
+
+
+def webhooks_policy(
+    name: str, names: Sequence[str], where: InstallationNames, selectors: Selectors
+) -> Object:
+    """Build the policy for the webhooks with these names and configured selectors.
+
+    It limits what they can match, and rejects additions that exclude objects and that the
+    controller would not revert. It cannot do more: the controller writes match conditions from its
+    configuration, and the condition `false` excludes everything. Rejecting an empty list or
+    `failurePolicy: Ignore` would not stop anyone who has the controller's token.
+    """
+    may_only, may_not = f"{where.controller} may only", f"{where.controller} may not"
+    return make_policy(
+        name,
+        rule=make_rule(
+            "admissionregistration.k8s.io",
+            ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+            ["CREATE", "UPDATE", "DELETE"],
+        ),
+        condition=by_controller(where),
+        variables={
+            "before": "request.operation == 'UPDATE' ? oldObject.?webhooks.orValue([]) : []"
+        },
+        checks=[
+            Check(
+                "(request.operation == 'DELETE' ? oldObject.metadata.name : object.metadata.name)\n"
+                f"  == {string(where.configuration)}",
+                f"{may_only} write webhook configurations named {where.configuration}",
+            ),
+            Check(
+                _each_of_ours(
+                    names,
+                    "has(webhook.clientConfig.service) && !has(webhook.clientConfig.url)\n"
+                    f"  && webhook.clientConfig.service.namespace == {string(where.namespace)}\n"
+                    f"  && webhook.clientConfig.service.name == {string(where.service)}",
+                ),
+                f"{may_only} register webhooks for the Service {where.namespace}/{where.service}",
+            ),
+            *_bounds(may_only, names, where),
+            *_additions(may_only, may_not, names, selectors),
+        ],
+    )
+
+
+def _bounds(may_only: str, names: Sequence[str], where: InstallationNames) -> list[Check]:
+    """Check what the webhooks match, and where."""
+    groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
+    resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
+    left_out = list(dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, where.namespace)))
+    return [
+        Check(
+            _each_of_ours(
+                names,
+                "webhook.?rules.orValue([]).all(rule,\n"
+                "    rule.?operations.orValue([]).all(one, one in ['CREATE', 'UPDATE'])\n"
+                f"    && rule.?apiGroups.orValue([]).all(one, one in {strings(groups)})\n"
+                f"    && rule.?resources.orValue([]).all(one, one in\n"
+                f"      {strings(resources)}))",
+            ),
+            f"{may_only} register webhooks for CREATE and UPDATE of pods and workloads",
+        ),
+        Check(
+            _each_of_ours(
+                names,
+                "webhook.?namespaceSelector.matchExpressions.orValue([]).exists(one,\n"
+                "    one.key == 'kubernetes.io/metadata.name' && one.operator == 'NotIn'\n"
+                f"    && {strings(left_out)}.all(name, name in one.?values.orValue([])))",
+            ),
+            f"{may_only} register webhooks that exclude the namespaces {' and '.join(left_out)}",
+        ),
+    ]
+
+
+def _additions(
+    may_only: str, may_not: str, names: Sequence[str], selectors: Selectors
+) -> list[Check]:
+    """Reject additions that the controller would take for an admin's, and never revert.
+
+    Existing ones may stay: an admin may have written them. The controller has to write those parts
+    of selectors that are configured.
+    """
+    paths = {
+        "objectSelector.matchLabels": selectors.objects,
+        "objectSelector.matchExpressions": selectors.objects,
+        "namespaceSelector.matchLabels": selectors.namespaces,
+    }
+    conditions = (configurations.NOT_YET["name"], configurations.ASKS)
+    return [
+        Check(
+            _each_webhook(
+                f"webhook.name in {strings(names)}\n"
+                "  || variables.before.exists(old, old.name == webhook.name)"
+            ),
+            f"{may_only} register webhooks named {', '.join(names)}",
+        ),
+        Check(
+            _each_webhook(
+                "webhook.?matchConditions.orValue([]).all(one,\n"
+                f"    one.name in {strings(conditions)}\n"
+                f"    || {_before('one in old.?matchConditions.orValue([])')})"
+            ),
+            f"{may_only} write the match conditions {' and '.join(conditions)}",
+        ),
+        *(
+            Check(
+                _each_webhook(
+                    f"!webhook.?{path}.hasValue()\n"
+                    f"  || {_before(f'old.?{path} == webhook.?{path}')}"
+                ),
+                f"{may_not} add or change {path} of webhooks",
+            )
+            for path, configured in paths.items()
+            if path.partition(".")[2] not in configured
+        ),
+    ]
+
+
+def _before(test: str) -> str:
+    """Test the old webhook of this name, `old`; false if there was none."""
+    return f"variables.before.exists(old, old.name == webhook.name\n      && {test})"
+
+
+def _each_of_ours(names: Sequence[str], test: str) -> str:
+    """Test each webhook, except unchanged ones with other names: an admin has written them."""
+    return _each_webhook(
+        f"(!(webhook.name in {strings(names)}) && webhook in variables.before)\n  || ({test})"
+    )
+
+
+def _each_webhook(test: str) -> str:
+    return f"request.operation == 'DELETE'\n|| object.?webhooks.orValue([]).all(webhook,\n  {test})"

@@ -1,0 +1,1 @@
+"""The webhook configurations and certificates in the cluster."""

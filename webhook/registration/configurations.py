@@ -1,0 +1,216 @@
+"""Build the webhook configurations. Pure: dictionaries out.
+
+The match conditions come from the plugins (`match`, `keys`). Pods without a request are never sent,
+so they cost nothing and are safe from an outage.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.webhook.framework import cel, conditions
+from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.model import workloads
+from holdfast.webhook.model.workloads import RESOURCES, Resource
+
+GROUP = "admissionregistration.k8s.io"
+NAME = "holdfast"
+"""The default name of both configurations."""
+TIMEOUT_SECONDS = 3
+"""The timeouts of all webhooks on a request add up; the API server's limit is 30 s."""
+EXCLUDED_NAMESPACES = ("kube-system",)
+"""A webhook must not be able to block the recovery of the cluster itself."""
+
+MAX_EXPRESSION_CHARACTERS = 100_000
+"""The API server's limit for a CEL expression (cel-go's `expressionSizeCodePointLimit`)."""
+ASKS = "asks-for-something"
+"""The name of the condition that skips pods without a request."""
+NOT_YET = {"name": "not-yet", "expression": "false"}
+"""A condition that disables a webhook until it has a caBundle."""
+
+_TEMPLATE_NAMES = {
+    workloads.TEMPLATE: "templates",
+    workloads.CRON_TEMPLATE: "cron-templates",
+    workloads.POOL_TEMPLATE: "pool-templates",
+    workloads.WORKER_TEMPLATE: "worker-templates",
+}
+_PODS = (("", "pods"),)
+
+Configuration = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The name of the configurations, and how the API server reaches the webhook.
+
+    `client_config` returns the `clientConfig` for a path: a URL or a Service.
+    """
+
+    name: str
+    client_config: Callable[[str], Mapping[str, Any]]
+    excluded_namespaces: tuple[str, ...] = EXCLUDED_NAMESPACES
+
+    def configurations(self, profiles: Profiles) -> dict[str, Configuration]:
+        """Build both configurations, by API path."""
+        validating = [self._pods(profiles)]
+        for template, resources in _by_template().items():
+            validating.append(self._templates(profiles, template, resources))
+        return {
+            path("mutating", self.name): self._object(
+                "MutatingWebhookConfiguration", [self._mutating(profiles)]
+            ),
+            path("validating", self.name): self._object(
+                "ValidatingWebhookConfiguration", validating
+            ),
+        }
+
+    def _mutating(self, profiles: Profiles) -> Configuration:
+        """Hold and place pods at creation; without Holdfast, pods with a request are rejected."""
+        # Only CREATE: a patch at an UPDATE could make a stored pod impossible to change.
+        asks = conditions.create_condition(profiles)
+        webhook = self._pod_webhook(profiles, "pods", "/mutate", ["CREATE"], asks)
+        # IfNeeded: another mutating webhook may change the pod after ours.
+        return {**webhook, "failurePolicy": "Fail", "reinvocationPolicy": "IfNeeded"}
+
+    def _pods(self, profiles: Profiles) -> Configuration:
+        """Validate pods that CEL cannot validate; on UPDATE only if one of our keys changes."""
+        condition = conditions.by_operation(
+            conditions.validate_condition(profiles), conditions.update_condition(profiles)
+        )
+        webhook = self._pod_webhook(
+            profiles, "validate.pods", "/validate", ["CREATE", "UPDATE"], condition
+        )
+        return {**webhook, "failurePolicy": "Fail"}
+
+    def _templates(
+        self, profiles: Profiles, template: str, resources: list[Resource]
+    ) -> Configuration:
+        """Reject invalid values in templates; the pods are validated again."""
+        pod = f"{cel.POD}.{template}"
+        condition = conditions.template_condition(profiles, pod)
+        kinds = [(resource.group, resource.name) for resource in resources]
+        name = _TEMPLATE_NAMES[template]
+        selector = profiles.selectors.namespaces
+        webhook = self._webhook(
+            name, "/validate", ["CREATE", "UPDATE"], kinds, condition, namespaces=selector
+        )
+        # Workloads must not depend on Holdfast: their pods are validated at creation.
+        return {**webhook, "failurePolicy": "Ignore"}
+
+    def _object(self, kind: str, webhooks: list[Configuration]) -> Configuration:
+        return {
+            "apiVersion": f"{GROUP}/v1",
+            "kind": kind,
+            "metadata": {"name": self.name, "labels": {"app.kubernetes.io/name": "holdfast"}},
+            "webhooks": webhooks,
+        }
+
+    def _pod_webhook(
+        self,
+        profiles: Profiles,
+        name: str,
+        url_path: str,
+        operations: list[str],
+        condition: str,
+    ) -> Configuration:
+        selectors = profiles.selectors
+        webhook = self._webhook(
+            name, url_path, operations, _PODS, condition, namespaces=selectors.namespaces
+        )
+        return {**webhook, "objectSelector": selectors.objects} if selectors.objects else webhook
+
+    def _webhook(
+        self,
+        name: str,
+        url_path: str,
+        operations: list[str],
+        resources: Sequence[tuple[str, str]],
+        condition: str,
+        *,
+        namespaces: Mapping[str, Any],
+    ) -> Configuration:
+        excluded = {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": list(self.excluded_namespaces),
+        }
+        groups = dict.fromkeys(group for group, _ in resources)
+        return {
+            "name": f"{name}.holdfast.dev",
+            "clientConfig": self.client_config(url_path),
+            "rules": [
+                {
+                    "apiGroups": [group],
+                    "apiVersions": ["*" if group in workloads.UNSTABLE else "v1"],
+                    "operations": operations,
+                    "resources": [name for other, name in resources if other == group],
+                    "scope": "Namespaced",
+                }
+                for group in groups
+            ],
+            "matchConditions": [{"name": ASKS, "expression": condition}],
+            "namespaceSelector": {
+                **namespaces,
+                "matchExpressions": [excluded, *namespaces.get("matchExpressions", ())],
+            },
+            "matchPolicy": "Equivalent",
+            # The webhook writes nothing: so `--dry-run=server` and `kubectl diff` work.
+            "sideEffects": "None",
+            "timeoutSeconds": TIMEOUT_SECONDS,
+            "admissionReviewVersions": ["v1"],
+        }
+
+
+def digest(profiles: Profiles) -> str:
+    """Return a digest of all rules and conditions."""
+    registration = Registration(NAME, lambda url_path: {"path": url_path})
+    text = msgspec.json.encode(registration.configurations(profiles), order="sorted")
+    return hashlib.sha256(text).hexdigest()
+
+
+def expressions(profiles: Profiles) -> dict[str, str]:
+    """Return the match conditions of all webhooks, by the names of the webhooks."""
+    made = Registration(NAME, lambda _path: {}).configurations(profiles)
+    webhooks = [webhook for one in made.values() for webhook in one["webhooks"]]
+    return {one["name"]: one["matchConditions"][0]["expression"] for one in webhooks}
+
+
+def _by_template() -> dict[str, list[Resource]]:
+    """Group the workloads by the path of their template: one condition serves each group."""
+    found: dict[str, list[Resource]] = {}
+    for resource in RESOURCES:
+        found.setdefault(resource.path, []).append(resource)
+    return found
+
+
+def path(kind: str, name: str) -> str:
+    """Return the API path of a `mutating` or `validating` configuration."""
+    return f"/apis/{GROUP}/v1/{kind}webhookconfigurations/{name}"
+
+
+def paths(name: str) -> list[str]:
+    """Return the API paths of both configurations with a name."""
+    return [path(kind, name) for kind in ("mutating", "validating")]
+
+
+def by_url(address: str, ca: bytes) -> Callable[[str], Mapping[str, Any]]:
+    """Reach the webhook at `host:port`, with a certificate of this CA (PEM)."""
+    bundle = base64.b64encode(ca).decode()
+    return lambda url_path: {"url": f"https://{address}{url_path}", "caBundle": bundle}
+
+
+def by_service(namespace: str, name: str, ca: bytes | None) -> Callable[[str], Mapping[str, Any]]:
+    """Reach the webhook by its Service, port 443; without `ca`, cert-manager adds the caBundle."""
+    bundle = {} if ca is None else {"caBundle": base64.b64encode(ca).decode()}
+
+    def config(url_path: str) -> Mapping[str, Any]:
+        service = {"namespace": namespace, "name": name, "path": url_path, "port": 443}
+        return {"service": service, **bundle}
+
+    return config

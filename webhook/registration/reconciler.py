@@ -1,0 +1,261 @@
+"""Register the webhooks with the API server, and keep the registration correct.
+
+The manifests contain both webhook configurations without webhooks. The leader fills them in once
+all replicas serve a certificate that the caBundle trusts and have the same configuration. After
+that it restores its own fields when others change them.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from holdfast.certs import rotation
+from holdfast.webhook.errors import ApiStatusError, ClusterError
+from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.server_clock import ClockStability
+from holdfast.webhook.registration import configurations, drift, replicas
+from holdfast.webhook.registration.configurations import Configuration, Registration
+from holdfast.webhook.registration.replicas import Replica, Service
+from holdfast.webhook.registration.secrets import CertificateSecrets, PublishedBundles
+from holdfast.webhook.registration.writer import ConfigurationWriter
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+
+INTERVAL_SECONDS = 10.0
+"""Interval of reconciliation. Polling needs fewer permissions than a watch. The interval leaves
+time for requests that hang: a change is repaired within half a minute."""
+STANDBY_SECONDS = 1.0
+"""Interval at which a controller that is not the leader, or does not know the time, looks again."""
+
+_log = logging.getLogger("holdfast.publisher")
+
+
+class Mode(enum.Enum):
+    """The source of the certificates."""
+
+    SELF = "self"
+    CERT_MANAGER = "cert-manager"
+    NONE = "none"
+
+
+class WebhookReconciler:
+    """Reconciles certificates and webhook configurations while this controller is the leader."""
+
+    def __init__(
+        self,
+        api: Api,
+        profiles: Profiles,
+        service: Service,
+        metrics: ControllerMetrics,
+        *,
+        certificates: CertificateSecrets | None,
+        leading: Callable[[], bool],
+        server_time: Callable[[], float | None],
+        ask: Callable[[Api, Service], list[Replica]] = replicas.ask_all,
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        """Create a reconciler for the webhooks that these profiles need.
+
+        Without `certificates`, cert-manager writes the caBundle. `server_time` is the API server's
+        time in seconds since 1970; nothing is done while it is None.
+        """
+        self._api = api
+        self._writer = ConfigurationWriter(api, metrics, leading)
+        self._profiles = profiles
+        self._service = service
+        self._metrics = metrics
+        self._certificates = certificates
+        self._leading = leading
+        self._server_time = server_time
+        self._ask = ask
+        self._now = now
+        self._published = PublishedBundles()
+        self._steadiness = ClockStability()
+        self._is_published = False
+        self._digest = configurations.digest(profiles)
+        self._paths = configurations.paths(service.configurations)
+        self._blocker = ""
+        self._logged_blocker = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Reconcile until `stop` is set. Never raises because of the cluster."""
+        while not stop.wait(INTERVAL_SECONDS if self.reconcile() else STANDBY_SECONDS):
+            pass
+
+    def reconcile(self) -> bool:
+        """Reconcile once; False if this controller is not the leader or does not know the time."""
+        seconds = self._server_time()
+        if seconds is not None:
+            self._steadiness.observe(seconds, self._now())
+        if not self._leading() or seconds is None:
+            self._published = PublishedBundles()  # another leader may change it
+            self._writer.forget()
+            self._is_published = False
+            self._metrics.registered.set(0)
+            self._metrics.ca_expiry.set(0)
+            return False
+        try:
+            self._ensure(datetime.fromtimestamp(seconds, UTC))
+        except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+            self._metrics.registered.set(0)  # unknown counts as not registered
+            self._metrics.publisher_failures.inc()
+            _log.warning(
+                "cannot reconcile certificates and webhook configurations: %s; retrying", exc
+            )
+        return True
+
+    # --- one reconciliation --------------------------------------------------------------------
+
+    def _ensure(self, now: datetime) -> None:
+        """Reconcile certificates, then configurations; a failure of one does not stop the others.
+
+        Raises ClusterError with all failures at the end.
+        """
+        live = {path: self._writer.read(path) for path in self._paths}
+        missing = [path for path, found in live.items() if found is None]
+        problems = [ClusterError(f"{path} does not exist; apply the manifests") for path in missing]
+        bundles = self._observe_bundles(live)
+        replicas_seen = self._ask(self._api, self._service)
+        bundle, problem = self._reconcile_certificates(now, bundles, replicas_seen)
+        problems += [problem] if problem is not None else []
+        # Without any bundle no replica is trusted: an empty list would mean that all are.
+        trust = (bundles or [b""]) if bundle is None else [bundle]
+        self._blocker = self._publish_blocker(now, trust, replicas_seen)
+        problems += self._publish(live, bundle, may_publish=not self._blocker)
+        if problems:
+            raise ClusterError("; ".join(map(str, problems)))
+
+    def _observe_bundles(self, live: Mapping[str, Configuration | None]) -> list[bytes]:
+        """Note the caBundles that the API servers use now, and return them."""
+        webhooks = [one for each in live.values() if each for one in drift.ours(each)]
+        bundles = [drift.bundle_of(one) for one in webhooks]
+        self._published.observe(bundles, self._now())
+        return bundles
+
+    def _reconcile_certificates(
+        self, now: datetime, bundles: Sequence[bytes], replicas_seen: Sequence[Replica]
+    ) -> tuple[bytes | None, ClusterError | None]:
+        """Renew certificates; return the bundle to publish, None if cert-manager writes it."""
+        if self._certificates is None:
+            return None, None
+        return self._certificates.reconcile(
+            now,
+            known_for=timedelta(seconds=self._steadiness.seconds(self._now())),
+            bundles=bundles,
+            trusted=self._published.trusted(self._now()),
+            asked=replicas_seen,
+        )
+
+    def _publish(
+        self,
+        live: Mapping[str, Configuration | None],
+        bundle: bytes | None,
+        *,
+        may_publish: bool,
+    ) -> Sequence[ClusterError]:
+        """Update the configurations; return the errors."""
+        wanted, correct, problems = self._wanted(bundle), [], list[ClusterError]()
+        if may_publish:
+            problems += self._dry_run(wanted, live)
+            may_publish = not problems
+        for path, found in live.items():
+            try:
+                is_correct = found is not None and self._update(
+                    path, found, wanted[path], bundle, may_publish=may_publish
+                )
+            except ApiStatusError as exc:
+                is_correct = False
+                problems.append(exc)
+            correct.append(is_correct)
+        if not problems and None not in live.values():
+            # A configuration that was just written was not correct before: it counts all the same.
+            self._is_published = may_publish or all(correct)
+        self._metrics.registered.set(all(correct))
+        self._log_blocker("" if all(correct) else self._blocker)
+        return problems
+
+    def _dry_run(
+        self, wanted: Mapping[str, Configuration], live: Mapping[str, Configuration | None]
+    ) -> list[ClusterError]:
+        """Try to write the configurations if both differ: either both are published or neither."""
+        differing = {
+            path: found
+            for path, found in live.items()
+            if found is not None and not self._writer.is_correct(path, found, wanted[path])
+        }
+        problems: list[ClusterError] = []
+        for path, found in differing.items() if len(differing) > 1 else ():
+            try:
+                self._writer.dry_run(path, wanted[path], found)
+            except ApiStatusError as exc:
+                problems.append(exc)
+        return problems
+
+    def _update(
+        self,
+        path: str,
+        found: Configuration,
+        desired: Configuration,
+        bundle: bytes | None,
+        *,
+        may_publish: bool,
+    ) -> bool:
+        """Update a configuration as far as allowed; True if it was correct already."""
+        if may_publish:
+            return self._writer.apply(path, desired, found)
+        if bundle is None and not drift.ours(found):
+            self._writer.apply(path, drift.idle(desired), found)
+        elif bundle:
+            self._writer.replace_bundle(path, found, bundle)
+        return self._writer.is_correct(path, found, desired)
+
+    def _publish_blocker(  # noqa: PLR0911 - one for each
+        self, now: datetime, trust: Sequence[bytes], replicas_seen: Sequence[Replica]
+    ) -> str:
+        """Say why the match conditions must not be published yet; empty if they may.
+
+        Once published they are restored unless a replica has other conditions: a replica that does
+        not answer must not leave pods unheld.
+        """
+        called = [one for one in replicas_seen if one.called]
+        if any(one.conditions not in {self._digest, None} for one in called):
+            return "replicas have a different configuration"
+        if self._is_published:
+            return ""
+        if not called:
+            return "no replica is ready"
+        for one in called:
+            if one.certificate is None or one.conditions is None:
+                return f"replica {one.address} does not answer"
+            if not self._is_trusted(one, trust, now):
+                return (
+                    f"replica {one.address} serves a certificate that the caBundle does not trust"
+                )
+        if not replicas.rolled_out(self._api, self._service):
+            return f"Deployment {self._service.deployment} is not rolled out"
+        return ""
+
+    def _is_trusted(self, replica: Replica, trust: Sequence[bytes], now: datetime) -> bool:
+        names = self._service.dns_names[-1:]  # API servers use this one, SERVICE.NAMESPACE.svc
+        certificate = replica.certificate
+        return certificate is not None and all(
+            rotation.serves(certificate, bundle, now, names) for bundle in trust
+        )
+
+    def _wanted(self, bundle: bytes | None) -> dict[str, Configuration]:
+        service = self._service
+        client = configurations.by_service(service.namespace, service.name, bundle)
+        excluded = dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, service.namespace))
+        registration = Registration(service.configurations, client, tuple(excluded))
+        return registration.configurations(self._profiles)
+
+    def _log_blocker(self, blocker: str) -> None:
+        if blocker and blocker != self._logged_blocker:
+            _log.info("webhooks are not registered as configured: %s", blocker)
+        self._logged_blocker = blocker

@@ -1,0 +1,185 @@
+"""The Secrets of the CA and the leaf, reconciled as `holdfast.certs.rotation` decides.
+
+Writes never overwrite another process' changes: updates carry the resourceVersion, and a Secret is
+created by an apply without force under this process' own field manager. An apply is also the only
+way to create an object with permission for that name only.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.certs import authority, rotation
+from holdfast.certs.rotation import Action, Observation, Plan
+from holdfast.certs.stored import Authority, Data
+from holdfast.webhook.errors import ApiStatusError, ClusterError
+from holdfast.webhook.kube.client import APPLY_PATCH, Api
+from holdfast.webhook.registration import replicas
+from holdfast.webhook.registration.replicas import Replica
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+
+CA_SECRET, LEAF_SECRET = "holdfast-ca", "holdfast-tls"
+_TYPES = {CA_SECRET: "Opaque", LEAF_SECRET: "kubernetes.io/tls"}
+MOST_STEPS = 6
+"""Writes per reconciliation: more than a bootstrap needs."""
+
+_CONFLICT = 409
+"""HTTP status of a write that lost a race."""
+
+_log = logging.getLogger("holdfast.certificates")
+
+
+@dataclass
+class PublishedBundles:
+    """The registered caBundles, and the time when each CA was first in all of them.
+
+    Times are seconds of the process' monotonic clock.
+    """
+
+    bundles: Sequence[bytes] = ()
+    since: Mapping[str, float] = field(default_factory=dict)
+
+    def observe(self, bundles: Sequence[bytes], now: float) -> None:
+        """Update with the bundles just read."""
+        self.bundles = bundles
+        self.since = {one: self.since.get(one, now) for one in rotation.common(bundles)}
+
+    def trusted(self, now: float) -> dict[str, timedelta]:
+        """Return for how long each CA has been in every bundle."""
+        return {one: timedelta(seconds=now - since) for one, since in self.since.items()}
+
+
+class SecretsResult(NamedTuple):
+    """The bundle to register, and the error if a Secret could not be written."""
+
+    bundle: bytes
+    problem: ClusterError | None = None
+
+
+class CertificateSecrets:
+    """Reconciles both Secrets, one step at a time."""
+
+    def __init__(
+        self,
+        api: Api,
+        plan: Plan,
+        metrics: ControllerMetrics,
+        *,
+        namespace: str,
+        identity: str,
+        may_write: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._plan = plan
+        self._metrics = metrics
+        self._namespace = namespace
+        # The API server rejects longer names of field managers.
+        self._manager = f"holdfast-{identity}"[:128]
+        self._may_write = may_write
+
+    def reconcile(
+        self,
+        now: datetime,
+        *,
+        known_for: timedelta,
+        bundles: Sequence[bytes],
+        trusted: Mapping[str, timedelta],
+        asked: Sequence[Replica],
+    ) -> SecretsResult:
+        """Take all steps that are due, and return the bundle to register.
+
+        `now` is the API server's time, which has not been set for `known_for`. If a Secret cannot
+        be written, the bundle of the existing ones is returned. Raises ClusterError if the Secrets
+        cannot be read, or if another process wrote first.
+        """
+        for _ in range(MOST_STEPS):
+            secrets = {name: self._read(name) for name in _TYPES}
+            observed = Observation(
+                now,
+                authority=_data(secrets[CA_SECRET]),
+                leaf=_data(secrets[LEAF_SECRET]),
+                bundles=bundles,
+                trusted=trusted,
+                served=replicas.certificates(asked),
+                unknown=any(one.called and one.certificate is None for one in asked),
+                known_for=known_for,
+            )
+            step = rotation.next_step(observed, self._plan)
+            if step is None or not self._may_write():
+                return SecretsResult(self._bundle(observed))
+            name = LEAF_SECRET if step.action is Action.ISSUE else CA_SECRET
+            try:
+                self._write(name, secrets[name], rotation.carry_out(step, observed, self._plan))
+            except ApiStatusError as exc:
+                # After a lost race all that was read is outdated; without a CA there is no bundle.
+                if exc.status == _CONFLICT or Authority.read(observed.authority) is None:
+                    raise
+                return SecretsResult(self._bundle(observed), exc)
+            self._metrics.certificate_writes.labels(step.action.name.lower()).inc()
+            _log.info("Secret %s: %s (%s)", name, step.action.value, step.reason)
+        return SecretsResult(self._bundle(observed))
+
+    def _bundle(self, observed: Observation) -> bytes:
+        known = Authority.read(observed.authority)
+        if known is None:
+            raise ClusterError(f"Secret {CA_SECRET} has no CA that can sign")
+        expiry = authority.not_after(known.signer.certificate)
+        self._metrics.ca_expiry.set(expiry.timestamp())
+        return known.bundle
+
+    def _path(self, name: str) -> str:
+        return f"/api/v1/namespaces/{quote(self._namespace)}/secrets/{name}"
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            found = msgspec.json.decode(self._api.request("GET", self._path(name)))
+        except ApiStatusError as exc:
+            if exc.is_not_found:
+                return None
+            raise
+        return dict(found)
+
+    def _write(self, name: str, before: dict[str, Any] | None, data: Data) -> None:
+        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+        if before is not None:
+            # `before` has the resourceVersion, so a change that others made meanwhile is not lost.
+            body = msgspec.json.encode({**before, "data": encoded})
+            self._api.request("PUT", self._path(name), body=body)
+            return
+        labels = {"app.kubernetes.io/name": "holdfast"}
+        made = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": name, "namespace": self._namespace, "labels": labels},
+            "type": _TYPES[name],
+            "data": encoded,
+        }
+        self._api.request(
+            "PATCH",
+            self._path(name),
+            query={"fieldManager": self._manager, "force": "false"},
+            body=msgspec.json.encode(made),
+            content_type=APPLY_PATCH,
+        )
+
+
+def _data(secret: Mapping[str, Any] | None) -> Data | None:
+    """Decode a Secret's data; invalid values are left out."""
+    if secret is None:
+        return None
+    found: dict[str, bytes] = {}
+    for key, value in (secret.get("data") or {}).items():
+        try:
+            found[key] = base64.b64decode(value, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            continue
+    return found

@@ -1,0 +1,210 @@
+"""Explain why a pod is held: its annotations, the decision, its gates, what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.webhook.errors import InvalidValueError
+from holdfast.webhook.framework.permit import ReleaseDecider
+from holdfast.webhook.framework.plugin import Code
+from holdfast.webhook.framework.profiles import scheduler_of
+from holdfast.webhook.model import approvals, durations, messages
+from holdfast.webhook.model.annotations import (
+    DELAY_GATE,
+    HELD_ANNOTATION,
+    JITTER,
+    NOT_BEFORE,
+    OWN_PREFIX,
+    PROFILE_ANNOTATION,
+    jitter_share_ms,
+    was_released,
+)
+from holdfast.webhook.report import held_pods, table
+from holdfast.webhook.report.held_pods import PATIENCE_MS, HeldPodSummary
+from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
+from holdfast.webhook.report.trace import Trace
+
+_SHOWN_CHARACTERS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """Facts about a pod. `trace` has the results of running its plugins again."""
+
+    pod: PodWithStatus
+    now_ms: int
+    trace: Trace
+    nodes: Sequence[NodeState] = ()
+    vm: Sequence[str] = ()
+    """Lines about the VM that the pod runs; empty for other pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and its lines."""
+
+    title: str
+    lines: Sequence[str]
+
+
+def explain(facts: PodFacts, decider: ReleaseDecider) -> list[Section]:
+    """Explain a pod, most important first."""
+    pod = facts.pod
+    held = held_pods.described(pod, decider) if held_pods.own_gates(pod) else None
+    sections = [
+        Section(f"Pod {pod.metadata.namespace}/{pod.metadata.name}", [_state(facts, held)]),
+        Section("Annotations", list(_annotations(facts, held))),
+        Section("Decision", list(_decision(facts))),
+        Section("Gates", list(_gates(facts, held, decider))),
+        Section("VM", facts.vm),
+        Section("Nodes", list(_nodes(facts))),
+        Section("What to do", list(_next_steps(facts, held))),
+    ]
+    return [section for section in sections if section.lines]
+
+
+def _state(facts: PodFacts, held: HeldPodSummary | None) -> str:
+    if held is None:
+        return _unheld(facts.pod)
+    if held.due_ms is None and held.remark:
+        return f"is held: {held.remark}"
+    if held.due_ms is None:
+        return f"is held until a plugin releases it: {', '.join(held_pods.own_gates(facts.pod))}"
+    until = durations.canonical_instant(held.due_ms)
+    if held.is_overdue(facts.now_ms):
+        late = table.duration(facts.now_ms - held.due_ms)
+        return f"is still held, {late} after its due time {until}"
+    return f"is held until {until} ({table.duration(held.due_ms - facts.now_ms)} left)"
+
+
+def _unheld(pod: PodWithStatus) -> str:
+    if pod.spec.node_name:
+        return f"is not held: it is on {pod.spec.node_name}, {pod.status.phase or 'phase unknown'}"
+    if pod.gates:
+        return f"is not held by Holdfast, but by other scheduling gates: {', '.join(pod.gates)}"
+    if pod.status.phase not in {"", "Pending"}:
+        return f"is not held: {pod.status.phase}"
+    return "is not held: the scheduler has not found a node for it yet"
+
+
+def _annotations(facts: PodFacts, held: HeldPodSummary | None) -> Iterator[str]:
+    pod = facts.pod
+    created = durations.canonical_instant(pod.created_ms)
+    yield f"created at {created}, {table.duration(facts.now_ms - pod.created_ms)} ago"
+    keys = [*held_pods.delay_keys(pod), NOT_BEFORE, JITTER, HELD_ANNOTATION]
+    present = [key for key in keys if key in pod.annotations]
+    for key in present:
+        text = pod.annotations[key]
+        yield f"{key}: {messages.quote(text, _SHOWN_CHARACTERS)}{_meaning(key, text, facts)}"
+    if not present:
+        yield "no annotations for a delay or a time"
+    if held is not None and held.remark:
+        yield held.remark
+
+
+def _meaning(key: str, text: str, facts: PodFacts) -> str:
+    try:
+        if key == HELD_ANNOTATION:
+            return ": recorded by Holdfast when the pod was created"
+        if key == NOT_BEFORE:
+            return f": not before {durations.canonical_instant(durations.parse_instant(text))}"
+        length = durations.parse_delay(text)
+        if key == JITTER:
+            share = jitter_share_ms(facts.pod.metadata.uid, length)
+            return (
+                f": up to {durations.canonical_delay(length)}; "
+                f"{durations.canonical_delay(share)} for this pod"
+            )
+        return f": {durations.canonical_delay(length)} from creation"
+    except InvalidValueError as exc:
+        return f": invalid: {exc}"
+
+
+def _decision(facts: PodFacts) -> Iterator[str]:
+    recorded = facts.pod.annotations.get(PROFILE_ANNOTATION)
+    profile = messages.quote(facts.trace.profile)
+    if not facts.trace.profile:
+        yield f"no profile serves schedulerName {messages.quote(scheduler_of(facts.pod))}"
+        return
+    how = "recorded when the pod was created" if recorded else "selected by schedulerName"
+    yield f"profile {profile} ({how}); if the pod were created now:"
+    concerned = [step for step in facts.trace.steps if step.code is not Code.SKIP]
+    yield from (f"{step.plugin}: {step.summary}" for step in concerned)
+    if not concerned:
+        yield "no plugin is concerned"
+
+
+def _gates(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider) -> Iterator[str]:
+    unknown = held_pods.unknown_gates(facts.pod, decider)
+    for gate in facts.pod.gates:
+        if gate in unknown:
+            name = gate.removeprefix(OWN_PREFIX)
+            yield f"{gate}: Holdfast's, from plugin {name!r}, which is not installed here"
+        elif gate.startswith(OWN_PREFIX):
+            yield f"{gate}: Holdfast's, for {held.held_by if held else 'nothing'}"
+        else:
+            yield f"{gate}: another component's; Holdfast never removes it"
+    due_ms = decider.due(facts.pod).at_ms
+    if held is None and _was_taken_before(due_ms, facts):
+        due = durations.canonical_instant(due_ms)
+        yield f"{DELAY_GATE}: removed by someone else before the due time {due}"
+
+
+def _was_taken_before(due_ms: int, facts: PodFacts) -> bool:
+    """Return whether a pod that was held, and that Holdfast did not release, is free too early."""
+    pod = facts.pod
+    if HELD_ANNOTATION not in pod.annotations:
+        return False
+    if was_released(pod.annotations, created_ms=pod.created_ms):
+        return False
+    scheduled = pod.condition("PodScheduled")
+    if scheduled and scheduled.status == "True" and scheduled.last_transition_time:
+        return scheduled.last_transition_time.timestamp() * 1_000 < due_ms
+    return facts.now_ms < due_ms
+
+
+def _nodes(facts: PodFacts) -> Iterator[str]:
+    for state in facts.nodes:
+        yield f"must run on {state.name}: {state.problem or 'it accepts pods'}"
+        yield from state.remarks
+    condition = facts.pod.condition("PodScheduled")
+    if condition and condition.status == "False" and condition.reason != "SchedulingGated":
+        yield f"scheduler: {condition.reason}: {condition.message}"
+
+
+def _next_steps(facts: PodFacts, held: HeldPodSummary | None) -> Iterator[str]:
+    pod = facts.pod
+    name = f"{pod.metadata.name} -n {pod.metadata.namespace}"
+    if held is not None:
+        if approvals.GATE in pod.gates:
+            yield f"ask for its approval: holdfast approve {name}"
+        elif held.due_ms is None and not held.remark:
+            yield "ask the operator of that plugin"
+        elif held.due_ms is not None and held.due_ms + PATIENCE_MS < facts.now_ms:
+            yield "no controller releases it; run holdfast doctor to find out why"
+        yield f"wait, or release it now: holdfast release {name}"
+    if not pod.spec.node_name and pod.status.phase in {"", "Pending"}:
+        yield from _to_be_scheduled(facts, "after that, " if held else "")
+    if held is None and not pod.gates:
+        yield f"Holdfast does not hold it; check its Events: kubectl describe pod {name}"
+
+
+def _to_be_scheduled(facts: PodFacts, then: str) -> Iterator[str]:
+    """List what else keeps the pod from being scheduled."""
+    pod = facts.pod
+    others = [gate for gate in pod.gates if not gate.startswith(OWN_PREFIX)]
+    if others:
+        yield f"{then}the component that added {_listed(others)} must remove it"
+    if facts.nodes and all(state.problem for state in facts.nodes):
+        if any(state.excluded for state in facts.nodes):
+            yield f"{then}correct the pod's requirements, or the recorded node of its VM"
+        else:
+            yield f"{then}make {_listed(state.name for state in facts.nodes)} accept pods again"
+    condition = pod.condition("PodScheduled")
+    if condition and condition.reason == "Unschedulable":
+        yield f"{then}fix what the scheduler reports: the nodes, or the pod's requirements"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(names)

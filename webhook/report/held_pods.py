@@ -1,0 +1,180 @@
+"""Held pods, with the reason and the time left, for tables and scripts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.webhook.errors import InvalidValueError
+from holdfast.webhook.framework.permit import ReleaseDecider
+from holdfast.webhook.model import durations, messages
+from holdfast.webhook.model.annotations import (
+    DELAY_GATE,
+    DELAY_KEYS,
+    HELD_ANNOTATION,
+    NEVER_MS,
+    OWN_PREFIX,
+    PROFILE_ANNOTATION,
+    format_hint,
+    read_hint,
+    read_hold_request,
+)
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.report import table
+
+HEAD = ("NAME", "HELD BY", "SINCE", "LEFT", "OWNER")
+HEAD_WIDE = (*HEAD, "DUE", "GATES", "PROFILE", "REMARK")
+PATIENCE_MS = 5_000
+"""How late a release may be before it counts as a problem."""
+_SHOWN_CHARACTERS = 120
+"""Longer texts are cut: they are the creator's, and go to a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPodSummary:
+    """One held pod. Times are milliseconds since 1970, by the API server's clock.
+
+    `due_ms` is None if only a plugin knows when it will be released.
+    """
+
+    namespace: str
+    name: str
+    held_by: str
+    gates: tuple[str, ...]
+    since_ms: int
+    due_ms: int | None
+    owner: str = ""
+    profile: str = ""
+    remark: str = ""
+
+    def is_overdue(self, now_ms: int) -> bool:
+        """Return whether its due time has passed."""
+        return self.due_ms is not None and self.due_ms <= now_ms
+
+
+def held_pods(pods: Iterable[Pod], decider: ReleaseDecider) -> list[HeldPodSummary]:
+    """List the pods that Holdfast holds, in order of their due time."""
+    found = [described(pod, decider) for pod in pods if own_gates(pod)]
+    never = NEVER_MS
+    return sorted(
+        found, key=lambda one: (one.due_ms or never, one.since_ms, one.namespace, one.name)
+    )
+
+
+def described(pod: Pod, decider: ReleaseDecider) -> HeldPodSummary:
+    """Describe a pod that has one of our gates."""
+    due = decider.due(pod)
+    unknown = unknown_gates(pod, decider)
+    return HeldPodSummary(
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        held_by=held_by(pod),
+        gates=tuple(pod.gates),
+        since_ms=pod.created_ms,
+        due_ms=None if unknown or due.at_ms >= NEVER_MS else due.at_ms,
+        owner=owner(pod),
+        profile=pod.annotations.get(PROFILE_ANNOTATION, "")[:_SHOWN_CHARACTERS],
+        remark="" if unknown else "; ".join(filter(None, (due.reason, due.problem))),
+    )
+
+
+def own_gates(pod: Pod) -> list[str]:
+    """List Holdfast's gates on a pod."""
+    return [gate for gate in pod.gates if gate.startswith(OWN_PREFIX)]
+
+
+def unknown_gates(pod: Pod, decider: ReleaseDecider) -> list[str]:
+    """List those of its gates whose plugin is not installed here."""
+    profile = decider.profiles.select(pod)
+    known = {plugin.gate for plugin in profile.holding} if profile else set()
+    return [gate for gate in own_gates(pod) if gate not in {*known, DELAY_GATE}]
+
+
+def held_by(pod: Pod) -> str:
+    """Name what holds a pod: its request, and the plugins of other gates."""
+    found = [asked(pod)] if DELAY_GATE in pod.gates else []
+    found += [_hold(gate, pod) for gate in own_gates(pod) if gate != DELAY_GATE]
+    return ", ".join(part for part in found if part) or "nothing"
+
+
+def _hold(gate: str, pod: Pod) -> str:
+    """Name the plugin of a gate, with what the annotation of the same key asks for."""
+    name, text = gate.removeprefix(OWN_PREFIX), pod.annotations.get(gate)
+    if text is None:
+        return name
+    plain = text.isascii() and text.isprintable() and len(text) <= _SHOWN_CHARACTERS
+    return f"{name}={text if plain else messages.quote(text, _SHOWN_CHARACTERS)}"
+
+
+def asked(pod: Pod) -> str:
+    """Return a pod's request in canonical form, or its hint if the request is invalid."""
+    hint = pod.annotations.get(HELD_ANNOTATION, "")
+    try:
+        return format_hint(read_hold_request(pod.annotations, delay_keys(pod)))
+    except InvalidValueError:
+        return messages.quote(hint, _SHOWN_CHARACTERS) if hint else "an invalid request"
+
+
+def delay_keys(pod: Pod) -> Sequence[str]:
+    """List the annotations that may carry its delay: the default ones, and the hint's."""
+    keys = list(DELAY_KEYS)
+    try:
+        hinted = read_hint(pod.annotations.get(HELD_ANNOTATION, "")).delay_key
+    except InvalidValueError:
+        return keys
+    return keys if hinted in keys else [*keys, hinted]
+
+
+def owner(pod: Pod) -> str:
+    """Return the pod's controller as `Kind/name`; empty if it has none."""
+    owners = pod.metadata.owner_references or ()
+    return next((f"{one.kind}/{one.name}" for one in owners if one.controller), "")
+
+
+def left(one: HeldPodSummary, now_ms: int) -> str:
+    """Format the time that is left for a pod."""
+    if one.due_ms is None:
+        return "unknown"
+    if one.is_overdue(now_ms):
+        return f"overdue {table.duration(now_ms - one.due_ms)}"
+    return table.duration(one.due_ms - now_ms)
+
+
+def row(
+    one: HeldPodSummary, now_ms: int, *, wide: bool = False, namespace: bool = False
+) -> list[str]:
+    """Format a pod as a table row."""
+    cells = [one.namespace] if namespace else []
+    cells += [one.name, one.held_by, table.duration(now_ms - one.since_ms), left(one, now_ms)]
+    cells.append(one.owner or "-")
+    if wide:
+        due = "-" if one.due_ms is None else durations.canonical_instant(one.due_ms)
+        cells += [due, ",".join(one.gates), one.profile or "-", one.remark or "-"]
+    return cells
+
+
+def document(one: HeldPodSummary, now_ms: int) -> dict[str, Any]:
+    """Convert a pod for JSON and YAML output."""
+    due = None if one.due_ms is None else durations.canonical_instant(one.due_ms)
+    return {
+        "namespace": one.namespace,
+        "name": one.name,
+        "heldBy": one.held_by,
+        "gates": list(one.gates),
+        "since": durations.canonical_instant(one.since_ms),
+        "due": due,
+        "secondsLeft": None if one.due_ms is None else (one.due_ms - now_ms) / 1_000,
+        "owner": one.owner or None,
+        "profile": one.profile or None,
+        "remark": one.remark or None,
+    }
+
+
+def documents(found: Iterable[HeldPodSummary], now_ms: int) -> dict[str, Any]:
+    """Convert a list of pods for JSON and YAML output."""
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "HeldPodList",
+        "items": [document(one, now_ms) for one in found],
+    }

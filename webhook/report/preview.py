@@ -1,0 +1,185 @@
+"""Preview manifests: run the pipeline on a file's pods and templates. Pure.
+
+A pod is reviewed as at creation. A workload is reviewed as at `kubectl apply`, then the pod that
+its controller would create from the template.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import yaml
+
+from holdfast.webhook.errors import PluginFailedError, ReviewError
+from holdfast.webhook.framework.json_patch import applied, patch
+from holdfast.webhook.framework.pipeline import AdmissionPipeline
+from holdfast.webhook.framework.plugin import Code
+from holdfast.webhook.model import edits, review, workloads
+from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.report import trace
+
+Document = Mapping[str, Any]
+
+_UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The preview of an object; `before` and `after` are its pod or template."""
+
+    what: str
+    steps: Sequence[trace.PluginStep] = ()
+    refusals: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    before: Document | None = None
+    after: Document | None = None
+
+    @property
+    def diff(self) -> list[str]:
+        """The changes as a diff of YAML."""
+        if self.before is None or self.after is None:
+            return []
+        lines = difflib.unified_diff(_yaml(self.before), _yaml(self.after), lineterm="", n=2)
+        return list(lines)[2:]  # without the file names
+
+
+def objects(document: Any) -> Iterator[Document]:
+    """Yield the document, or the items of a List."""
+    if not isinstance(document, dict):
+        return
+    items = document.get("items")
+    if str(document.get("kind", "")).endswith("List") and isinstance(items, list):
+        for item in items:
+            yield from objects(item)
+    else:
+        yield document
+
+
+def concerns(document: Document) -> bool:
+    """Return whether an object is a pod or has a pod template."""
+    return _template_path(document) is not None
+
+
+def preview(
+    document: Document, pipeline: AdmissionPipeline, *, namespace: str, now_ms: int
+) -> Preview:
+    """Preview a pod or a workload as if created now."""
+    what = described(document, namespace)
+    try:
+        return _preview(document, pipeline, what, namespace, now_ms)
+    except (ReviewError, msgspec.ValidationError) as exc:
+        # the API server rejects such an object as well
+        detail = str(exc).rpartition(": ")[2].replace("`", "")
+        reason = f'the object is invalid: {detail}; annotation values must be strings, such as "15"'
+        return Preview(what, refusals=[reason])
+
+
+def described(document: Document, namespace: str) -> str:
+    """Name an object: `Deployment default/web`."""
+    metadata = metadata_of(document)
+    name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
+    return f"{document.get('kind')} {metadata.get('namespace') or namespace}/{name}"
+
+
+def metadata_of(document: Document) -> Document:
+    """Return an object's metadata; empty if it is not a mapping."""
+    metadata = document.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def template(document: Document) -> Document:
+    """Return the pod or the pod template of an object."""
+    found: Any = document
+    for step in (_template_path(document) or "").split("."):
+        found = found.get(step) or {} if step and isinstance(found, dict) else found
+    found = found if isinstance(found, dict) else {}
+    return {**found, "metadata": found.get("metadata") or {}}
+
+
+def _template_path(document: Document) -> str | None:
+    group, _, _ = str(document.get("apiVersion", "")).rpartition("/")
+    kind = str(document.get("kind", ""))
+    return "" if (group, kind) == ("", "Pod") else workloads.template_path(group, kind)
+
+
+def _preview(
+    document: Document, pipeline: AdmissionPipeline, what: str, namespace: str, now_ms: int
+) -> Preview:
+    is_pod = _template_path(document) == ""
+    refusals: list[str] = []
+    warnings: list[str] = []
+    if not is_pod:
+        verdict = pipeline.validate(reviewed(document, namespace), now_ms=now_ms)
+        refusals, warnings = list(verdict.reasons), list(verdict.warnings)
+        if refusals or document.get("kind") in workloads.VM_KINDS:
+            return Preview(what, (), refusals, warnings)
+    before = template(document)
+    pod = before if is_pod else pod_of(document)
+    made = reviewed(pod, namespace)
+    seen = trace.mutate(pipeline.profiles, made, now_ms=now_ms)
+    failed = [step for step in seen.steps if step.code is Code.ERROR]
+    refusals += [f"plugin {step.plugin!r} cannot run here: {step.reason}" for step in failed]
+    if seen.verdict is None:
+        return Preview(what, seen.steps, refusals, warnings)
+    refusals += seen.verdict.reasons
+    warnings += [one for one in seen.verdict.warnings if one not in warnings]
+    operations = patch(made.pod, seen.verdict.edits)
+    if not refusals:
+        refusals += _validated(_after(pod, operations), pipeline, namespace, now_ms)
+    return Preview(what, seen.steps, refusals, warnings, before, _after(before, operations))
+
+
+def _after(pod: Document, operations: Sequence[edits.Operation]) -> Document:
+    """Apply a patch to a pod that may have no spec."""
+    into_spec = any(operation["path"].startswith("/spec/") for operation in operations)
+    whole = {**pod, "spec": pod.get("spec") or {}} if into_spec else pod
+    made: Document = applied(whole, operations)
+    return made
+
+
+def _validated(
+    pod: Document, pipeline: AdmissionPipeline, namespace: str, now_ms: int
+) -> Sequence[str]:
+    try:
+        return pipeline.validate(reviewed(pod, namespace), now_ms=now_ms).reasons
+    except PluginFailedError as exc:
+        return [str(exc)]
+
+
+def reviewed(document: Document, namespace: str) -> PodReview:
+    """Build the review of an object's creation. Raises ReviewError."""
+    group, _, version = str(document.get("apiVersion", "")).rpartition("/")
+    metadata = metadata_of(document)
+    kind = {"group": group, "version": version, "kind": document.get("kind")}
+    request = {
+        "uid": "preview",
+        "kind": kind,
+        "operation": "CREATE",
+        "name": metadata.get("name") or "",
+        "namespace": metadata.get("namespace") or namespace,
+        "object": document,
+    }
+    body = {"apiVersion": review.API_VERSION, "kind": "AdmissionReview", "request": request}
+    return review.parse(msgspec.json.encode(body, enc_hook=str))
+
+
+def pod_of(document: Document) -> Document:
+    """Build the pod that a workload's controller would create."""
+    owner = {
+        "apiVersion": document.get("apiVersion"),
+        "kind": document.get("kind"),
+        "name": metadata_of(document).get("name") or "",
+        "uid": _UNKNOWN_UID,
+        "controller": True,
+    }
+    made = template(document)
+    metadata = {**(made.get("metadata") or {}), "ownerReferences": [owner]}
+    return {**made, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+
+def _yaml(document: Document) -> list[str]:
+    return yaml.safe_dump(document, sort_keys=False, width=1_000).splitlines()

@@ -1,0 +1,142 @@
+"""The nodes recorded on VMs, for tables, scripts and the status page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.kubevirt import Instance, TemplatedMachine, VirtualMachine
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins import sticky_policy
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.report.pod_status import NodeState
+
+HEAD = ("NAME", "NODE", "STICKY", "RUNS ON")
+HEAD_WIDE = (*HEAD, "REMARK")
+
+
+@dataclass(frozen=True, slots=True)
+class StickyVm:
+    """A VM: the node that it returns to, and where it runs now.
+
+    `loose` says why it is not sticky; empty if it is.
+    """
+
+    namespace: str
+    name: str
+    node: str
+    loose: str
+    runs_on: str
+    remark: str = ""
+
+    @property
+    def is_sticky(self) -> bool:
+        """Whether it returns to its node."""
+        return not self.loose
+
+
+def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None) -> StickyVm:
+    """Describe a VM and its VMI, if it runs; `args` is None if the plugin does not run for it."""
+    return StickyVm(
+        namespace=vm.metadata.namespace,
+        name=vm.metadata.name,
+        node=sticky_policy.recorded_node(vm, args) if args else "",
+        loose=loose(vm, args),
+        runs_on=vmi.status.node_name if vmi is not None and runs(vm, vmi) else "",
+        remark=_remark(vm, args) if args else "",
+    )
+
+
+def runs(vm: VirtualMachine, vmi: Instance) -> bool:
+    """Return whether a VMI belongs to this VM."""
+    owner = kubevirt.vm_of(vmi)
+    return owner is not None and owner.uid == vm.metadata.uid
+
+
+def next_pod(vm: TemplatedMachine, vmi: Instance | None) -> Pod:
+    """Return the pod of a VM's next run, as far as the choice of a profile needs it."""
+    return kubevirt.pod_of(vmi) if vmi is not None and runs(vm, vmi) else vm.next_pod
+
+
+def loose(vm: VirtualMachine, args: StickyArgs | None) -> str:
+    """Say why a VM is not sticky; empty if it is."""
+    if args is None:
+        return "the sticky plugin does not run for its pods in this configuration"
+    if sticky_policy.is_sticky(vm, args):
+        return ""
+    if args.namespaces and vm.metadata.namespace not in args.namespaces:
+        return f"namespace {vm.metadata.namespace} is not configured"
+    return (
+        f"it has no annotation {kubevirt.STICKY}: true"
+        if args.select == "annotated"
+        else f"it has annotation {kubevirt.STICKY}: false"
+    )
+
+
+def _remark(vm: VirtualMachine, args: StickyArgs) -> str:
+    uid = vm.annotations.get(kubevirt.STICKY_NODE_UID, "")
+    node = vm.annotations.get(args.node_annotation, "")
+    if node and uid not in {"", vm.metadata.uid}:
+        return (
+            f"the record of {node} was copied from another VM with its annotations, and is ignored"
+        )
+    if node and not uid:
+        return "the node was set by hand"
+    return ""
+
+
+def row(one: StickyVm, *, wide: bool = False, namespace: bool = False) -> list[str]:
+    """Format a VM as a table row."""
+    cells = [one.namespace] if namespace else []
+    cells += [one.name, one.node or "-", "yes" if one.is_sticky else "no", one.runs_on or "-"]
+    return [*cells, one.remark or "-"] if wide else cells
+
+
+def document(one: StickyVm) -> dict[str, Any]:
+    """Convert a VM for JSON and YAML output."""
+    return {
+        "namespace": one.namespace,
+        "name": one.name,
+        "node": one.node or None,
+        "sticks": one.is_sticky,
+        "runsOn": one.runs_on or None,
+        "remark": one.remark or None,
+    }
+
+
+def documents(found: Sequence[StickyVm]) -> dict[str, Any]:
+    """Convert a list of VMs for JSON and YAML output."""
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "StickyVMList",
+        "items": [document(one) for one in found],
+    }
+
+
+def shown(one: StickyVm, node: NodeState | None, *, required: bool) -> list[str]:
+    """Describe where a VM runs and where it returns to; `required`: nowhere else."""
+    lines = [f"runs on {one.runs_on}" if one.runs_on else "is not running"]
+    if one.loose:
+        lines.append(f"not sticky: {one.loose}")
+    elif one.node:
+        verb = "returns" if required else "preferably returns"
+        lines.append(f"{verb} to {one.node}")
+    else:
+        lines.append("no node is recorded: the next start records one")
+    if one.remark:
+        lines.append(one.remark)
+    if one.is_sticky and one.node and node is not None:
+        lines.append(f"{one.node}: {node.problem or 'accepts pods'}")
+        lines += node.remarks
+    return lines
+
+
+def record(vm: VirtualMachine, node: str | None, args: StickyArgs) -> dict[str, Any]:
+    """Make the merge patch that records a node for exactly this VM, or clears the record.
+
+    Clearing keeps the UID, so that the controller does not record the current node again.
+    """
+    annotations = {args.node_annotation: node, kubevirt.STICKY_NODE_UID: vm.metadata.uid}
+    return {"metadata": {"uid": vm.metadata.uid, "annotations": annotations}}

@@ -1,0 +1,123 @@
+"""Run a profile's plugins on one pod, and record the result of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from holdfast.webhook.errors import PluginFailedError
+from holdfast.webhook.framework.pipeline import AdmissionPipeline
+from holdfast.webhook.framework.plugin import Code, Result
+from holdfast.webhook.framework.profiles import Profiles, Verdict
+from holdfast.webhook.framework.runner import Runner, unobserved
+from holdfast.webhook.model.annotations import HELD_ANNOTATION
+from holdfast.webhook.model.edits import (
+    AddFinalizer,
+    AddGate,
+    Edit,
+    PreferNodes,
+    RemoveAnnotation,
+    Requirement,
+    RequireNodes,
+    SelectNodes,
+    SetAnnotation,
+    SetLabel,
+    SetSchedulerName,
+    Tolerate,
+)
+from holdfast.webhook.model.review import PodReview
+
+
+@dataclass(frozen=True, slots=True)
+class PluginStep:
+    """The result of one plugin."""
+
+    plugin: str
+    code: Code
+    edits: Sequence[Edit] = ()
+    reason: str = ""
+    warnings: Sequence[str] = ()
+
+    @property
+    def summary(self) -> str:
+        """Describe it on one line."""
+        if self.code is Code.SKIP:
+            return "not concerned"
+        if self.code in {Code.REJECT, Code.ERROR}:
+            return f"{'rejected' if self.code is Code.REJECT else 'failed'}: {self.reason}"
+        changes = [text for text in map(describe_edit, self.edits) if text]
+        held = next((edit.value for edit in self.edits if _is_hint(edit)), "")
+        first = "; ".join(changes) or "no change"
+        return "; ".join([f"{first} ({held})" if held else first, *self.warnings])
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The results of all plugins; `verdict` is None if a plugin failed."""
+
+    profile: str
+    steps: Sequence[PluginStep]
+    verdict: Verdict | None
+
+
+def mutate(profiles: Profiles, review: PodReview, *, now_ms: int) -> Trace:
+    """Run the plugins on a pod that is being created."""
+    steps: list[PluginStep] = []
+
+    def record(plugin: str, point: str, result: Result, problem: Exception | None) -> None:
+        if point != "mutate":
+            return  # `validate`, called for a pod that was rejected
+        reason = result.reason if problem is None else str(problem) or type(problem).__name__
+        steps.append(PluginStep(plugin, result.code, result.edits, reason, result.warnings))
+
+    profile = profiles.select_for(review)
+    pipeline = AdmissionPipeline(profiles, Runner(lambda: 0.0, unobserved, record))
+    try:
+        verdict = pipeline.mutate(review, now_ms=now_ms)
+    except PluginFailedError:
+        verdict = None
+    return Trace(profile.name if profile else "", steps, verdict)
+
+
+def describe_edit(edit: Edit) -> str:
+    """Describe an edit in words; empty for an edit that matters only to Holdfast."""
+    return _WORDS[type(edit)](edit)
+
+
+def _is_hint(edit: Edit) -> TypeGuard[SetAnnotation]:
+    return isinstance(edit, SetAnnotation) and edit.key == HELD_ANNOTATION
+
+
+def _annotation(edit: SetAnnotation) -> str:
+    return "" if _is_hint(edit) else f"sets annotation {edit.key}: {edit.value}"
+
+
+def _required(edit: RequireNodes) -> str:
+    return f"requires nodes with {_all(edit.requirements)}"
+
+
+def _preferred(edit: PreferNodes) -> str:
+    return f"prefers nodes with {_all(edit.requirements)} (weight {edit.weight})"
+
+
+def _all(requirements: Sequence[Requirement]) -> str:
+    return " and ".join(map(str, requirements))
+
+
+def _tolerated(edit: Tolerate) -> str:
+    return f"tolerates taint {edit.key}{'=' if edit.value else ''}{edit.value}"
+
+
+_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
+    AddGate: lambda edit: f"adds scheduling gate {edit.name}",
+    AddFinalizer: lambda edit: f"adds finalizer {edit.name}",
+    SetAnnotation: _annotation,
+    RemoveAnnotation: lambda _: "",
+    SetLabel: lambda edit: f"sets label {edit.key}: {edit.value}",
+    SetSchedulerName: lambda edit: f"sets scheduler {edit.name}",
+    RequireNodes: _required,
+    PreferNodes: _preferred,
+    SelectNodes: lambda edit: f"selects nodes with {edit.key}={edit.value}",
+    Tolerate: _tolerated,
+}

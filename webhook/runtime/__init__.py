@@ -1,0 +1,1 @@
+"""Put processes together."""

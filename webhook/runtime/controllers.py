@@ -1,0 +1,220 @@
+"""Assemble the controllers of a process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from holdfast.certs.rotation import Plan
+from holdfast.webhook.controller.controller import ReleaseController
+from holdfast.webhook.controller.history import ReleaseHistory
+from holdfast.webhook.errors import StartError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.kube.client import Cluster, boot_time
+from holdfast.webhook.kube.events import EventRecorder
+from holdfast.webhook.kube.leader_election import Leader
+from holdfast.webhook.kube.lookup import ClusterLookup
+from holdfast.webhook.kube.server_clock import ServerClock
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.registration.reconciler import Mode, WebhookReconciler
+from holdfast.webhook.registration.replicas import Service
+from holdfast.webhook.registration.secrets import CertificateSecrets
+from holdfast.webhook.runtime import manager, pipelines
+from holdfast.webhook.runtime.following import Follower
+from holdfast.webhook.sticky.controller import StickyController
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+from holdfast.webhook.threads import ThreadGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """The controllers of a process, and what they share.
+
+    `server_time` is the API server's time in seconds since 1970, None until its first response.
+    """
+
+    cluster: Cluster
+    profiles: Profiles
+    metrics: ControllerMetrics
+    server_time: Callable[[], float | None]
+    leader: Leader | None
+    releases: ReleaseController
+    sticky: StickyController
+    threads: ThreadGroup
+    history: ReleaseHistory
+    ended: threading.Event
+
+    @property
+    def synced(self) -> bool:
+        """True once all held pods and all VM pods that wait for a record are known."""
+        return self.releases.synced and self.sticky.synced
+
+    @property
+    def sticky_args(self) -> StickyArgs | None:
+        """The sticky plugin's arguments in the first profile that enables it."""
+        return pipelines.first_sticky_args(self.profiles)
+
+    @property
+    def failed(self) -> bool:
+        """True if a thread has died, which stops the others."""
+        return self.threads.failed
+
+    def publish(self, mode: Mode, service: Service, plan: Plan) -> None:
+        """Add the reconciliation of certificates and webhook configurations.
+
+        Raises ValueError without leader election.
+        """
+        if self.leader is None:
+            raise ValueError("publishing requires leader election")
+        certificates = None
+        if mode is Mode.SELF:
+            certificates = CertificateSecrets(
+                self.cluster,
+                plan,
+                self.metrics,
+                namespace=service.namespace,
+                identity=self.leader.identity,
+                may_write=self.leader.leading,
+            )
+        publisher = WebhookReconciler(
+            self.cluster,
+            self.profiles,
+            service,
+            self.metrics,
+            certificates=certificates,
+            leading=self.leader.leading,
+            server_time=self.server_time,
+        )
+        self.threads.add("publisher", publisher.run)
+
+    def run(self) -> None:
+        """Run until stopped, then release the Lease. Raises StartError if a thread has died."""
+        self.work()
+        if self.failed:
+            raise StartError("the controller failed; see the log above")
+
+    def work(self) -> None:
+        """Do the same as `run` without raising; `failed` is true if a thread has died."""
+        with self.threads:
+            self.ended.wait()
+            self.threads.stop()
+            # Both may sleep until something is due; woken, they see that they have to end.
+            self.releases.wake()
+            self.sticky.wake()
+        # Only after the last write: the next leader begins as soon as the Lease is free.
+        if self.leader is not None:
+            self.leader.resign()
+
+    def stop(self) -> None:
+        """Stop after finishing what is in flight."""
+        self.ended.set()
+
+
+def controller(
+    kubeconfig: Path | None,
+    context: str | None,
+    setup: pipelines.Setup,
+    metrics: ControllerMetrics,
+    *,
+    lease_namespace: str | None = None,
+) -> Manager:
+    """Assemble the controllers, with leader election in `lease_namespace`, if given."""
+    handle = Handle()
+    decider = pipelines.release_decider(setup, metrics.observe_plugin, handle)
+    metrics.configuration.info({"digest": pipelines.digest(setup)})
+    cluster, clock, server_time = _connect(kubeconfig, context)
+
+    def now_ms() -> int:
+        return int((server_time() or time.time()) * 1_000)
+
+    recorder = EventRecorder(cluster, now_ms=now_ms, on_dropped=metrics.events_dropped.inc)
+    leader = _leader(cluster, metrics, lease_namespace, server_time)
+    history = ReleaseHistory(recorder, now_ms=now_ms)
+    leading = always if leader is None else leader.leading
+    releases = ReleaseController(
+        cluster, decider, clock, metrics, recorder=history, leading=leading
+    )
+    recorder.saturated = lambda: releases.saturated
+    sticky = StickyController(
+        cluster,
+        partial(pipelines.sticky_args, decider.profiles),
+        metrics,
+        enabled=pipelines.first_sticky_args(decider.profiles) is not None,
+        recorder=recorder,
+        may_write=leading,
+        may_sweep=lambda: releases.synced,  # both list all waiting pods, which doubles the memory
+    )
+    ended = threading.Event()
+    threads = _threads(releases, sticky, leader, ended)
+    metrics.count_paces = partial(pipelines.count_paces, decider.profiles)
+    lookup = ClusterLookup(lambda: cluster, observe=metrics.observe_lookup)
+    handle.connect(
+        lookup=lookup,
+        waiting=releases,
+        record_event=releases.record_event,
+        follow=Follower(cluster, threads, metrics),
+        bounds_ms=releases.bounds_ms,
+    )
+    return Manager(
+        cluster,
+        decider.profiles,
+        metrics,
+        server_time,
+        leader,
+        releases,
+        sticky,
+        threads,
+        history,
+        ended,
+    )
+
+
+def _connect(
+    kubeconfig: Path | None, context: str | None
+) -> tuple[Cluster, ServerClock, Callable[[], float | None]]:
+    """Connect; also return the API server's clock, and the time that it certainly is there."""
+    clock = ServerClock(checks=True)
+    cluster = manager.connect(
+        kubeconfig,
+        context,
+        lambda timing: clock.observe(sent=timing.sent, received=timing.received, date=timing.date),
+    )
+    return cluster, clock, lambda: clock.lower_bound(boot_time())
+
+
+def _leader(
+    cluster: Cluster,
+    metrics: ControllerMetrics,
+    namespace: str | None,
+    server_time: Callable[[], float | None],
+) -> Leader | None:
+    if namespace is None:
+        metrics.leader.set(1)
+        return None
+    return Leader(cluster, metrics, namespace=namespace, server_time=server_time)
+
+
+def _threads(
+    releases: ReleaseController,
+    sticky: StickyController,
+    leader: Leader | None,
+    ended: threading.Event,
+) -> ThreadGroup:
+    threads = ThreadGroup(on_failure=ended.set)
+    releases.add_to(threads)
+    sticky.add_to(threads)
+    if leader is not None:
+        leader.on_started_leading(releases.wake)
+        leader.on_started_leading(sticky.wake)
+        threads.add("leader", leader.run)
+    return threads
+
+
+def always() -> bool:
+    """Be the leader without an election."""
+    return True

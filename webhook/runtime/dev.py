@@ -1,0 +1,220 @@
+"""`holdfast dev`: server and controller on this machine, for development and tests.
+
+It issues certificates, registers the webhooks by URL, runs until stopped, and removes them again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from holdfast.certs import authority
+from holdfast.webhook.errors import ApiStatusError, ClusterError, StartError
+from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.kube.client import APPLY_PATCH, Api
+from holdfast.webhook.registration.configurations import Registration, by_url
+
+NAME = "holdfast-dev"
+FIELD_MANAGER = "holdfast-dev"
+START_SECONDS = 20.0
+"""Seconds for the admission server to start."""
+STOP_SECONDS = 15.0
+"""Seconds for it to stop: longer than its drain."""
+
+_FOLDER = "holdfast-dev-"
+
+_log = logging.getLogger("holdfast.dev")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running admission server: its process, its address as `host:port`, and its CA."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    ca: bytes
+
+
+class Controlling(Protocol):
+    """The parts of the controller that `run` needs."""
+
+    @property
+    def synced(self) -> bool:
+        """True once it has listed all its objects."""
+        ...
+
+    @property
+    def failed(self) -> bool:
+        """True if it has died."""
+        ...
+
+    def work(self) -> None:
+        """Run until stopped."""
+        ...
+
+    def stop(self) -> None:
+        """Stop."""
+        ...
+
+
+def run(
+    api: Api,
+    profiles: Profiles,
+    controller: Controlling,
+    *,
+    host: str,
+    port: int,
+    serve_arguments: list[str],
+    stop: threading.Event,
+    ready: Callable[[str], None],
+) -> None:
+    """Run both until `stop` is set. Raises StartError or ClusterError on failure.
+
+    The controller starts first, so overdue pods need not wait for the server. `host` is the address
+    at which the cluster reaches this machine; `ready` receives the server's address once everything
+    works.
+    """
+    with _controlling(controller), _server(host, port, serve_arguments) as server:
+        registration = Registration(NAME, by_url(server.address, server.ca))
+        with _registered(api, registration, profiles):
+            while not controller.synced and not controller.failed and not stop.is_set():
+                stop.wait(0.02)
+            ready(server.address)
+            while not stop.wait(0.2):
+                if server.process.poll() is not None:
+                    raise StartError(
+                        f"the admission server exited with status {server.process.returncode}; "
+                        "see the log above"
+                    )
+                if controller.failed:
+                    raise StartError("the controller failed; see the log above")
+
+
+def _remove_left_behind() -> None:
+    """Remove the folders and keys of earlier runs that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
+        pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
+        if pid.isdecimal() and not _alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _server(host: str, port: int, arguments: list[str]) -> Iterator[Server]:
+    _remove_left_behind()
+    with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-") as folder:
+        directory = Path(folder)
+        now = datetime.now(UTC)
+        ca = authority.new_ca("holdfast dev", now=now)
+        leaf = _leaf(ca, host, now)
+        (directory / "tls.crt").write_bytes(leaf.certificate)
+        key = directory / "tls.key"
+        key.touch(mode=0o600)
+        key.write_bytes(leaf.key)
+        ready_file = directory / "ready"
+        command = [
+            sys.executable,
+            "-m",
+            "holdfast.webhook",
+            "serve",
+            "--host",
+            host,
+            "--port",
+            str(port),
+        ]
+        command += ["--cert", str(directory / "tls.crt"), "--key", str(key)]
+        command += ["--ready-file", str(ready_file), "--exit-with-stdin", *arguments]
+        # its own session: only this process receives Ctrl-C, and stops both in order
+        with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+            try:
+                yield Server(process, _await_ready(process, ready_file), ca.certificate)
+            finally:
+                _end(process)
+
+
+def _leaf(ca: authority.KeyPair, host: str, now: datetime) -> authority.KeyPair:
+    try:
+        return authority.issue(ca, common_name=host, now=now, ip_addresses=[host])
+    except ValueError:
+        return authority.issue(ca, common_name=host, now=now, dns_names=[host])
+
+
+def _await_ready(process: subprocess.Popen[bytes], ready_file: Path) -> str:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise StartError("the admission server did not start; see the log above")
+        if ready_file.exists():
+            return ready_file.read_text().strip()
+        time.sleep(0.02)
+    raise StartError(f"the admission server did not start within {START_SECONDS:.0f} s")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+@contextmanager
+def _registered(api: Api, registration: Registration, profiles: Profiles) -> Iterator[None]:
+    configurations = registration.configurations(profiles)
+    try:
+        for path, configuration in configurations.items():
+            api.request(
+                "PATCH",
+                path,
+                query={"fieldManager": FIELD_MANAGER, "force": "true"},
+                body=msgspec.json.encode(configuration),
+                content_type=APPLY_PATCH,
+            )
+        yield
+    finally:
+        for path in configurations:
+            _unregister(api, path)
+
+
+def _unregister(api: Api, path: str) -> None:
+    try:
+        api.request("DELETE", path)
+    except ApiStatusError as exc:
+        if not exc.is_not_found:
+            _log.error("%s is still registered: %s; remove it with kubectl delete", path, exc)
+    except ClusterError as exc:
+        _log.error("%s may still be registered: %s; remove it with kubectl delete", path, exc)
+
+
+@contextmanager
+def _controlling(controller: Controlling) -> Iterator[None]:
+    thread = threading.Thread(target=controller.work, name="controller")
+    thread.start()
+    try:
+        yield
+    finally:
+        controller.stop()
+        thread.join()

@@ -1,0 +1,45 @@
+"""Following the objects that plugins ask for, in the controller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.reflector import Reflector, ResourceEventHandler
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+from holdfast.webhook.threads import ThreadGroup
+
+
+class Follower:
+    """Follows objects, each kind in a thread: `holdfast.webhook.framework.handle.Follow`."""
+
+    def __init__(self, api: Api, threads: ThreadGroup, metrics: ControllerMetrics) -> None:
+        self._api = api
+        self._threads = threads
+        self._metrics = metrics
+
+    def __call__(
+        self,
+        path: str,
+        kind: type[Any],
+        handler: ResourceEventHandler[Any],
+        *,
+        label_selector: str = "",
+        on_unreadable: Callable[[str], None] | None = None,
+    ) -> Callable[[], None]:
+        """Follow the objects at an API path; return how to stop that."""
+        stop = threading.Event()
+        reflector = Reflector(
+            self._api,
+            handler,
+            kind,
+            path=path,
+            selection={"labelSelector": label_selector} if label_selector else {},
+            on_restart=lambda reason: self._metrics.watch_restarts.labels(reason).inc(),
+            absent=f"{path} is not served",
+            on_unreadable=on_unreadable,
+        )
+        self._threads.start(f"follow {path}", lambda _: reflector.run(stop))
+        return stop.set

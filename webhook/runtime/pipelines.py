@@ -1,0 +1,257 @@
+"""Building the profiles of a configuration, and what decides by them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.webhook import plugins
+from holdfast.webhook.config import config
+from holdfast.webhook.config.config import (
+    ALL_PLUGINS,
+    DEFAULT_PLUGINS,
+    Admission,
+    Configuration,
+    LabelSelector,
+    PluginSet,
+    ProfileConfig,
+    check_names,
+    converted,
+)
+from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.permit import ReleaseDecider
+from holdfast.webhook.framework.pipeline import AdmissionPipeline
+from holdfast.webhook.framework.plugin import Plugin
+from holdfast.webhook.framework.profiles import REST_OF_PODS, Profile, Profiles, Selectors
+from holdfast.webhook.framework.runner import Observe, Runner, unobserved
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.pace import Pace
+from holdfast.webhook.plugins.placement import PlacementArgs
+from holdfast.webhook.plugins.sticky import Sticky
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.registration import configurations
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A process's configuration: a file or the defaults, and the plugins that are disabled."""
+
+    path: Path | None = None
+    disabled: Sequence[str] = ()
+
+    @property
+    def source(self) -> str:
+        """How errors name it."""
+        return str(self.path or "the default configuration")
+
+    def load(self, known: Collection[str]) -> Configuration:
+        """Read it. Raises ConfigurationError."""
+        return config.without(config.load(self.path), self.disabled, known, source=self.source)
+
+
+def load_profiles(setup: Setup, handle: Handle | None = None) -> Profiles:
+    """Build the profiles of a configuration. Raises ConfigurationError."""
+    known = plugins.registry()
+    return build_profiles(setup.load(known), known, source=setup.source, handle=handle)
+
+
+def admission_pipeline(
+    setup: Setup, observe: Observe = unobserved, handle: Handle | None = None
+) -> AdmissionPipeline:
+    """Build the admission pipeline of a configuration. Raises ConfigurationError."""
+    return AdmissionPipeline(load_profiles(setup, handle), Runner(time.perf_counter, observe))
+
+
+def release_decider(
+    setup: Setup, observe: Observe = unobserved, handle: Handle | None = None
+) -> ReleaseDecider:
+    """Build what decides about held pods by a configuration. Raises ConfigurationError."""
+    return ReleaseDecider(load_profiles(setup, handle), Runner(time.perf_counter, observe))
+
+
+def digest(setup: Setup) -> str:
+    """Return the digest of a configuration, which replicas compare. Raises ConfigurationError."""
+    return config.digest(setup.load(plugins.registry()))
+
+
+def sticky_plugin(profiles: Profiles, pod: Pod) -> Sticky | None:
+    """Return the sticky plugin of a pod's profile; None if the profile does not enable it."""
+    profile = profiles.select(pod)
+    return None if profile is None else _sticky(profile.plugins)
+
+
+def sticky_args(profiles: Profiles, pod: Pod) -> StickyArgs | None:
+    """Return the sticky plugin's arguments for a pod; None if its profile does not enable it."""
+    plugin = sticky_plugin(profiles, pod)
+    return None if plugin is None else plugin.args
+
+
+def first_sticky_args(profiles: Profiles) -> StickyArgs | None:
+    """Return the sticky plugin's arguments in the first profile that enables it, or None."""
+    plugin = _sticky(profiles.plugins)
+    return None if plugin is None else plugin.args
+
+
+def count_paces(profiles: Profiles) -> dict[str, tuple[int, int]]:
+    """Count the pods that start and that wait, by the name of the pace, in all profiles."""
+    found: dict[str, tuple[int, int]] = {}
+    for plugin in profiles.plugins:
+        if isinstance(plugin, Pace):
+            for name, (starting, waiting) in plugin.slots.counts().items():
+                before = found.get(name, (0, 0))
+                found[name] = before[0] + starting, before[1] + waiting
+    return found
+
+
+def _sticky(found: Sequence[Plugin]) -> Sticky | None:
+    return next((plugin for plugin in found if isinstance(plugin, Sticky)), None)
+
+
+def build_profiles(
+    configuration: Configuration,
+    known: Mapping[str, type[Plugin]],
+    *,
+    source: str,
+    handle: Handle | None = None,
+) -> Profiles:
+    """Construct every profile's plugins. Raises ConfigurationError, which names path and fix."""
+    handle = handle or Handle()
+    if not configuration.profiles:
+        raise ConfigurationError(
+            f"{source}: profiles: must not be empty: add a profile, or remove the key"
+        )
+    profiles: list[Profile] = []
+    for index, profile in enumerate(configuration.profiles):
+        where = f"{source}: profiles[{index}]"
+        if not profile.scheduler_name:
+            raise ConfigurationError(
+                f"{where}.schedulerName: must not be empty: use a scheduler or '{REST_OF_PODS}'"
+            )
+        name = profile.name or profile.scheduler_name
+        for other in profiles:
+            _check_distinct(profile, name, other, where)
+        made = Profile(
+            name,
+            _plugins(profile, known, where, handle),
+            profile.run_all_filters,
+            scheduler_name=profile.scheduler_name,
+            namespaces=profile.namespaces,
+        )
+        profiles.append(made)
+    built = Profiles(profiles, _selectors(configuration.admission, f"{source}: admission"))
+    _check_lengths(built, source)
+    return built
+
+
+def _check_distinct(profile: ProfileConfig, name: str, other: Profile, where: str) -> None:
+    """Check that no pod has two profiles. Raises ConfigurationError."""
+    if profile.scheduler_name == other.scheduler_name:
+        shared = set(profile.namespaces) & set(other.namespaces)
+        if shared or not (profile.namespaces or other.namespaces):
+            place = f" in namespace {min(shared)}" if shared else ""
+            raise ConfigurationError(
+                f"{where}.schedulerName: {profile.scheduler_name!r:.60} has two profiles{place}: "
+                "merge them"
+            )
+    if name == other.name:
+        raise ConfigurationError(
+            f"{where}.name: {name!r:.60} names two profiles: give each its own name"
+        )
+
+
+def _selectors(admission: Admission, where: str) -> Selectors:
+    """Convert the selectors to JSON. Raises ConfigurationError."""
+    named = {
+        "namespaceSelector": admission.namespace_selector,
+        "objectSelector": admission.object_selector,
+    }
+    for name, selector in named.items():
+        for index, one in enumerate(selector.match_expressions):
+            if bool(one.values) != (one.operator in {"In", "NotIn"}):
+                needs = "needs" if not one.values else "has no"
+                raise ConfigurationError(
+                    f"{where}.{name}.matchExpressions[{index}].values: operator {one.operator} "
+                    f"{needs} values: {'add some' if not one.values else 'remove them'}"
+                )
+    return Selectors(*(_as_json(selector) for selector in named.values()))
+
+
+def _as_json(selector: LabelSelector) -> dict[str, Any]:
+    return dict(msgspec.json.decode(msgspec.json.encode(selector)))
+
+
+def _check_lengths(profiles: Profiles, source: str) -> None:
+    """Check that API servers accept the match conditions. Raises ConfigurationError."""
+    expressions = configurations.expressions(profiles)
+    name = max(expressions, key=lambda each: len(expressions[each]))
+    length, limit = len(expressions[name]), configurations.MAX_EXPRESSION_CHARACTERS
+    if length > limit:
+        rules = sum(
+            len(one.args.rules) for one in profiles.plugins if isinstance(one.args, PlacementArgs)
+        )
+        raise ConfigurationError(
+            f"{source}: profiles: {rules:,} placement rules make the match condition of webhook "
+            f"{name} {length:,} characters long, but API servers accept {limit:,}: use fewer "
+            "rules, values and namespaces, or let rules share keys and lists of namespaces"
+        )
+
+
+def _plugins(
+    profile: ProfileConfig, known: Mapping[str, type[Plugin]], where: str, handle: Handle
+) -> tuple[Plugin, ...]:
+    enabled = _enabled(profile.plugins, known, f"{where}.plugins")
+    configured = [one.name for one in profile.plugin_config]
+    check_names(configured, known, f"{where}.pluginConfig")
+    made: dict[str, Plugin] = {}
+    for index, one in enumerate(profile.plugin_config):
+        path = f"{where}.pluginConfig[{index}].args"
+        made[one.name] = _plugin(known[one.name], one.args, path, handle)
+    for name in enabled:
+        if name not in made:
+            made[name] = _plugin(known[name], {}, f"{where}.pluginConfig[{name}].args", handle)
+    found = tuple(made[name] for name in enabled)
+    _check_order(found, f"{where}.plugins")
+    return found
+
+
+def _check_order(found: Sequence[Plugin], where: str) -> None:
+    """Check that plugins that defer to the release run after all plugins that hold pods."""
+    deferring = ""
+    for plugin in found:
+        if deferring and plugin.gate:
+            raise ConfigurationError(
+                f"{where}: {plugin.name} holds pods, so it has to run before {deferring}, which "
+                f"edits held pods at release: disable {deferring}, then enable it behind "
+                f"{plugin.name}"
+            )
+        if plugin.defers_to_release:
+            deferring = plugin.name
+
+
+def _enabled(listed: PluginSet, known: Mapping[str, type[Plugin]], where: str) -> list[str]:
+    enabled = [plugin.name for plugin in listed.enabled]
+    disabled = [plugin.name for plugin in listed.disabled]
+    check_names(enabled, known, f"{where}.enabled")
+    check_names(disabled, [*known, ALL_PLUGINS], f"{where}.disabled")
+    kept = [
+        name
+        for name in DEFAULT_PLUGINS
+        if name in known and name not in disabled and ALL_PLUGINS not in disabled
+    ]
+    return [*kept, *(name for name in enabled if name not in kept)]
+
+
+def _plugin(plugin: type[Plugin], args: Mapping[str, Any], where: str, handle: Handle) -> Plugin:
+    arguments = converted(args, plugin.args_type, where)
+    try:
+        return plugin(arguments, handle)
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"{where}.{exc}") from None
+    except Exception as exc:
+        raise ConfigurationError(f'{where}: initializing plugin "{plugin.name}": {exc}') from exc

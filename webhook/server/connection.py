@@ -1,0 +1,412 @@
+"""One client's connection: HTTP/1.1 on llhttp in strict mode, with a time limit for each phase.
+
+llhttp rejects a request if two parsers could disagree on where it ends. This module rejects what
+llhttp leaves to its user: sizes, a second Host, a chunked body in HTTP/1.0, another protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from http import HTTPStatus
+from typing import Any, NamedTuple, Protocol
+
+import httptools
+
+from holdfast.webhook.errors import described
+from holdfast.webhook.server.handler import HttpResponse, text
+
+URL_LIMIT = 4_094
+"""Bytes of a URL."""
+FIELD_LIMIT = 8_190
+"""Bytes of a header field, name and value together."""
+FIELDS_LIMIT = 64
+"""Header fields and trailers of a request, together."""
+LENGTH_DIGITS = 19
+"""Digits of a Content-Length; llhttp accepts any number of leading zeros."""
+UNPRODUCTIVE_LIMIT = 64 * 1024
+"""Bytes that a client may send without ending the head, or without a byte of the body."""
+READ_BUFFER = 32 * 1024
+"""Undecrypted bytes that asyncio buffers; its default is 256 KiB for each client that floods."""
+PIECE = 64 * 1024
+"""Bytes of a response passed to asyncio at once, so that it reports a client that reads slowly."""
+RETRY_AFTER = 1
+"""Seconds; the API server retries once by itself."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_KNOWN = frozenset(
+    (b"host", b"content-type", b"content-length", b"content-encoding", b"transfer-encoding")
+) | {b"expect"}
+_START = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: ".encode()
+    for status in HTTPStatus
+}
+
+_log = logging.getLogger("holdfast.server")
+
+
+class Phase(enum.Enum):
+    """The phase of a connection; each has a time limit."""
+
+    HANDSHAKE = enum.auto()
+    """Waiting for the end of the TLS handshake; asyncio itself enforces this limit."""
+    IDLE = enum.auto()
+    """Waiting for the first byte of a request."""
+    READING = enum.auto()
+    """Waiting for the last byte of a request."""
+    ANSWERING = enum.auto()
+    """Waiting for the response, and for the client to read it."""
+    CLOSING = enum.auto()
+    """Waiting for the client to close the connection."""
+
+
+class HttpRequest(NamedTuple):
+    """A complete request; `close` means that the connection closes after the response."""
+
+    method: str
+    path: str
+    content_type: str
+    content_encoding: str
+    body: bytes
+    close: bool
+
+
+class ConnectionOwner(Protocol):
+    """The interface of the worker that a connection uses."""
+
+    loop: asyncio.AbstractEventLoop
+    draining: bool
+    bodies: BodyBudget
+    body_limit: int
+
+    def respond(self, request: HttpRequest) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
+        """Answer a request at once, or return what to await."""
+
+    def serve_later(self, connection: Connection) -> None:
+        """Call `serve_next` after other connections have had their turn."""
+
+    def served(self, connection: Connection) -> None:
+        """Note that a client has had a response."""
+
+    def forget(self, connection: Connection) -> None:
+        """Stop counting a connection."""
+
+
+class BodyBudget:
+    """Limits the bytes of all bodies being read; beyond the limit, the oldest body is rejected.
+
+    The oldest is one that stalls: a client that sends without a pause is soon done.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._sizes: dict[Connection, int] = {}
+        self._total = 0
+
+    def update(self, connection: Connection, size: int) -> None:
+        """Set the bytes that a connection holds of a body."""
+        self._total += size - self._sizes.get(connection, 0)
+        self._sizes[connection] = size
+        while self._total > self._limit:
+            next(iter(self._sizes)).reject(429, "too many large bodies at once; try again")
+
+    def release(self, connection: Connection) -> None:
+        """Forget the body of a connection."""
+        self._total -= self._sizes.pop(connection, 0)
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection, from accept to close, and how long it has been in its phase."""
+
+    def __init__(self, worker: ConnectionOwner, address: str = "") -> None:
+        self.worker = worker
+        self.address = address
+        self.opening: asyncio.Task[None] | None = None
+        self.phase = Phase.HANDSHAKE
+        self.accepted = self.since = worker.loop.time()
+        self._transport: Any = None
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._requests: deque[HttpRequest | HttpResponse] = deque()
+        """Requests to answer; a response among them is an error, which closes the connection."""
+        self._task: asyncio.Task[None] | None = None
+        self._input_closed = False
+        """Whether input is ignored: an error is queued, or the connection is closing."""
+        self._unsent: memoryview | bytes = b""
+        self._write_paused = False
+        self._closes = False
+        self._unproductive = 0
+        self._made_progress = False
+        self._message_begun = False
+        self._abort_reason: tuple[int, str] | None = None
+        self._start_message()
+
+    def _start_message(self) -> None:
+        self._url = b""
+        self._fields = 0
+        self._known: dict[bytes, bytes] = {}
+        self._in_body = False
+        self._body: bytes | bytearray = b""
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase now."""
+        self.phase = phase
+        self.since = self.worker.loop.time()
+
+    def finish(self) -> None:
+        """Close in order, after sending what has been written."""
+        if self.phase is Phase.HANDSHAKE:
+            self.drop()
+            return
+        self.enter(Phase.CLOSING)
+        self._input_closed = True
+        self._requests.clear()
+        self._transport.resume_reading()  # to receive the client's close_notify
+        self._transport.close()
+
+    def drop(self) -> None:
+        """Close at once, whatever the connection is doing."""
+        self.worker.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is between the TLS handshake and its loss."""
+        return self._transport is not None
+
+    # --- asyncio's callbacks ---------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to read, after the TLS handshake."""
+        self._transport = transport
+        transport.set_read_buffer_limits(high=READ_BUFFER)
+        transport.set_write_buffer_limits(high=1)  # pause_writing as soon as the socket is full
+        self.enter(Phase.IDLE)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Free everything; the parser and this connection refer to each other."""
+        self._input_closed = True
+        self._requests.clear()
+        self._body = self._unsent = b""
+        self._transport = self._parser = None
+        self.worker.bodies.release(self)
+        self.worker.forget(self)
+
+    def pause_writing(self) -> None:
+        """Wait until the client reads."""
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        """Continue a response."""
+        self._write_paused = False
+        if self.phase is Phase.ANSWERING and self._task is None:
+            self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse input, and answer a request that is complete."""
+        if self._input_closed:
+            return
+        if self.phase is Phase.IDLE:
+            self.enter(Phase.READING)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._on_parse_error(error)
+        self._account(len(data))
+        if self._requests and self.phase is not Phase.ANSWERING:
+            self.serve_next()
+        if self.phase is Phase.ANSWERING:
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        """Read nothing more until the client has read the response."""
+        self._transport.pause_reading()
+
+    def _on_parse_error(self, error: Exception) -> None:
+        reason, self._abort_reason = self._abort_reason, None
+        if reason is None and isinstance(error, httptools.HttpParserCallbackError):
+            cause = error.__context__
+            text_of_cause = described(cause if isinstance(cause, Exception) else error)
+            _log.warning("cannot read a request: %.200s", text_of_cause)
+            reason = 400, "the request cannot be read"
+        self.reject(*(reason or (400, f"invalid request: {error}")))
+
+    def _account(self, size: int) -> None:
+        """Limit what an incomplete request may send and keep in memory."""
+        self._unproductive = 0 if self._made_progress else self._unproductive + size
+        self._made_progress = False
+        if self._input_closed or not self._message_begun:
+            return
+        if self._unproductive > UNPRODUCTIVE_LIMIT:
+            self.reject(431, "the header, or the framing of the body, is too long")
+        elif self._in_body and self._parser.get_method() != b"POST":
+            # No other method needs its body: do not read the rest.
+            self._requests.append(self._request(close=True))
+            self._input_closed = True
+        elif self._body:
+            self.worker.bodies.update(self, len(self._body))
+
+    def reject(self, status: int, message: str) -> None:
+        """Queue an error response, after which the connection is closed."""
+        self._input_closed = True
+        self._body = b""
+        self.worker.bodies.release(self)
+        self._requests.append(text(message, status))
+        # While another request is answered, the error waits for its turn.
+        if self.phase is Phase.READING:
+            self.serve_next()
+
+    # --- llhttp's callbacks ----------------------------------------------------------------------
+
+    def _abort_parsing(self, status: int, message: str) -> None:
+        self._abort_reason = status, message
+        raise ValueError(message)  # an exception is the only way to stop the parser
+
+    def on_message_begin(self) -> None:
+        """Note that a request has begun."""
+        self._message_begun = True
+
+    def on_url(self, url: bytes) -> None:
+        """Add a part of the URL."""
+        self._url += url
+        if len(self._url) > URL_LIMIT:
+            self._abort_parsing(414, "the URL is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header field if it matters here; trailers are counted and ignored."""
+        self._fields += 1
+        if self._fields > FIELDS_LIMIT or len(name) + len(value) > FIELD_LIMIT:
+            self._abort_parsing(431, "the header has too many fields, or a field that is too long")
+        key = name.lower()
+        if key not in _KNOWN or self._in_body:
+            return
+        if key in self._known:
+            # llhttp accepts two, and two parsers could choose different ones.
+            if key == b"host":
+                self._abort_parsing(400, "invalid request: more than one Host")
+            value = self._known[key] + b"," + value
+        self._known[key] = value
+
+    def on_headers_complete(self) -> None:
+        """Reject by its header a request whose body must not be read."""
+        self._in_body = True
+        version, known = self._parser.get_http_version(), self._known
+        # HTTP/1.0 has no chunks: two parsers could disagree on where the body ends.
+        if version != "1.1" and (version != "1.0" or b"transfer-encoding" in known):
+            self._abort_parsing(400, "invalid request: use HTTP/1.1")
+        # llhttp skips the body of such a request, so the next one would begin at the wrong byte.
+        if self._parser.should_upgrade():
+            is_connect = self._parser.get_method() == b"CONNECT"
+            self._abort_parsing(405 if is_connect else 403, "no other protocol is served here")
+        length = known.get(b"content-length", b"0")
+        if len(length) > LENGTH_DIGITS:
+            self._abort_parsing(400, "invalid request: Content-Length is too long")
+        if self._parser.get_method() != b"POST":
+            return
+        if int(length) > self.worker.body_limit:
+            self._abort_parsing(413, f"the body is larger than {self.worker.body_limit} bytes")
+        # While another request is answered, this would come ahead of its response.
+        idle = not self._requests and self.phase is Phase.READING
+        if idle and known.get(b"expect", b"").lower() == b"100-continue":
+            self._transport.write(_CONTINUE)
+
+    def on_body(self, data: bytes) -> None:
+        """Add a part of the body."""
+        self._made_progress = True
+        if not self._body:
+            self._body = data
+        else:
+            # Most bodies come in one piece, which is kept unchanged; only the others are copied.
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += data
+        if len(self._body) > self.worker.body_limit:
+            self._abort_parsing(413, f"the body is larger than {self.worker.body_limit} bytes")
+
+    def on_message_complete(self) -> None:
+        """Queue the request."""
+        keep = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
+        self._requests.append(self._request(close=not keep))
+        self.worker.bodies.release(self)
+        self._made_progress, self._message_begun = True, False
+        self._start_message()
+
+    def _request(self, *, close: bool) -> HttpRequest:
+        known = self._known
+        return HttpRequest(
+            self._parser.get_method().decode("latin-1"),
+            self._url.partition(b"?")[0].decode("latin-1"),
+            known.get(b"content-type", b"").decode("latin-1"),
+            known.get(b"content-encoding", b"identity").decode("latin-1"),
+            bytes(self._body),
+            close,
+        )
+
+    # --- responses -------------------------------------------------------------------------------
+
+    def serve_next(self) -> None:
+        """Answer the next request in the queue."""
+        if not self._requests or self._transport is None:
+            return
+        request = self._requests.popleft()
+        self.enter(Phase.ANSWERING)
+        if isinstance(request, HttpResponse):
+            self._send(request, close=True)
+            return
+        response = self.worker.respond(request)
+        if isinstance(response, HttpResponse):
+            self._send(response, close=request.close, is_head=request.method == "HEAD")
+        else:
+            # Only a POST is awaited, so there is no HEAD here.
+            self._task = self.worker.loop.create_task(
+                self._send_later(response, close=request.close)
+            )
+
+    async def _send_later(self, coming: Coroutine[Any, Any, HttpResponse], *, close: bool) -> None:
+        response = await coming
+        self._task = None
+        if self._transport is not None and self.phase is Phase.ANSWERING:
+            self._send(response, close=close)
+
+    def _send(self, response: HttpResponse, *, close: bool, is_head: bool = False) -> None:
+        self._closes = close or self.worker.draining
+        status, body, content_type, allow = response
+        more = b"\r\nConnection: close" if self._closes else b""
+        if allow:
+            more += b"\r\nAllow: " + allow.encode()
+        if status == 429:
+            more += b"\r\nRetry-After: %d" % RETRY_AFTER
+        head = b"%b%b\r\nContent-Length: %d%b\r\n\r\n" % (
+            _START[status],
+            content_type.encode(),
+            len(body),
+            more,
+        )
+        data = head if is_head else head + body
+        if len(data) <= PIECE:
+            self._transport.write(data)
+        else:
+            self._unsent = memoryview(data)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Pass on the rest of the response as the client reads, then turn to the next request."""
+        while self._unsent and not self._write_paused:
+            self._transport.write(self._unsent[:PIECE])
+            self._unsent = self._unsent[PIECE:]
+        if self._unsent or self._write_paused:
+            return
+        self._unsent = b""
+        self.worker.served(self)
+        if self._closes:
+            self.finish()
+        elif self._requests:
+            self.worker.serve_later(self)
+        else:
+            self.enter(Phase.READING if self._message_begun else Phase.IDLE)
+            self._transport.resume_reading()

@@ -1,0 +1,235 @@
+"""The answer to every request: reviews, health and metrics. No HTTP and no threads in here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from holdfast.webhook.errors import ReviewError, UndecidedError
+from holdfast.webhook.framework.json_patch import patch
+from holdfast.webhook.framework.pipeline import AdmissionPipeline
+from holdfast.webhook.framework.plugin import Code
+from holdfast.webhook.framework.profiles import Verdict
+from holdfast.webhook.model import review as reviews
+from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.telemetry import logs
+from holdfast.webhook.telemetry.metrics import ServerMetrics
+
+BODY_LIMIT = 7 * 1024 * 1024
+"""Bytes: an object of etcd's 1.5 MiB, old and new, their envelope, and room, as in Go's kit."""
+JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+REVIEW_PATHS = ("/mutate", "/validate")
+PAGE_PATHS = ("/healthz", "/readyz", "/conditions", "/metrics")
+
+_log = logging.getLogger("holdfast.review")
+_FAILED = "the review failed; the reason is in the webhook's log"
+
+
+class HttpResponse(NamedTuple):
+    """What to send back; `allow` lists the methods of a path that was asked with another one."""
+
+    status: int
+    body: bytes
+    content_type: str = TEXT
+    allow: str = ""
+
+
+class PreparedReview(NamedTuple):
+    """A parsed review that is not decided yet."""
+
+    path: str
+    review: PodReview
+    may_block: bool
+    """Whether a plugin may wait for something before it answers."""
+
+
+def text(message: str, status: int = 200) -> HttpResponse:
+    """Make a response of one line."""
+    return HttpResponse(status, f"{message}\n".encode())
+
+
+class AdmissionHandler:
+    """Answers requests. Safe to call from several threads.
+
+    `conditions` is the digest of the match conditions that this server's configuration needs.
+    `ready` says whether the server can do its work. `now_ms` is this machine's time, which only
+    decides about a not-before that is long past or too far away.
+    """
+
+    def __init__(
+        self,
+        pipeline: AdmissionPipeline,
+        metrics: ServerMetrics,
+        *,
+        conditions: str,
+        ready: Callable[[], bool] = lambda: True,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._pipeline = pipeline
+        self._metrics = metrics
+        self._conditions = conditions
+        self._ready = ready
+        self._now_ms = now_ms
+
+    def handle(
+        self, path: str, content_type: str, body: bytes, content_encoding: str = ""
+    ) -> HttpResponse:
+        """Answer a review, in this thread, however long its plugins take."""
+        prepared = self.prepare(path, content_type, body, content_encoding)
+        return prepared if isinstance(prepared, HttpResponse) else self.decide(prepared)
+
+    def prepare(
+        self, path: str, content_type: str, body: bytes, content_encoding: str = ""
+    ) -> PreparedReview | HttpResponse:
+        """Parse a review; the response where there is none to decide. Never blocks."""
+        if path not in REVIEW_PATHS:
+            return self.page("POST", path)
+        if content_type != JSON and content_type.partition(";")[0].strip().lower() != JSON:
+            return self._bad(path, f"send an AdmissionReview as {JSON}", 415)
+        # never inflated: a few bytes can stand for gigabytes
+        if content_encoding and content_encoding.lower() != "identity":
+            return self._bad(path, "send an AdmissionReview without Content-Encoding", 415)
+        try:
+            review = reviews.parse(body)
+        except ReviewError as error:
+            return self._unreadable(path, str(error))
+        # The patch is made for a pod, and would not fit a workload.
+        if path == "/mutate" and review.workload is not None:
+            kind = review.workload.kind
+            return self._unreadable(
+                path, f"a review of kind {kind} came to /mutate; register only pods there"
+            )
+        # Plugins go by either namespace; the API server sends equal ones, a forger may not.
+        forged = review.pod.metadata.namespace not in {"", review.request.namespace}
+        return PreparedReview(path[1:], review, forged or self._pipeline.may_block(review))
+
+    def decide(self, prepared: PreparedReview) -> HttpResponse:
+        """Answer a parsed review; blocks while its plugins do."""
+        path, review, _ = prepared
+        try:
+            decide = self._pipeline.mutate if path == "mutate" else self._pipeline.validate
+            verdict = decide(review, now_ms=self._now_ms())
+            return HttpResponse(200, self._decided(path, review, verdict), JSON)
+        except UndecidedError as error:
+            return self._undecided(path, review, str(error))
+        except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
+            # HTTP 500: the API server then follows failurePolicy, and nothing is let through unheld
+            self._metrics.count(path, "failed")
+            fields = _fields(path, review, "failed")
+            _log.exception(
+                "%s failed: %s uid=%s", path, review.display_name, review.uid, extra=fields
+            )
+            return text(_FAILED, 500)
+
+    def reject_late(self, prepared: PreparedReview, seconds: float) -> HttpResponse:
+        """Reject a review that was not decided in time; its plugins may still run."""
+        review = prepared.review
+        plugin = self._pipeline.running_plugin(review)
+        self._metrics.deadlines.labels(plugin or "unknown").inc()
+        _log.error(
+            "given up at its deadline: %s uid=%s, in plugin %s",
+            review.display_name,
+            review.uid,
+            plugin,
+        )
+        return _too_many(
+            review, f"a plugin did not finish the review within {seconds:g} s; try again"
+        )
+
+    def reject_full(self, prepared: PreparedReview) -> HttpResponse:
+        """Reject a review that may block because too many others do."""
+        review = prepared.review
+        self._metrics.turned_away.inc()
+        _log.warning(
+            "rejected, too many reviews are waiting: %s uid=%s", review.display_name, review.uid
+        )
+        return _too_many(review, "too many reviews are waiting on plugins that block; try again")
+
+    def page(self, method: str, path: str) -> HttpResponse:
+        """Answer what is not a review: health, metrics, or that there is nothing to find."""
+        if path in REVIEW_PATHS:
+            return text("method not allowed", 405)._replace(allow="POST")
+        if path not in PAGE_PATHS:
+            return text("not found", 404)
+        if method not in {"GET", "HEAD"}:
+            return text("method not allowed", 405)._replace(allow="GET, HEAD")
+        if path == "/metrics":
+            return HttpResponse(200, self._metrics.exposition(), self._metrics.content_type)
+        if path == "/conditions":
+            return text(self._conditions)
+        return text("ok") if path == "/healthz" or self._ready() else text("not ready", 503)
+
+    def _unreadable(self, path: str, message: str) -> HttpResponse:
+        _log.warning("%s: %s", path[1:], message)
+        return self._bad(path, message, 400)
+
+    def _bad(self, path: str, message: str, status: int) -> HttpResponse:
+        self._metrics.count(path[1:], "bad")
+        return text(message, status)
+
+    def _decided(self, path: str, review: PodReview, verdict: Verdict) -> bytes:
+        if verdict.code is Code.REJECT:
+            return self._rejected(path, review, verdict)
+        operations = patch(review.pod, verdict.edits)
+        body = reviews.allowed(review.request, operations, verdict.warnings)
+        outcome = "patched" if operations else "allowed"
+        self._metrics.count(path, outcome)
+        if _log.isEnabledFor(logging.DEBUG):
+            fields = _fields(path, review, outcome)
+            _log.debug(
+                "%s %s: %s uid=%s", path, outcome, review.display_name, review.uid, extra=fields
+            )
+        return body
+
+    def _rejected(self, path: str, review: PodReview, verdict: Verdict) -> bytes:
+        # Dashboards and alerts use this label value, so it stays though the code is REJECT.
+        self._metrics.count(path, "refused")
+        message = verdict.message[: reviews.MESSAGE_LENGTH]
+        _log.info(
+            "%s refused: %s uid=%s: %s",
+            path,
+            review.display_name,
+            review.uid,
+            message,
+            extra=_fields(path, review, "refused", message),
+        )
+        return reviews.rejected(review.request, message, verdict.warnings)
+
+    def _undecided(self, path: str, review: PodReview, why: str) -> HttpResponse:
+        """Reject a pod about which a lookup failed: nothing is let through on a guess."""
+        self._metrics.count(path, "failed")
+        fields = _fields(path, review, "failed", why)
+        _log.error(
+            "%s failed: %s uid=%s: %s", path, review.display_name, review.uid, why, extra=fields
+        )
+        if review.workload:
+            return text(_FAILED, 500)
+        return _too_many(review, f"{why}; try again")
+
+
+def _too_many(review: PodReview, why: str) -> HttpResponse:
+    """Reject a pod with the reason, for now.
+
+    The review of a workload fails instead: its failurePolicy stores it unchecked.
+    """
+    if review.workload:
+        return text(why, 429)
+    return HttpResponse(200, reviews.retry_later(review.request, why), JSON)
+
+
+def _fields(
+    path: str, review: PodReview, outcome: str, reason: str | None = None
+) -> dict[str, Mapping[str, logs.Value]]:
+    """Describe a review and its outcome for the structured log."""
+    return logs.fields(
+        review=path,
+        outcome=outcome,
+        uid=review.uid,
+        kind=review.workload.kind if review.workload else "Pod",
+        namespace=review.namespace,
+        name=review.name,
+        dryRun=bool(review.request.dry_run),
+        reason=reason,
+    )

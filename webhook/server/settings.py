@@ -1,0 +1,50 @@
+"""Settings of the admission server: addresses, files, deadlines and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.webhook import sockets
+
+KEEPALIVE = 95.0
+"""Seconds that an idle connection is kept: more than Go's 90 s, or requests race with the close."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """How to serve. Times are in seconds."""
+
+    certfile: Path
+    """PEM: the certificate and its chain."""
+    keyfile: Path
+    """PEM: the certificate's key, unencrypted."""
+    await_certificate: bool = False
+    """Start without a usable certificate, and be ready when there is one."""
+    client_ca: Path | None = None
+    """PEM: only clients with a certificate from this CA are served; None serves all."""
+    host: str = sockets.ANY
+    port: int = 8443
+    """0 takes a free port, which is written to `ready_file`."""
+    max_connections: int = 1000
+    """Open connections, including handshakes; one that stalls costs about 0.1 MB."""
+    request_deadline: float = 5.0
+    """From a request's first byte to its last."""
+    answer_deadline: float = 10.0
+    """From a request's last byte until the client has read the response."""
+    keepalive: float = KEEPALIVE
+    """How long an idle connection is kept."""
+    handshake_timeout: float = 3.0
+    shutdown_timeout: float = 2.0
+    """How long a closed connection waits for the client's close_notify."""
+    drain: float = 2.0
+    """How long requests are accepted after SIGTERM, each answered with Connection: close."""
+    ready_file: Path | None = None
+    """Where to write `host:port` once connections are accepted."""
+    exit_with_stdin: bool = False
+    """Stop when standard input ends, so that the server ends with its parent."""
+    on_certificate: Callable[[float], None] = lambda _: None
+    """Called in the worker with the expiry, seconds since 1970, of each certificate it serves."""
+    on_reload_failure: Callable[[], None] = lambda: None
+    """Called in the worker when the files have changed into an unusable pair."""

@@ -1,0 +1,210 @@
+"""The serving side of TLS: the context of new connections, and a new one for each certificate."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from holdfast.certs import authority
+from holdfast.webhook.errors import StartError
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - writable also where the root file system is not
+CHECKS_UNTIL_RETRY = 5
+"""A pair that could not be used is tried again at each fifth check: the cause may have been a disk
+error, or that no descriptor was left."""
+
+_log = logging.getLogger("holdfast.server")
+
+
+class CertWatcher:
+    """Keeps the certificate that is served in step with its files.
+
+    `context` is for new connections. Each pair gets a new context, because a context keeps a
+    certificate for each type of key and serves the type it prefers. An unusable pair is counted and
+    logged once, and the last good one stays in use. `on_loaded` is called with the expiry of each
+    pair that is served, in seconds since 1970.
+    """
+
+    context: ssl.SSLContext
+
+    def __init__(
+        self,
+        certfile: Path,
+        keyfile: Path,
+        *,
+        client_ca: Path | None = None,
+        on_loaded: Callable[[float], None] = lambda _: None,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._certfile, self._keyfile = certfile, keyfile
+        self._client_ca = client_ca
+        self._trusted = ""
+        self._on_loaded = on_loaded
+        self._on_failure = on_failure
+        self._seen: tuple[bytes, bytes] | None = None
+        self._checks_until_retry = 0
+        """0 where what was seen is served."""
+
+    def start(self, *, await_certificate: bool) -> None:
+        """Make the first context. Raises StartError when there is no usable pair.
+
+        With `await_certificate`, an untrusted certificate is served until there is a usable one:
+        over TLS, the server can then report that it is alive and not ready.
+        """
+        self._trusted = read_client_ca(self._client_ca)
+        self.context = self._new_context()
+        self._seen = self._read()
+        try:
+            load_pair(self.context, self._certfile, self._keyfile)
+        except StartError as error:
+            if not await_certificate:
+                raise
+            _log.warning("%s; not ready until there is one", error)
+            self._checks_until_retry = CHECKS_UNTIL_RETRY
+            self.context = self._new_context()  # the other one may have half of the pair
+            _load_placeholder(self.context)
+        else:
+            self._loaded()
+
+    def check(self) -> None:
+        """Serve what the files contain now, if that is new and usable."""
+        content = self._read()
+        is_new = content != self._seen
+        if not is_new and not self._is_retry_due():
+            return
+        self._seen = content
+        try:
+            context = self._new_context()
+            load_pair(context, self._certfile, self._keyfile)
+        except StartError as error:
+            self._checks_until_retry = CHECKS_UNTIL_RETRY
+            # Each unusable pair is reported once, not at each retry.
+            if is_new:
+                self._on_failure()
+                _log.error("%s; the last good one stays in use", error)
+            return
+        # Only new handshakes use it: connections that are open keep the old certificate.
+        self.context = context
+        self._loaded()
+
+    def _new_context(self) -> ssl.SSLContext:
+        """Make one that trusts the clients' CA as it was at startup, whatever its file is now."""
+        return new_context(self._client_ca, self._trusted)
+
+    def _is_retry_due(self) -> bool:
+        if self._checks_until_retry:
+            self._checks_until_retry -= 1
+            return self._checks_until_retry == 0
+        return False
+
+    def _loaded(self) -> None:
+        self._checks_until_retry = 0
+        try:
+            expiry = authority.not_after(self._seen[0] if self._seen else b"")
+        except ValueError:
+            self._seen = None  # the files changed between the check and the load: check again
+            return
+        self._on_loaded(expiry.timestamp())
+        _log.info("serving a certificate that expires at %s", expiry.isoformat())
+
+    def _read(self) -> tuple[bytes, bytes] | None:
+        try:
+            return self._certfile.read_bytes(), self._keyfile.read_bytes()
+        except OSError:
+            return None
+
+
+class Validity:
+    """Knows until when the certificate that is served is valid, by this machine's clock."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._until = 0.0
+
+    def extend(self, until: float) -> None:
+        """Take the expiry of the certificate that is served now."""
+        self._until = until
+
+    def lasts(self) -> bool:
+        """Return whether it is still valid; False before the first certificate."""
+        return self._now() < self._until
+
+
+def read_client_ca(client_ca: Path | None) -> str:
+    """Read the clients' CA, PEM; empty without one. Raises StartError."""
+    if client_ca is None:
+        return ""
+    try:
+        return client_ca.read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        raise _unusable_ca(client_ca, error) from error
+
+
+def new_context(client_ca: Path | None = None, trusted: str | None = None) -> ssl.SSLContext:
+    """Make a server context without a certificate: TLS 1.2 or newer, HTTP/1.1 only.
+
+    With `client_ca`, PEM, only clients with a certificate from it are served; `trusted` is its
+    content, if it was read before. Raises StartError when it is unusable.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if client_ca is not None:
+        trusted = read_client_ca(client_ca) if trusted is None else trusted
+        try:
+            context.load_verify_locations(cadata=trusted)
+        except (OSError, ValueError) as error:
+            raise _unusable_ca(client_ca, error) from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _unusable_ca(client_ca: Path, error: Exception) -> StartError:
+    return StartError(
+        f"cannot use the clients' CA {client_ca}: {_reason(error)}; give PEM certificates "
+        "with --client-ca"
+    )
+
+
+def server_context(certfile: Path, keyfile: Path) -> ssl.SSLContext:
+    """Make a server context with its certificate. Raises StartError when the pair is unusable."""
+    context = new_context()
+    load_pair(context, certfile, keyfile)
+    return context
+
+
+def load_pair(context: ssl.SSLContext, certfile: Path, keyfile: Path) -> None:
+    """Load a pair for all later handshakes. Raises StartError when the pair is unusable."""
+    try:
+        # Without the empty password, OpenSSL asks for an encrypted key's on the terminal.
+        context.load_cert_chain(certfile, keyfile, password="")
+    except (OSError, ValueError) as error:
+        raise StartError(
+            f"cannot use the certificate {certfile} with the key {keyfile}: {_reason(error)}; "
+            "give a PEM certificate and its own unencrypted key"
+        ) from error
+
+
+def _load_placeholder(context: ssl.SSLContext) -> None:
+    now = datetime.now(UTC)
+    ca = authority.new_ca("holdfast awaits its certificate", now=now)
+    pair = authority.issue(ca, common_name="holdfast awaits its certificate", now=now)
+    writable = os.access(SHARED_MEMORY, os.W_OK)
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if writable else None) as folder:
+        certfile, keyfile = Path(folder) / "tls.crt", Path(folder) / "tls.key"
+        certfile.write_bytes(pair.certificate)
+        keyfile.write_bytes(pair.key)
+        load_pair(context, certfile, keyfile)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return {"KEY_VALUES_MISMATCH": "the key is another certificate's"}.get(
+            error.reason or "", error.reason or "not PEM"
+        )
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

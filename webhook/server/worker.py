@@ -1,0 +1,393 @@
+"""gunicorn's worker for the admission server: accept, enforce limits, drain.
+
+It is a subclass of gunicorn's documented `Worker`. No connection is served without TLS, each phase
+of a connection has a time limit, and shutdown is announced with `Connection: close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.sslproto
+import contextlib
+import gc
+import logging
+import os
+import selectors
+import socket
+from collections import Counter, deque
+from collections.abc import Coroutine
+from typing import Any
+
+from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
+from gunicorn.workers.base import Worker  # type: ignore[import-untyped]
+
+from holdfast.webhook.errors import HoldfastError
+from holdfast.webhook.process import write_whole
+from holdfast.webhook.server.connection import BodyBudget, Connection, HttpRequest, Phase
+from holdfast.webhook.server.handler import HttpResponse
+from holdfast.webhook.server.offload import AsyncHandler
+from holdfast.webhook.server.settings import ServerSettings
+from holdfast.webhook.server.tls import CertWatcher
+from holdfast.webhook.sockets import written
+
+TICK = 0.25
+"""Seconds between two checks of all connections and of the master: the precision of the limits."""
+FINISH = 3.0
+"""Seconds after the drain for requests in flight; more than the 2.5 s that a review may take."""
+QUIET = 0.5
+"""Seconds in which a connection that opened at the end of the drain may send its request."""
+ACCEPTS_AT_ONCE = 10
+"""Connections accepted in one pass of the loop, so that handshakes proceed during a burst."""
+NEWCOMERS = 0.25
+"""At the connection limit, the share of connections that may have had no response yet."""
+GRACE = 0.25
+"""Minimum seconds before a connection without a response may be evicted; a handshake takes
+milliseconds, even among a hundred others."""
+NO_DESCRIPTORS_PAUSE = 0.5
+"""Seconds without accepting after the system is out of descriptors."""
+TLS_BUFFER = 32 * 1024
+"""Bytes that asyncio buffers for each TLS connection, even if idle; a TLS record has up to 16 KiB.
+With its default of 256 KiB, a thousand stalled handshakes take 300 MB."""
+BODIES_AT_ONCE = 8
+"""Bodies of the maximum size that may be read at the same time."""
+GC_THRESHOLD = 20_000
+"""New objects between two collections of the youngest generation: those of about fifty reviews
+instead of two. Reviews leave no cycles behind."""
+COLLECT_AFTER = 32
+"""Closed connections until the collector is called: asyncio's TLS leaves cycles behind."""
+RELOAD_INTERVAL = 2.0
+"""Seconds between two checks of the certificate's files; a mounted Secret lags by more."""
+CAP_LOG_INTERVAL = 10.0
+"""Minimum seconds between two log lines about the connection limit."""
+
+_logger = logging.getLogger("holdfast.server")
+
+
+class FairSelector(selectors.DefaultSelector):
+    """Returns the sockets that are ready, longest-waiting first.
+
+    epoll names sockets that it has named before ahead of others. A client that is answered last
+    would be last again in the next round, which begins before its next request has come, and so
+    wait twice as long as all others, each time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = 0
+        self._served: dict[int, int] = {}
+        """By descriptor, its last turn: they are numbered."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait as any selector does."""
+        ready = super().select(timeout)
+        if len(ready) > 1:
+            served = self._served
+            ready.sort(key=lambda one: served.get(one[0].fd, 0))
+        for key, _ in ready:
+            self._turn += 1
+            self._served[key.fd] = self._turn
+        return ready
+
+
+def boot_error(error: Exception) -> SystemExit:
+    """Log why the worker cannot start; make what ends it, and the master with it."""
+    unexpected = None if isinstance(error, HoldfastError) else error
+    _logger.error("cannot start: %s", error, exc_info=unexpected)
+    return SystemExit(Arbiter.WORKER_BOOT_ERROR)
+
+
+class HoldfastWorker(Worker):  # type: ignore[misc]
+    """The worker process."""
+
+    loop: asyncio.AbstractEventLoop
+    sockets: list[Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.settings: ServerSettings = self.app.settings
+        self.draining = False
+        self.connections: set[Connection] = set()
+        self.newcomers: dict[Connection, None] = {}
+        """Connections that have had no response yet, oldest first."""
+        self._addresses: Counter[str] = Counter()
+        """Newcomers by source address."""
+        self._limits = {
+            Phase.IDLE: self.settings.keepalive,
+            Phase.READING: self.settings.request_deadline,
+            Phase.ANSWERING: self.settings.answer_deadline,
+            Phase.CLOSING: self.settings.shutdown_timeout,
+        }
+        self._waiting: deque[Connection] = deque()
+        """Connections with pipelined requests."""
+        self._closed_connections = 0
+        self._evicted = 0
+        self._cap_logged = float("-inf")
+        self._checked = 0.0
+        self._certificate = CertWatcher(
+            self.settings.certfile,
+            self.settings.keyfile,
+            client_ca=self.settings.client_ca,
+            on_loaded=self.settings.on_certificate,
+            on_failure=self.settings.on_reload_failure,
+        )
+
+    # --- what connections need -------------------------------------------------------------------
+
+    def respond(self, request: HttpRequest) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
+        """Answer a request at once, or return what to await."""
+        method, path, content_type, content_encoding, body, _ = request
+        if method == "POST":
+            return self._handler.post(path, content_type, body, content_encoding)
+        return self._handler.page(method, path)
+
+    def serve_later(self, connection: Connection) -> None:
+        """Answer one pipelined request of all connections in each pass of the loop.
+
+        Clients that pipeline therefore do not keep others waiting.
+        """
+        self._waiting.append(connection)
+        if len(self._waiting) == 1:
+            self.loop.call_soon(self._serve_waiting)
+
+    def _serve_waiting(self) -> None:
+        connection = self._waiting.popleft()
+        if self._waiting:
+            self.loop.call_soon(self._serve_waiting)
+        connection.serve_next()
+
+    def served(self, connection: Connection) -> None:
+        """Note that a client has had a response."""
+        if connection in self.newcomers:
+            del self.newcomers[connection]
+            self._count_out(connection.address)
+
+    def forget(self, connection: Connection) -> None:
+        """Stop counting a connection."""
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.served(connection)
+            self._closed_connections += 1
+
+    def _count_out(self, address: str) -> None:
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
+
+    # --- gunicorn's side -------------------------------------------------------------------------
+
+    def handle_exit(self, *_signal: object) -> None:
+        """SIGTERM: begin the drain."""
+        self.draining = True
+
+    def handle_quit(self, *_signal: object) -> None:
+        """SIGINT and SIGQUIT: stop at once, in order."""
+        self.alive = False
+
+    def run(self) -> None:
+        """Serve until a signal, or the end of the master."""
+        self.loop = asyncio.SelectorEventLoop(FairSelector())
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._serve())
+        finally:
+            self.loop.close()
+
+    async def _serve(self) -> None:
+        self._boot()
+        while not self._is_to_stop():
+            await self._tick(TICK)
+        await self._drain()
+        self._handler.stop()
+
+    def _boot(self) -> None:
+        self._handler: AsyncHandler = self.wsgi
+        self.body_limit = self._handler.body_limit
+        self.bodies = BodyBudget(BODIES_AT_ONCE * self.body_limit)
+        # Undocumented, but no argument of asyncio sets this size.
+        asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER
+        try:
+            self._certificate.start(await_certificate=self.settings.await_certificate)
+            self._handler.start()
+            # The collector writes to each object that it visits. All objects so far stay, so that
+            # visiting them would only copy pages that are shared with the master.
+            gc.freeze()
+            gc.set_threshold(GC_THRESHOLD)
+            self._listen()
+        except Exception as error:
+            raise boot_error(error) from error
+
+    def _listen(self) -> None:
+        for listener in self.sockets:
+            listener.settimeout(0)
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
+        host, port = self.sockets[0].getsockname()[:2]
+        address = written(host, port)
+        _logger.info("serving on https://%s", address)
+        if self.settings.ready_file is not None:
+            write_whole(self.settings.ready_file, address)
+
+    def _is_to_stop(self) -> bool:
+        # A master that was killed sends no signal: the worker gets another parent.
+        return self.draining or not self.alive or self.ppid != os.getppid()
+
+    async def _tick(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.notify()
+        now = self.loop.time()
+        for connection in list(self.connections):
+            limit = self._limits.get(connection.phase)
+            if limit is None or now - connection.since <= limit:
+                continue
+            # An idle client gets an orderly close; one that stalls would stall the close, too.
+            if connection.phase is Phase.IDLE:
+                connection.finish()
+            else:
+                connection.drop()
+        if self._closed_connections >= COLLECT_AFTER:
+            self._closed_connections = 0
+            gc.collect()
+        if now - self._checked >= RELOAD_INTERVAL:
+            self._checked = now
+            self._certificate.check()
+        if self._evicted and now - self._cap_logged >= CAP_LOG_INTERVAL:
+            _logger.warning(
+                "%d connections are open, the most allowed: closed %d that asked nothing",
+                self.settings.max_connections,
+                self._evicted,
+            )
+            self._evicted, self._cap_logged = 0, now
+
+    # --- accepting -------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket, at_most: int = ACCEPTS_AT_ONCE) -> None:
+        for _ in range(at_most):
+            try:
+                peer, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause_accepting(listener, error)
+                return
+            if not self._open(peer, str(address[0])):
+                self.loop.remove_reader(listener.fileno())
+                self._open_later(listener, peer, str(address[0]))
+                return
+
+    def _open_later(self, listener: socket.socket, peer: socket.socket, address: str) -> None:
+        """Wait for room for this client; the kernel's backlog holds all others meanwhile."""
+        if self._open(peer, address):
+            self._resume_accepting(listener)
+        else:
+            self.loop.call_later(GRACE / 10, self._open_later, listener, peer, address)
+
+    def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
+        _logger.error("cannot accept connections for now: %s", error)
+        self._evict_newcomer()
+        self.loop.remove_reader(listener.fileno())
+        self.loop.call_later(NO_DESCRIPTORS_PAUSE, self._resume_accepting, listener)
+
+    def _resume_accepting(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
+
+    def _open(self, peer: socket.socket, address: str) -> bool:
+        """Begin the handshake; False if there is no room now."""
+        if len(self.connections) >= self.settings.max_connections:
+            if not self._make_room():
+                return False
+            self._evicted += 1
+        peer.settimeout(0)
+        connection = Connection(self, address)
+        self.connections.add(connection)
+        self.newcomers[connection] = None
+        self._addresses[address] += 1
+        opening = self.loop.create_task(self._shake_hands(connection, peer))
+        opening.add_done_callback(lambda _: self._opened(connection, peer))
+        connection.opening = opening
+        return True
+
+    def _make_room(self) -> bool:
+        """Evict a connection for a new one; False if none may be evicted now.
+
+        If newcomers have more than their share, evict one of them. Otherwise evict the connection
+        with a response whose phase has lasted longest. So neither clients that stall nor those that
+        sent one request can keep others out.
+        """
+        if len(self.newcomers) > self.settings.max_connections * NEWCOMERS:
+            return self._evict_newcomer()
+        served = [
+            connection
+            for connection in self.connections
+            if connection not in self.newcomers and connection.phase is not Phase.ANSWERING
+        ]
+        if not served:
+            return self._evict_newcomer()
+        min(served, key=lambda connection: connection.since).drop()
+        return True
+
+    def _evict_newcomer(self) -> bool:
+        """Evict the oldest newcomer from the address that has most of them, if it is past GRACE.
+
+        So a client that opens many connections displaces itself, and not the API server, which gets
+        its response within milliseconds.
+        """
+        crowded = max(self._addresses, key=self._addresses.__getitem__, default=None)
+        for connection in self.newcomers:
+            if connection.address == crowded and connection.phase is not Phase.ANSWERING:
+                if self.loop.time() - connection.accepted < GRACE:
+                    return False
+                connection.drop()
+                return True
+        return False
+
+    async def _shake_hands(self, connection: Connection, peer: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # a failed handshake is not logged
+            await self.loop.connect_accepted_socket(
+                lambda: connection,
+                peer,
+                ssl=self._certificate.context,
+                ssl_handshake_timeout=self.settings.handshake_timeout,
+                ssl_shutdown_timeout=self.settings.shutdown_timeout,
+            )
+
+    def _opened(self, connection: Connection, peer: socket.socket) -> None:
+        connection.opening = None
+        if not connection.is_open:
+            self.forget(connection)
+            peer.close()  # asyncio has done so too, unless its task was cancelled before it began
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Announce the end with each response for a while, then stop accepting, then close."""
+        self.draining = True
+        # A client that keeps its connection learns of the end from a response: closing at once
+        # would fail the call that it is about to send.
+        end = self.loop.time() + self.settings.drain
+        while self.alive and self.loop.time() < end:
+            await self._tick(min(TICK, self.settings.drain))
+        self._stop_accepting()
+        end = self.loop.time() + FINISH
+        while self.alive and self.connections and self.loop.time() < end:
+            self._finish_quiet()
+            await self._tick(TICK / 5)
+        for connection in list(self.connections):
+            connection.drop()
+
+    def _stop_accepting(self) -> None:
+        for listener in self.sockets:
+            # Serve the clients in the kernel's backlog.
+            self._accept(listener, self.settings.max_connections)
+            self.loop.remove_reader(listener.fileno())
+            listener.close()
+        self.sockets = []
+
+    def _finish_quiet(self) -> None:
+        now = self.loop.time()
+        for connection in list(self.connections):
+            if now - connection.since < QUIET:
+                continue
+            if connection.phase is Phase.CLOSING:
+                connection.drop()
+            elif connection.phase in {Phase.IDLE, Phase.HANDSHAKE}:
+                connection.finish()

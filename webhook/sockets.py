@@ -1,0 +1,65 @@
+"""Listening sockets."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Protocol
+
+ANY = "::"
+"""All addresses, IPv6 and IPv4; only IPv4 on a machine without IPv6."""
+_ANY_OF_IPV4 = "0.0.0.0"  # noqa: S104
+_NO_IPV6 = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
+
+
+class Create(Protocol):
+    """The signature of `socket.create_server`."""
+
+    def __call__(
+        self,
+        address: tuple[str, int],
+        /,
+        *,
+        family: int,
+        backlog: int,
+        dualstack_ipv6: bool,
+    ) -> socket.socket:
+        """Bind a socket and listen. Raises OSError."""
+        ...
+
+
+def bound(
+    host: str, port: int, backlog: int, create: Create = socket.create_server
+) -> socket.socket:
+    """Bind a port and listen. Raises OSError, or OverflowError for an invalid port.
+
+    The kubelet probes a pod at its first address, which in an IPv6 cluster is an IPv6 address.
+    """
+    try:
+        return _any(port, backlog, create) if host == ANY else _one(host, port, backlog, create)
+    except socket.gaierror:
+        raise
+    except OSError as error:  # without the address that Python adds: the caller names it
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from error
+
+
+def _any(port: int, backlog: int, create: Create) -> socket.socket:
+    try:
+        return create((ANY, port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+    except OSError as error:
+        if error.errno not in _NO_IPV6:
+            raise
+        return _one(_ANY_OF_IPV4, port, backlog, create)
+
+
+def _one(host: str, port: int, backlog: int, create: Create) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    return create((str(address[0]), port), family=family, backlog=backlog, dualstack_ipv6=False)
+
+
+def written(host: str, port: int) -> str:
+    """Format an address for a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

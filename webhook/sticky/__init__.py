@@ -1,0 +1,1 @@
+"""The controller that records the nodes of VMs."""

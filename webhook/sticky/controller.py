@@ -1,0 +1,222 @@
+"""The controller that queues VMs whose node may have to be recorded, and reports the results.
+
+For each VMI in the queue it runs `reconciler.py`, which records the VM's node and then releases its
+pods. Watches only say which VMI: everything that decides is read again.
+It keeps no state that the API server does not have, so it can be killed and restarted at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from holdfast.webhook.errors import ClusterError
+from holdfast.webhook.kube import events
+from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.events import Event
+from holdfast.webhook.model.kubevirt import LauncherPod, VirtualMachine
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.sticky import node_problems
+from holdfast.webhook.sticky.decision import RecordChange
+from holdfast.webhook.sticky.reconciler import ArgsForPod, ReconcileResult, VmReconciler
+from holdfast.webhook.sticky.watches import VmWatch
+from holdfast.webhook.telemetry import logs
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+from holdfast.webhook.threads import ThreadGroup
+from holdfast.webhook.workqueue.controller import GRACE_SECONDS, Controller, Task, TaskResult
+from holdfast.webhook.workqueue.queue import WorkQueue
+
+WORKERS = 8
+"""VMIs reconciled at once."""
+WORKERS_OF_ONE = 6
+"""How many of them may be of one namespace, or of all slow ones together."""
+FIRST_OF_ONE = 3
+"""Workers that a namespace starts with, before a VMI is reconciled."""
+RECHECK_SECONDS = 30.0
+"""How often a pod is checked that no watch reports, or whose node cannot take it."""
+
+_log = logging.getLogger("holdfast.sticky")
+
+
+def always() -> bool:
+    """Return True."""
+    return True
+
+
+class StickyController:
+    """Watches the pods of VMs, and reconciles their VMIs.
+
+    `may_write` is asked before each write: only the leader may. `may_sweep` delays the search for
+    pods that no watch reports.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        args_for: ArgsForPod,
+        metrics: ControllerMetrics,
+        *,
+        enabled: bool = True,
+        recorder: events.EventSink | None = None,
+        may_write: Callable[[], bool] = always,
+        may_sweep: Callable[[], bool] = always,
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        self._api = api
+        self._metrics = metrics
+        self._recorder: events.EventSink = recorder or events.NullRecorder()
+        self._now = now
+        self._reconciler = VmReconciler(api, args_for, may_write)
+        self._watch = VmWatch(
+            api,
+            args_for,
+            self.enqueue,
+            drop=self._drop,
+            enabled=enabled,
+            on_restart=lambda reason: metrics.watch_restarts.labels(reason).inc(),
+            may_sweep=may_sweep,
+        )
+        self._queue = WorkQueue[float](float, WORKERS_OF_ONE, first=FIRST_OF_ONE)
+        self._loop = Controller(
+            "record",
+            self._queue,
+            self._reconcile,
+            workers=WORKERS,
+            enabled=may_write,
+            on_retry=self._report_retry,
+            now=now,
+        )
+        self._changed = self._loop.changed
+        metrics.vm_pods_kept.set_function(self._watch.count)
+        metrics.vm_pods_kept_back.set_function(self._watch.count_ended)
+
+    @property
+    def synced(self) -> bool:
+        """True once all pods that wait for a record are known."""
+        return self._watch.synced
+
+    def add_to(self, threads: ThreadGroup) -> None:
+        """Add the threads of this controller to those of the process."""
+        threads.add("record", self._loop.run, grace=GRACE_SECONDS)
+        for name, work in self._watch.feeders():
+            threads.add(name, work, grace=0)  # a watch may be silent for long
+
+    def wake(self) -> None:
+        """Look at once at what there is to do: this process leads now."""
+        self._loop.wake()
+
+    def enqueue(self, key: ObjectKey, seconds: float = 0.0) -> None:
+        """Have a VMI reconciled in so many seconds, or earlier if that was asked for."""
+        with self._changed:
+            at, known = self._now() + seconds, self._queue.get(key)
+            if known is None or at < known or not self._queue.waits(key):
+                self._queue.put(key, at)
+                self._queue.schedule(key)
+                self._changed.notify_all()
+
+    def _drop(self, key: ObjectKey) -> None:
+        with self._changed:
+            self._queue.discard(key)
+
+    # --- one VMI, in a thread of the pool ------------------------------------------------------
+
+    def _reconcile(self, task: Task) -> TaskResult:
+        key = task.key
+        try:
+            result = reconcile(
+                self._watch, self._reconciler, key, needs_long_timeout=task.needs_long_timeout
+            )
+            self._report(key, result)
+        except Exception as exc:  # noqa: BLE001 - one VM must not keep all others waiting
+            _log.exception("VMI %s/%s", *key)
+            return TaskResult(f"{type(exc).__name__}: {exc}")
+        if not result.problem and self._needs_recheck(key, result):
+            self.enqueue(key, RECHECK_SECONDS)
+        return TaskResult(result.problem, result.retry_after or 0.0)
+
+    def _needs_recheck(self, key: ObjectKey, result: ReconcileResult) -> bool:
+        """Return whether a VMI has to be reconciled again though no watch may report a change."""
+        is_unwatched = bool(self._watch.orphans_of(key))
+        return is_unwatched or any(pod.is_unschedulable for pod in result.waiting)
+
+    # --- reports -------------------------------------------------------------------------------
+
+    def _report_retry(self, key: ObjectKey, result: TaskResult, wait: float) -> None:
+        self._metrics.vm_records.labels("retried").inc()
+        about = logs.fields(namespace=key[0], name=key[1], reason=result.error)
+        text = "VMI %s/%s cannot be reconciled: %s; next try in %.1f s"
+        _log.warning(text, *key, result.error, wait, extra=about)
+
+    def _report(self, key: ObjectKey, result: ReconcileResult) -> None:
+        vm = result.vm
+        if result.change is not RecordChange.NONE:
+            self._metrics.vm_records.labels(result.change.value).inc()
+        if vm is not None and result.change in {RecordChange.RECORDED, RecordChange.FOLLOWED}:
+            self._report_record(vm, result)
+        if result.problem:
+            note = f"{result.problem}; it is retried until it succeeds"
+            pods = self._watch.pods_of(key)
+            self._record_events(vm, pods, events.NODE_NOT_RECORDED, note, warning=True)
+        if result.remark and result.freed:
+            _log.warning("VMI %s/%s: %s", *key, result.remark)
+            reason = events.NODE_NOT_RECORDED
+            self._record_events(None, result.freed, reason, result.remark, warning=True)
+        stuck = [pod for pod in result.waiting if pod.is_unschedulable and not pod.spec.node_name]
+        if vm is not None and result.args is not None and result.node and stuck:
+            self._report_node(vm, result.args, result.node, stuck)
+
+    def _report_record(self, vm: VirtualMachine, result: ReconcileResult) -> None:
+        note = f"recorded node {result.node}: the VM starts there again"
+        if result.change is RecordChange.FOLLOWED:
+            note = f"recorded node {result.node} after a migration: the VM starts there again"
+        namespace, name = vm.key
+        about = logs.fields(namespace=namespace, name=name, uid=vm.metadata.uid, node=result.node)
+        _log.info("VM %s/%s: %s", namespace, name, note, extra=about)
+        self._record_events(vm, result.freed, events.NODE_RECORDED, note, warning=False)
+
+    def _report_node(
+        self, vm: VirtualMachine, args: StickyArgs, name: str, pods: Sequence[LauncherPod]
+    ) -> None:
+        """Report why the node of a VM cannot take it, if that is the node's fault."""
+        if args.affinity != "required":
+            return
+        try:
+            problem = node_problems.find(self._api, name, pods[0])
+        except ClusterError as exc:
+            _log.warning("node %s of VM %s/%s cannot be read: %s", name, *vm.key, exc)
+            return
+        if problem:
+            note = node_problems.advice(vm.key, name, problem, args.node_annotation)
+            _log.warning("VM %s/%s: %s", *vm.key, note)
+            self._record_events(vm, pods, events.NODE_UNAVAILABLE, note, warning=True)
+
+    def _record_events(
+        self,
+        vm: VirtualMachine | None,
+        pods: Sequence[LauncherPod],
+        reason: str,
+        note: str,
+        *,
+        warning: bool,
+    ) -> None:
+        if vm is not None:
+            uid = vm.metadata.uid
+            self._recorder.record(Event(vm.key, uid, reason, note, warning, events.VM))
+        for pod in pods:
+            self._recorder.record(Event(pod.key, pod.metadata.uid, reason, note, warning))
+
+
+def reconcile(
+    watch: VmWatch, reconciler: VmReconciler, key: ObjectKey, *, needs_long_timeout: bool = False
+) -> ReconcileResult:
+    """Reconcile a VMI from the known state of its pods, and record the result."""
+    for orphan in watch.orphans_of(key):
+        try:
+            watch.refresh(orphan, reconciler.read_pod(orphan))
+        except ClusterError as exc:
+            return ReconcileResult(problem=f"pod {'/'.join(orphan)}: {exc}")
+    result = reconciler.reconcile(key, watch.pods_of(key), needs_long_timeout=needs_long_timeout)
+    for pod in result.freed:
+        watch.forget(pod)
+    return result

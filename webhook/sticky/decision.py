@@ -1,0 +1,202 @@
+"""What to record on a VM, and which of its pods need not wait any longer. Pure.
+
+A pod that is bound shows where its VM runs, and carries our finalizer until that is recorded. So a
+controller that starts late, or again, sees everything that it needs, and decides the same. A record
+changes by the first node, by a migration, or by a person, and by nothing else:
+
+- no record, or a clone's: the first node is recorded;
+- a record: it stays, unless a migration moved the VM away from the recorded node;
+- a record that was removed while our UID annotation remains: a person freed the VM for its next
+  start, so the current run is not recorded again; the next one is.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
+from holdfast.webhook.plugins import sticky_policy
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+
+
+class RecordChange(enum.StrEnum):
+    """The change of a VM's record; the values are labels of a metric."""
+
+    NONE = "none"
+    RECORDED = "recorded"
+    FOLLOWED = "followed"
+    MARKED = "marked"
+
+
+NOT_ENABLED = (
+    "the sticky plugin is no longer enabled for it: nothing is recorded, and the pod is released"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedState:
+    """Everything that decides about the pods of one VMI.
+
+    `pods` carry our finalizer and name a VMI of this name, the oldest first. `instance` is None if
+    it does not exist, `vm` if the VMI belongs to none, `args` if sticky VMs are not enabled.
+    `migrations` are those that exist, by UID.
+    """
+
+    pods: Sequence[LauncherPod]
+    instance: Instance | None
+    vm: VirtualMachine | None
+    migrations: Mapping[str, Migration]
+    args: StickyArgs | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, in this order: write `annotations` on the VM, then release the pods in `free`.
+
+    `node` is where the VM starts again from then on; `waiting` are the pods that are still held.
+    """
+
+    change: RecordChange = RecordChange.NONE
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""
+    free: Sequence[LauncherPod] = ()
+    waiting: Sequence[LauncherPod] = ()
+    remark: str = ""
+
+
+def may_run_vm(pod: LauncherPod) -> bool:
+    """Return whether a VMI may run in a pod: one that only provisions volumes never does."""
+    if kubevirt.EPHEMERAL_PROVISIONING in pod.annotations:
+        return False
+    return kubevirt.controller_of(pod.metadata, kubevirt.VMI) is not None
+
+
+def decide(state: ObservedState) -> Decision:
+    """Decide about a VM's record, and about the pods that wait for it."""
+    instance, vm, args = state.instance, state.vm, state.args
+    if args is None:
+        return Decision(free=state.pods, remark=NOT_ENABLED)
+    # There is no VM to record a node on, or no further start that would read it.
+    if instance is None or vm is None or vm.metadata.deletion_timestamp is not None:
+        return Decision(free=state.pods)
+    if not sticky_policy.is_sticky(vm, args):
+        return Decision(free=state.pods)
+    run = _Run(state.pods, instance, state.migrations)
+    change, node = _record(run, vm, args)
+    annotations = _annotations(change, node, vm, args)
+    waiting = [pod for pod in run.pods if run.waits(pod)]
+    free = [pod for pod in state.pods if pod not in waiting]
+    return Decision(change, annotations, node, free, waiting)
+
+
+def _record(run: _Run, vm: VirtualMachine, args: StickyArgs) -> tuple[RecordChange, str]:
+    """Return the change of the record, and the node that it names afterwards."""
+    recorded = sticky_policy.recorded_node(vm, args)
+    follows = args.on_migration == "follow"
+    if not recorded:
+        if was_cleared(vm, args) and not run.first_node:
+            return RecordChange.NONE, ""
+        # After a migration the two differ: `onMigration` says which one counts.
+        node = (run.node or run.first_node) if follows else (run.first_node or run.node)
+        return (RecordChange.RECORDED, node) if node else (RecordChange.NONE, "")
+    if follows and run.moved_from(recorded):
+        return RecordChange.FOLLOWED, run.node
+    runs = bool(run.node or run.first_node)
+    # A person need not write the UID, but without it a later clearing would go unnoticed.
+    marked = vm.annotations.get(kubevirt.STICKY_NODE_UID)
+    return (RecordChange.MARKED if runs and not marked else RecordChange.NONE), recorded
+
+
+def _annotations(
+    change: RecordChange, node: str, vm: VirtualMachine, args: StickyArgs
+) -> Mapping[str, str]:
+    uid = {kubevirt.STICKY_NODE_UID: vm.metadata.uid}
+    if change in {RecordChange.RECORDED, RecordChange.FOLLOWED}:
+        return {args.node_annotation: node, **uid}
+    return uid if change is RecordChange.MARKED else {}
+
+
+def was_cleared(vm: VirtualMachine, args: StickyArgs) -> bool:
+    """Return whether a person removed the record: the UID that was written with it is left."""
+    uid = vm.annotations.get(kubevirt.STICKY_NODE_UID)
+    return uid == vm.metadata.uid and not vm.annotations.get(args.node_annotation)
+
+
+class _Run:
+    """One run of a VM: its VMI, and those of its pods that are held."""
+
+    def __init__(
+        self, pods: Iterable[LauncherPod], instance: Instance, migrations: Mapping[str, Migration]
+    ) -> None:
+        self._instance = instance
+        self._migrations = migrations
+        self.pods = [pod for pod in pods if _belongs(pod, instance)]
+        self._targets = [pod for pod in self.pods if self._is_target(pod)]
+        starts = [pod for pod in self.pods if pod not in self._targets]
+        self._settled = all(self._is_settled(pod) for pod in self._targets if pod.spec.node_name)
+        bound = [pod.spec.node_name for pod in starts if pod.spec.node_name]
+        self.first_node = bound[0] if bound else ""
+        """The node of the first pod; empty if it is not bound, or no longer held."""
+
+    @property
+    def node(self) -> str:
+        """Where the VM runs according to KubeVirt; empty while it may be moving."""
+        return self._instance.status.node_name if self._settled else ""
+
+    def moved_from(self, recorded: str) -> bool:
+        """Return whether a migration moved the VM from its recorded node to its current one.
+
+        If it is known which nodes the VM came from, and the record is none of them, then a person
+        wrote it, and it stays.
+        """
+        if self.node in {"", recorded}:
+            return False
+        # No held target is on this node: no migration is known to have moved the VM here.
+        if not any(pod.spec.node_name == self.node for pod in self._targets):
+            return False
+        moves = [pod for pod in self._targets if pod.spec.node_name and not self._has_failed(pod)]
+        sources = [self._source(pod) for pod in moves]
+        return "" in sources or recorded in {*sources, self.first_node}
+
+    def waits(self, pod: LauncherPod) -> bool:
+        """Return whether to keep a pod: it may still be bound, or a migration goes on."""
+        if not pod.spec.node_name:
+            return not pod.has_ended and not (pod in self._targets and self._is_settled(pod))
+        return pod in self._targets and not self._settled
+
+    def _is_target(self, pod: LauncherPod) -> bool:
+        """Return whether a migration created a pod; a VM's template may have the label, too."""
+        uid = pod.labels.get(kubevirt.MIGRATION_JOB)
+        return uid is not None and (
+            uid in self._migrations or bool(self._instance.status.node_name)
+        )
+
+    def _migration(self, pod: LauncherPod) -> Migration | None:
+        return self._migrations.get(pod.labels.get(kubevirt.MIGRATION_JOB, ""))
+
+    def _is_settled(self, pod: LauncherPod) -> bool:
+        """Return whether a pod's migration is over, or gone."""
+        migration = self._migration(pod)
+        return migration is None or migration.is_over or self._instance.is_over
+
+    def _has_failed(self, pod: LauncherPod) -> bool:
+        """Return whether the VM never reached a target; the phase alone may be late."""
+        migration = self._migration(pod)
+        failed = migration is not None and migration.status.phase == "Failed"
+        return failed and pod.spec.node_name != self.node
+
+    def _source(self, pod: LauncherPod) -> str:
+        """Return the node that a migration moved the VM from; empty if unknown."""
+        migration = self._migration(pod) or Migration()
+        for state in (self._instance.status.migration_state, migration.status.migration_state):
+            if state is not None and state.migration_uid == pod.labels.get(kubevirt.MIGRATION_JOB):
+                return state.source_node
+        return ""
+
+
+def _belongs(pod: LauncherPod, instance: Instance) -> bool:
+    owner = kubevirt.controller_of(pod.metadata, kubevirt.VMI)
+    return owner is not None and owner.uid == instance.metadata.uid and may_run_vm(pod)

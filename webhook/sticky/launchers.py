@@ -1,0 +1,84 @@
+"""The pods of VMs that carry our finalizer, by their VMI. Pure: no I/O, no clock, no locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.kubevirt import LauncherPod
+from holdfast.webhook.model.objects import ObjectKey
+
+
+def instance_key(pod: LauncherPod) -> ObjectKey:
+    """Return the key of a pod's VMI; a pod without one is reconciled under its own."""
+    owner = kubevirt.controller_of(pod.metadata, kubevirt.VMI)
+    return pod.metadata.namespace, pod.metadata.name if owner is None else owner.name
+
+
+class LauncherIndex:
+    """The pods with our finalizer.
+
+    An orphan is one that no watch reports any more: it has to be read to be known.
+    """
+
+    def __init__(self) -> None:
+        self._pods: dict[ObjectKey, LauncherPod] = {}
+        self._by_instance: dict[ObjectKey, set[ObjectKey]] = {}
+        self._orphans: set[ObjectKey] = set()
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __contains__(self, key: ObjectKey) -> bool:
+        return key in self._pods
+
+    def __iter__(self) -> Iterator[ObjectKey]:
+        return iter(self._pods)
+
+    def ended(self) -> int:
+        """Count those that have ended, or are being deleted."""
+        return sum(pod.has_ended for pod in self._pods.values())
+
+    def instances(self) -> list[ObjectKey]:
+        """Return all VMIs that have such pods."""
+        return list(self._by_instance)
+
+    def of(self, instance: ObjectKey) -> Sequence[LauncherPod]:
+        """Return the pods of a VMI, the oldest first."""
+        pods = [self._pods[key] for key in self._by_instance.get(instance, ())]
+        return sorted(pods, key=lambda pod: (pod.created_ms, pod.metadata.name))
+
+    def orphans(self, instance: ObjectKey) -> Sequence[ObjectKey]:
+        """Return those pods of a VMI that are orphans."""
+        return [key for key in self._by_instance.get(instance, ()) if key in self._orphans]
+
+    def keep(self, pod: LauncherPod, *, orphan: bool = False) -> ObjectKey:
+        """Add or update a pod, and return its VMI."""
+        self.forget(pod.key)
+        instance = instance_key(pod)
+        self._pods[pod.key] = pod
+        self._by_instance.setdefault(instance, set()).add(pod.key)
+        if orphan:
+            self._orphans.add(pod.key)
+        return instance
+
+    def mark_unwatched(self, key: ObjectKey) -> ObjectKey | None:
+        """Make a pod an orphan, and return its VMI; None for an unknown pod."""
+        pod = self._pods.get(key)
+        if pod is None:
+            return None
+        self._orphans.add(key)
+        return instance_key(pod)
+
+    def forget(self, key: ObjectKey, uid: str | None = None) -> ObjectKey | None:
+        """Drop a pod, if its uid is still that, and return its VMI; None for no such pod."""
+        pod = self._pods.get(key)
+        if pod is None or uid not in {None, pod.metadata.uid}:
+            return None
+        del self._pods[key]
+        self._orphans.discard(key)
+        instance = instance_key(pod)
+        self._by_instance[instance].discard(key)
+        if not self._by_instance[instance]:
+            del self._by_instance[instance]
+        return instance

@@ -1,0 +1,65 @@
+"""Why a VM's node cannot take it, in words for the VM's owner.
+
+Only problems that the scheduler does not name: of nodes that do not match, it says how many there
+are. It reports a lack of room and taints in its own Events.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.framework import node_affinity
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.model import messages
+from holdfast.webhook.model.kubevirt import SCHEDULABLE, LauncherPod
+from holdfast.webhook.model.nodes import Node
+
+TIMEOUT = 5.0
+
+
+def find(api: Api, name: str, pod: LauncherPod) -> str:
+    """Read a node, and return why it cannot take a pod, and the cure. Raises ClusterError."""
+    try:
+        node = listing.read(api, f"/api/v1/nodes/{quote(name, safe='')}", Node, timeout=TIMEOUT)
+    except ApiStatusError as exc:
+        if not exc.is_not_found:
+            raise
+        return problem_of(name, None, pod)
+    return problem_of(name, node, pod)
+
+
+def problem_of(name: str, node: Node | None, pod: LauncherPod) -> str:
+    """Return why a node, None if it does not exist, cannot take a pod; empty if it can."""
+    if node is None:
+        return "which does not exist; bring it back under its name"
+    if node.spec.unschedulable:
+        return f"which is cordoned; kubectl uncordon {name}"
+    if node.not_ready:
+        return f"which is not ready ({node.not_ready}); bring it back"
+    if node.labels.get(SCHEDULABLE) != "true":
+        return f"which lacks the label {SCHEDULABLE}=true; see why KubeVirt's virt-handler left it"
+    return _contradiction(node, pod)
+
+
+def _contradiction(node: Node, pod: LauncherPod) -> str:
+    """Return what about a pod rules out a node that accepts pods; empty if nothing does."""
+    unmet = node_affinity.unmet(pod, node)
+    if unmet:
+        return (
+            f"which does not meet {messages.quote(str(unmet[0]))} of the pod's node selector or "
+            "affinity; correct the VM's template or its record, and restart it"
+        )
+    if pod.lacks_volume:
+        return "which a volume of the VM cannot be reached from; holdfast sticky show names it"
+    return ""
+
+
+def advice(vm_key: tuple[str, str], node: str, problem: str, annotation: str) -> str:
+    """Return what a person can do for a VM whose node cannot take it."""
+    namespace, name = vm_key
+    return (
+        f"the VM waits for its node {node}, {problem}; or, if its disks are available elsewhere: "
+        f"kubectl annotate vm {name} --namespace {namespace} {annotation}-, and restart it"
+    )

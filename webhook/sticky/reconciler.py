@@ -1,0 +1,232 @@
+"""Reconciles the pods of one VMI: reads what decides, writes the VM's record, frees the pods.
+
+Each write is guarded by the object's uid and resourceVersion. If one fails because the object has
+changed, everything is read and decided again at once; if others refuse it, it is retried later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.webhook.errors import ApiStatusError, ClusterError, UnreachableError
+from holdfast.webhook.framework.json_patch import pointer
+from holdfast.webhook.kube import discovery, listing, patching
+from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, pod_path
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.edits import Operation
+from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
+from holdfast.webhook.model.objects import Metadata, ObjectKey, OwnerReference, Pod
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.sticky.decision import (
+    Decision,
+    ObservedState,
+    RecordChange,
+    decide,
+    may_run_vm,
+)
+
+TIMEOUT = 10.0
+"""Seconds for one request: one that hangs is better sent again. A write after a failure in a slow
+namespace has as long as admission may take."""
+ATTEMPTS = 8
+"""Patches sent in a row while other writers keep changing an object; then it backs off."""
+CURE = "bind the ClusterRole holdfast-controller-kubevirt of the manifests to the controller"
+"""What to do if the controller may not read or write KubeVirt's objects."""
+
+_FORBIDDEN, _NOT_FOUND = 403, 404
+
+ArgsForPod = Callable[[Pod], StickyArgs | None]
+"""Returns the arguments that apply to a pod, or None if sticky VMs are not enabled for it."""
+T = TypeVar("T")
+
+
+class _Migrations(msgspec.Struct):
+    items: list[Migration] | None = None
+
+
+@dataclass(slots=True)
+class ReconcileResult:
+    """How an attempt ended.
+
+    `change` and `node` describe the VM's record; `freed` pods lost their finalizer, `waiting` ones
+    keep it. `problem` says why to retry, and `retry_after` in how many seconds at the earliest, if
+    the server asked for that.
+    """
+
+    vm: VirtualMachine | None = None
+    args: StickyArgs | None = None
+    change: RecordChange = RecordChange.NONE
+    node: str = ""
+    freed: list[LauncherPod] = field(default_factory=list)
+    waiting: Sequence[LauncherPod] = ()
+    remark: str = ""
+    problem: str = ""
+    retry_after: float | None = None
+
+
+class VmReconciler:
+    """Reconciles one VMI at a time. Thread-safe."""
+
+    def __init__(self, api: Api, args_for: ArgsForPod, may_write: Callable[[], bool]) -> None:
+        self._api = api
+        self._args_for = args_for
+        self._may_write = may_write
+
+    def reconcile(
+        self, key: ObjectKey, pods: Sequence[LauncherPod], *, needs_long_timeout: bool = False
+    ) -> ReconcileResult:
+        """Reconcile a VMI and its held pods. Never raises for anything that a cluster may do."""
+        result = ReconcileResult()
+        try:
+            timeout = SLOW_ADMISSION_TIMEOUT if needs_long_timeout else TIMEOUT
+            self._reconcile(key, pods, result, timeout)
+        except ClusterError as exc:
+            cure = f" ({CURE})" if getattr(exc, "status", 0) == _FORBIDDEN else ""
+            result.problem = f"{exc}{cure}"
+            result.retry_after = getattr(exc, "retry_after", None)
+        return result
+
+    def read_pod(self, key: ObjectKey) -> LauncherPod | None:
+        """Read a pod, or return None if it does not exist. Raises ClusterError."""
+        return self._read(LauncherPod, pod_path(*key))
+
+    def _reconcile(
+        self, key: ObjectKey, pods: Sequence[LauncherPod], result: ReconcileResult, timeout: float
+    ) -> None:
+        for _ in range(ATTEMPTS):
+            state = self._observe(key, pods)
+            decision = decide(state)
+            result.vm, result.args = state.vm, state.args
+            result.waiting, result.remark = decision.waiting, decision.remark
+            if state.vm is not None and decision.annotations:
+                path, operations = kubevirt.vm_path(*state.vm.key), _annotate(state.vm, decision)
+                if not self._patch(path, state.vm.metadata, operations, timeout):
+                    continue
+                result.change = decision.change
+            result.node = decision.node
+            # After the record: a pod without its finalizer may go, and its node with it.
+            changed = [pod for pod in decision.free if not self._free(pod, result, timeout)]
+            if not changed:
+                return
+            fresh = [self.read_pod(pod.key) for pod in changed]
+            pods = [
+                *decision.waiting,
+                *(pod for pod in fresh if pod is not None and pod.has_finalizer),
+            ]
+        raise UnreachableError(f"the VM or its pods changed during {ATTEMPTS} patches in a row")
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _observe(self, key: ObjectKey, pods: Sequence[LauncherPod]) -> ObservedState:
+        """Read what decides about a VMI: migrations, VMI, VM; its pods are known already.
+
+        In this order no object read can be older than the objects that it explains.
+        """
+        launchers = [pod for pod in pods if may_run_vm(pod)]
+        args = next(filter(None, map(self._args_for, launchers)), None)
+        if pods and (not launchers or args is None):
+            # without launchers, no VM could run in these pods, and their plugin does not matter
+            return ObservedState(pods, None, None, {}, None if launchers else StickyArgs())
+        migrations = self._migrations_of(launchers)
+        instance = self._read(Instance, kubevirt.vmi_path(*key))
+        if instance is None:
+            return ObservedState(pods, None, None, migrations, args or StickyArgs())
+        args = args or self._args_for(kubevirt.pod_of(instance))
+        owner = kubevirt.vm_of(instance)
+        vm = None if owner is None else self._vm(key[0], owner)
+        return ObservedState(pods, instance, vm, migrations, args)
+
+    def _vm(self, namespace: str, owner: OwnerReference) -> VirtualMachine | None:
+        vm = self._read(VirtualMachine, kubevirt.vm_path(namespace, owner.name))
+        # A VM that was recreated under this name is another VM.
+        return vm if vm is not None and vm.metadata.uid == owner.uid else None
+
+    def _migrations_of(self, pods: Sequence[LauncherPod]) -> Mapping[str, Migration]:
+        """Read the migrations that created these pods, as far as they still exist."""
+        migrations: dict[str, Migration] = {}
+        for pod in pods:
+            uid = pod.labels.get(kubevirt.MIGRATION_JOB)
+            if uid is None or uid in migrations:
+                continue
+            name = pod.annotations.get(kubevirt.MIGRATION_NAME, "")
+            namespace = pod.metadata.namespace
+            path = kubevirt.migration_path(namespace, name)
+            named = self._read(Migration, path) if name else None
+            candidates = [named] if named is not None else self._migrations(namespace)
+            migrations |= {one.metadata.uid: one for one in candidates if one.metadata.uid == uid}
+        return migrations
+
+    def _migrations(self, namespace: str) -> Sequence[Migration]:
+        """List them: the annotation that names one can be missing or wrong."""
+        listed = self._read(_Migrations, kubevirt.migration_path(namespace, ""))
+        return (listed and listed.items) or ()
+
+    def _read(self, kind: type[T], path: str) -> T | None:
+        try:
+            return listing.read(self._api, path, kind, timeout=TIMEOUT)
+        except ApiStatusError as exc:
+            if self._is_gone(path, exc):
+                return None
+            raise
+
+    def _is_gone(self, path: str, exc: ApiStatusError) -> bool:
+        """Return whether an object does not exist, or KubeVirt is not installed.
+
+        A 404 from a proxy in between says neither: believed, it would lose a record. Raises
+        ClusterError if the API server cannot be asked.
+        """
+        if exc.is_not_found:
+            return True
+        if exc.status != _NOT_FOUND or not path.startswith(kubevirt.API_PATH):
+            return False
+        _, resource, *_ = path.removeprefix(f"{kubevirt.API_PATH}/namespaces/").split("/")
+        return not discovery.serves(self._api, resource, timeout=TIMEOUT)
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def _free(self, pod: LauncherPod, result: ReconcileResult, timeout: float) -> bool:
+        """Remove our finalizer from a pod; False if the pod has changed."""
+        index = list(pod.finalizers).index(kubevirt.STICKY)
+        path = f"/metadata/finalizers/{index}"
+        operations: list[Operation] = [
+            {"op": "test", "path": path, "value": kubevirt.STICKY},
+            {"op": "remove", "path": path},
+        ]
+        done = self._patch(pod_path(*pod.key), pod.metadata, operations, timeout)
+        if done:
+            result.freed.append(pod)
+        return done
+
+    def _patch(
+        self, path: str, known: Metadata, operations: Sequence[Operation], timeout: float
+    ) -> bool:
+        """Write if the object is as it was read; False if it has changed or is gone.
+
+        Raises ApiStatusError if it has not changed, and others refuse the write.
+        """
+        # Asked before each write: the lead may be lost while a request is awaited.
+        if not self._may_write():
+            raise UnreachableError("this controller no longer leads")
+        patch = patching.guarded(known.uid, known.resource_version, operations)
+        refusal = patching.write(self._api, path, patch, timeout=timeout)
+        if refusal is None:
+            return True
+        if not refusal.is_not_found:
+            now = self._read(VirtualMachine, path)  # also of a pod: only its metadata is read
+            if now is not None and now.metadata.resource_version == known.resource_version:
+                raise refusal
+        return False
+
+
+def _annotate(vm: VirtualMachine, decision: Decision) -> Sequence[Operation]:
+    operations: list[Operation] = []
+    if vm.metadata.annotations is None:
+        operations.append({"op": "add", "path": "/metadata/annotations", "value": {}})
+    for key, value in decision.annotations.items():
+        path = f"/metadata/annotations/{pointer(key)}"
+        operations.append({"op": "add", "path": path, "value": value})
+    return operations

@@ -1,0 +1,301 @@
+"""Watches pods of VMs, VMIs, VMs and migrations, and says which VMIs to reconcile.
+
+Pods are watched by KubeVirt's own label, by which KubeVirt finds them too. A pod that loses the
+label while it has our finalizer is an orphan: it is read by name until it is released. A pod that
+lost it while no controller ran is found by a scan of the pods that do not run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.reflector import Reflector, WatchedObject
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
+from holdfast.webhook.model.objects import Metadata, ObjectKey
+from holdfast.webhook.sticky import decision
+from holdfast.webhook.sticky.decision import ObservedState, RecordChange
+from holdfast.webhook.sticky.launchers import LauncherIndex
+from holdfast.webhook.sticky.reconciler import CURE, ArgsForPod
+from holdfast.webhook.sticky.sweep import PODS, OrphanSweep
+
+INSTANCES = "/apis/kubevirt.io/v1/virtualmachineinstances"
+MACHINES = "/apis/kubevirt.io/v1/virtualmachines"
+MIGRATIONS = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
+NO_KUBEVIRT = "KubeVirt is not installed; sticky VMs are idle until it is"
+
+Work = Callable[[threading.Event], None]
+T = TypeVar("T")
+Kind = TypeVar("Kind", bound=WatchedObject)
+_log = logging.getLogger("holdfast.sticky")
+
+
+@dataclass(frozen=True, slots=True)
+class _Handlers(Generic[T]):
+    """A `ResourceEventHandler` made of functions."""
+
+    on_sync: Callable[[Iterable[T]], None]
+    on_update: Callable[[T], None]
+    on_delete: Callable[[T], None]
+
+
+class VmWatch:
+    """Knows the pods that wait, and calls `enqueue` with the key of each VMI to reconcile.
+
+    It calls `drop` with the key of a VMI that is gone and has no pod that waits. Of VMIs it keeps
+    where they run; of VMs and migrations nothing. Without sticky VMs in any profile (`enabled`
+    false) it watches only pods. The first sweep waits for `may_sweep`.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        args_for: ArgsForPod,
+        enqueue: Callable[[ObjectKey], None],
+        *,
+        drop: Callable[[ObjectKey], None],
+        enabled: bool,
+        on_restart: Callable[[str], None],
+        may_sweep: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._args_for = args_for
+        self._enqueue = enqueue
+        self._drop = drop
+        self._enabled = enabled
+        self._on_restart = on_restart
+        self._sweep = OrphanSweep(
+            api, may_start=lambda: self.synced and may_sweep(), on_orphan=self._add_orphan
+        )
+        self._lock = threading.Lock()
+        self._launchers = LauncherIndex()
+        self._instances: dict[ObjectKey, Instance] = {}
+        self._pods_known = threading.Event()
+        self._instances_known = threading.Event()
+
+    @property
+    def synced(self) -> bool:
+        """True once all pods that wait are known."""
+        return self._pods_known.is_set()
+
+    def feeders(self) -> list[tuple[str, Work]]:
+        """Return the functions to run in threads, each with a name."""
+        pods = _Handlers(self._sync_pods, self._update_pod, self._delete_pod)
+        follow_pods = self._follow(LauncherPod, pods, PODS, {"labelSelector": kubevirt.LAUNCHERS})
+        feeders: list[tuple[str, Work]] = [
+            ("vm-pods", follow_pods),
+            ("vm-pods-sweep", self._sweep.run),
+        ]
+        if not self._enabled:
+            return feeders
+        instances = _Handlers(self._sync_instances, self._update_instance, self._delete_instance)
+        machines = _Handlers(self._sync_vms, self._update_vm, lambda _: None)
+        migrations = _Handlers(self._sync_migrations, self._update_migration, self._end_migration)
+        follow_vms = self._follow(VirtualMachine, machines, MACHINES)
+
+        def after_instances(stop: threading.Event) -> None:
+            # A VM is judged by its VMI, so the VMIs have to be known first.
+            while not self._instances_known.wait(0.1) and not stop.is_set():
+                pass
+            follow_vms(stop)
+
+        return [
+            *feeders,
+            ("vmis", self._follow(Instance, instances, INSTANCES)),
+            ("vms", after_instances),
+            ("migrations", self._follow(Migration, migrations, MIGRATIONS)),
+        ]
+
+    def _follow(
+        self,
+        kind: type[Kind],
+        handlers: _Handlers[Kind],
+        path: str,
+        selection: dict[str, str] | None = None,
+    ) -> Work:
+        of_kubevirt = path != PODS
+        return Reflector(
+            self._api,
+            handlers,
+            kind,
+            path=path,
+            selection=selection or {},
+            on_restart=self._on_restart,
+            absent=NO_KUBEVIRT if of_kubevirt else "",
+            cure=CURE if of_kubevirt else "",
+        ).run
+
+    # --- for the reconciler --------------------------------------------------------------------
+
+    def pods_of(self, instance: ObjectKey) -> list[LauncherPod]:
+        """Return the pods of a VMI that wait, the oldest first."""
+        with self._lock:
+            return list(self._launchers.of(instance))
+
+    def orphans_of(self, instance: ObjectKey) -> list[ObjectKey]:
+        """Return the VMI's orphans, which must be read by name."""
+        with self._lock:
+            return list(self._launchers.orphans(instance))
+
+    def refresh(self, key: ObjectKey, pod: LauncherPod | None) -> None:
+        """Store the state of an orphan that was read, None if it is gone."""
+        with self._lock:
+            if pod is None or not pod.has_finalizer:
+                self._launchers.forget(key)
+            else:
+                self._launchers.keep(pod, orphan=True)
+
+    def forget(self, pod: LauncherPod) -> None:
+        """Drop a pod that lost our finalizer."""
+        with self._lock:
+            self._launchers.forget(pod.key, pod.metadata.uid)
+
+    def count(self) -> int:
+        """Count the pods that wait."""
+        with self._lock:
+            return len(self._launchers)
+
+    def count_ended(self) -> int:
+        """Count the pods that wait and have ended: they block the next start of their VM."""
+        with self._lock:
+            return self._launchers.ended()
+
+    # --- pods ----------------------------------------------------------------------------------
+
+    def _sync_pods(self, pods: Iterable[LauncherPod]) -> None:
+        held = {pod.key: pod for pod in pods if pod.has_finalizer}
+        with self._lock:
+            for key in self._launchers:
+                # It may be gone, or may only have lost its label: it is read by name.
+                if key not in held:
+                    self._launchers.mark_unwatched(key)
+            for pod in held.values():
+                self._launchers.keep(pod)
+            instances = self._launchers.instances()
+        if not self.synced:
+            _log.info("watching VMs: %d pods wait for a record", len(held))
+            self._pods_known.set()
+        self._enqueue_all(instances)
+
+    def _update_pod(self, pod: LauncherPod) -> None:
+        with self._lock:
+            held = pod.has_finalizer
+            instance = self._launchers.keep(pod) if held else self._launchers.forget(pod.key)
+        self._enqueue_or_drop([] if instance is None else [instance])
+
+    def _delete_pod(self, pod: LauncherPod) -> None:
+        """Schedule a read of a held pod: it may only have lost its label."""
+        with self._lock:
+            instance = self._launchers.mark_unwatched(pod.key)
+        self._enqueue_all([instance])
+
+    def _add_orphan(self, pod: LauncherPod) -> None:
+        with self._lock:
+            known = pod.key in self._launchers
+            instance = None if known else self._launchers.keep(pod, orphan=True)
+        self._enqueue_all([instance])
+
+    # --- VMIs ----------------------------------------------------------------------------------
+
+    def _sync_instances(self, instances: Iterable[Instance]) -> None:
+        found = {one.key: _slim(one) for one in instances}
+        with self._lock:
+            before, self._instances = self._instances, found
+            # at first, the list of VMs that follows shows which have no record
+            known = self._instances_known.is_set()
+            changed = [key for key, one in found.items() if known and before.get(key) != one]
+            gone = [key for key in before if key not in found]
+        self._instances_known.set()
+        self._enqueue_all(changed)
+        self._enqueue_or_drop(gone)
+
+    def _update_instance(self, one: Instance) -> None:
+        with self._lock:
+            before, after = self._instances.get(one.key), _slim(one)
+            self._instances[one.key] = after
+            waits = bool(self._launchers.of(one.key))
+        moved = bool(after.status.node_name) and (
+            before is None or before.status.node_name != after.status.node_name
+        )
+        if moved or (waits and before != after):
+            self._enqueue_all([one.key])
+
+    def _delete_instance(self, one: Instance) -> None:
+        with self._lock:
+            self._instances.pop(one.key, None)
+        self._enqueue_or_drop([one.key])
+
+    # --- VMs and migrations --------------------------------------------------------------------
+
+    def _sync_vms(self, machines: Iterable[VirtualMachine]) -> None:
+        for vm in machines:
+            self._update_vm(vm)
+
+    def _update_vm(self, vm: VirtualMachine) -> None:
+        """Reconcile a VM that runs without a record: it was there before us, or opts in now."""
+        with self._lock:
+            instance = self._instances.get(vm.key)
+        if instance is None:
+            return
+        owner = kubevirt.vm_of(instance)
+        if owner is None or owner.uid != vm.metadata.uid:
+            return
+        state = ObservedState((), instance, vm, {}, self._args_for(kubevirt.pod_of(instance)))
+        if decision.decide(state).change is not RecordChange.NONE:
+            self._enqueue_all([vm.key])
+
+    def _sync_migrations(self, migrations: Iterable[Migration]) -> None:
+        for migration in migrations:
+            self._update_migration(migration)
+
+    def _update_migration(self, migration: Migration) -> None:
+        if migration.is_over:
+            self._end_migration(migration)
+
+    def _end_migration(self, migration: Migration) -> None:
+        """Reconcile the VMI of a migration that is over, if pods wait for that."""
+        key = migration.metadata.namespace, migration.spec.vmi_name
+        with self._lock:
+            waits = bool(self._launchers.of(key))
+        self._enqueue_all([key] if waits else [])
+
+    def _enqueue_or_drop(self, instances: Iterable[ObjectKey]) -> None:
+        """Reconcile VMIs that exist or have pods that wait; drop others from the queue.
+
+        So the queue of a process that never leads does not grow with every VMI that ever was.
+        """
+        for key in instances:
+            if self._is_over(key):
+                self._drop(key)
+                if self._is_over(key):
+                    continue  # otherwise a pod has come in between
+            self._enqueue(key)
+
+    def _is_over(self, key: ObjectKey) -> bool:
+        with self._lock:
+            return key not in self._instances and not self._launchers.of(key)
+
+    def _enqueue_all(self, instances: Iterable[ObjectKey | None]) -> None:
+        for key in instances:
+            if key is not None:
+                self._enqueue(key)
+
+
+def _slim(one: Instance) -> Instance:
+    """Keep what is needed of a VMI; labels and annotations are most of its size."""
+    metadata = one.metadata
+    return Instance(
+        Metadata(
+            name=metadata.name,
+            namespace=metadata.namespace,
+            uid=metadata.uid,
+            owner_references=metadata.owner_references,
+        ),
+        one.spec,
+        one.status,
+    )

@@ -1,0 +1,67 @@
+"""Logging to standard error, as text or JSON: one line per record.
+
+A record may carry fields (`extra=fields(...)`), which only JSON shows. Tokens and keys are never
+logged; users' values are shortened.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal
+
+Format = Literal["text", "json"]
+"""The format of log lines."""
+
+_FIELDS = "holdfast_fields"
+Value = str | int | float | bool | None
+
+
+def fields(**values: Value) -> dict[str, Mapping[str, Value]]:
+    """Make the `extra` of a record: its fields in JSON."""
+    return {_FIELDS: values}
+
+
+class OneLine(logging.Formatter):
+    """Formats a record as one line, with line breaks and control characters escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record and its traceback."""
+        text = super().format(record)
+        text = text.replace("\\", "\\\\")
+        if text.isprintable():
+            return text
+        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+class Json(logging.Formatter):
+    """Formats a record as one line of JSON, in ASCII."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record, its fields and its traceback."""
+        at = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, object] = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        carried = getattr(record, _FIELDS, {})
+        line |= {key: value for key, value in carried.items() if key not in line}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def set_up(level: str = "info", form: Format = "text") -> None:
+    """Log to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(Json() if form == "json" else text)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("holdfast").setLevel(level.upper())
+    # it logs a warning for each response to a client that has left
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -1,0 +1,268 @@
+"""All metrics of Holdfast, in their own registry."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from itertools import product
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    disable_created_metrics,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+_PATHS = ("mutate", "validate")
+_PLUGIN_BUCKETS = (2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 2.5)
+_LOOKUP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+_LATENESS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0)
+
+
+class _Metrics:
+    """The metrics of both processes: the process itself, and its plugins."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        # they would double the number of series
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._info("build", "The running version.").info({"version": version("holdfast")})
+        self.configuration = self._info(
+            "configuration", "Digest of the active configuration, without comments."
+        )
+        self.lookup_seconds = self._histogram(
+            "lookup_duration_seconds",
+            "Duration of the lookups of plugins, by outcome (answered, failed).",
+            _LOOKUP_BUCKETS,
+            ["outcome"],
+        )
+        self.point_seconds = self._histogram(
+            "framework_extension_point_duration_seconds",
+            "Duration of an extension point: all plugins of a profile.",
+            _PLUGIN_BUCKETS,
+            ["extension_point", "status", "profile"],
+        )
+        self.plugin_seconds = self._histogram(
+            "plugin_execution_duration_seconds",
+            "Duration of one plugin at one extension point.",
+            _PLUGIN_BUCKETS,
+            ["plugin", "extension_point", "status", "profile"],
+        )
+        # looking up a series takes longer than updating it
+        self._series: dict[tuple[str, str, str, str], Histogram] = {}
+        self._lookups: dict[str, Histogram] = {}
+
+    def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(f"holdfast_{name}", text, labels, registry=self.registry)
+
+    def _counter(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str] = (),
+        known: Iterable[Sequence[str]] = (),
+    ) -> Counter:
+        """Make a counter; those with `known` label values are 0 at first.
+
+        A series that appears with its first event hides this event from rate() and increase().
+        """
+        counter = Counter(f"holdfast_{name}", text, labels, registry=self.registry)
+        for values in known:
+            counter.labels(*values)
+        return counter
+
+    def _info(self, name: str, text: str) -> Info:
+        return Info(f"holdfast_{name}", text, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
+    ) -> Histogram:
+        return Histogram(f"holdfast_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+    def observe_plugin(
+        self, *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
+    ) -> None:
+        """Record the duration of one plugin, or of an extension point if `plugin` is empty."""
+        key = (plugin, extension_point, status, profile)
+        series = self._series.get(key)
+        if series is None:
+            histogram, labels = (
+                (self.plugin_seconds, key) if plugin else (self.point_seconds, key[1:])
+            )
+            series = self._series[key] = histogram.labels(*labels)
+        series.observe(seconds)
+
+    def observe_lookup(self, outcome: str, seconds: float) -> None:
+        """Record the duration of one lookup."""
+        series = self._lookups.get(outcome)
+        if series is None:
+            series = self._lookups[outcome] = self.lookup_seconds.labels(outcome)
+        series.observe(seconds)
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class ServerMetrics(_Metrics):
+    """The metrics of the admission server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reviews = self._counter(
+            "reviews",
+            "Reviews answered, by path and outcome (allowed, patched, refused, bad, failed).",
+            ["path", "outcome"],
+            product(_PATHS, ("allowed", "patched", "refused", "bad", "failed")),
+        )
+        self.deadlines = self._counter(
+            "plugin_deadlines_exceeded",
+            "Reviews that exceeded their deadline, by the plugin that was running.",
+            ["plugin"],
+        )
+        self.turned_away = self._counter(
+            "reviews_turned_away",
+            "Reviews rejected because too many were waiting for plugins that may block.",
+        )
+        self.certificate_expiry = self._gauge(
+            "certificate_expiry_timestamp_seconds",
+            "Expiry of the serving certificate, in seconds since 1970; 0 before it is loaded.",
+        )
+        self.certificate_failures = self._counter(
+            "certificate_reload_failures",
+            "Certificate files that could not be loaded; the last valid pair stays in use.",
+        )
+        self._counters: dict[tuple[str, str], Counter] = {}
+
+    def count(self, path: str, outcome: str) -> None:
+        """Count a review by path and outcome."""
+        counter = self._counters.get((path, outcome))
+        if counter is None:
+            counter = self._counters[path, outcome] = self.reviews.labels(path, outcome)
+        counter.inc()
+
+
+class ControllerMetrics(_Metrics):
+    """The metrics of the controller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = self._gauge("held_pods", "Pods that are held.")
+        self.holds = self._gauge(
+            "holds",
+            "Holds, by plugin and what they wait for (time, plugin, or release once due); "
+            "a pod may have several.",
+            ["plugin", "reason"],
+        )
+        self.count_holds: Callable[[], Mapping[tuple[str, str], int]] = dict
+        """Counts the holds at each scrape; set by the controller."""
+        self.pace_starting = self._gauge(
+            "pace_starting",
+            "Paced pods that are released and not ready yet, by the name of the pace; `inline` "
+            "stands for all numbers in annotations.",
+            ["pace"],
+        )
+        self.pace_waiting = self._gauge(
+            "pace_waiting", "Held pods that wait for a slot of a pace.", ["pace"]
+        )
+        self.count_paces: Callable[[], Mapping[str, tuple[int, int]]] = dict
+        """Counts the pods of each pace that start, and that wait; set at the assembly."""
+        self._counting = threading.Lock()
+        self.overdue = self._gauge(
+            "overdue_pods", "Held pods past their due time by the API server's clock."
+        )
+        self.releases = self._counter(
+            "releases",
+            "Attempts to release a pod, by outcome (released; gone: deleted or recreated; changed: "
+            "the pod or its holds have changed; retried: failed; early: someone else removed the "
+            "gate before the due time).",
+            ["outcome"],
+            zip(("released", "gone", "changed", "retried", "early")),
+        )
+        self.lateness = self._histogram(
+            "release_lateness_seconds",
+            "Time from due time to release, by the API server's clock.",
+            _LATENESS_BUCKETS,
+        )
+        self.watch_restarts = self._counter(
+            "watch_restarts",
+            "Restarts of lists and watches, by reason (end, error, expired, relist).",
+            ["reason"],
+            zip(("end", "error", "expired", "relist")),
+        )
+        self._add_vms_and_events()
+        self._add_leader()
+
+    def _add_vms_and_events(self) -> None:
+        self.vm_records = self._counter(
+            "vm_records",
+            "Writes of VM node records, by outcome (recorded, followed, marked, retried).",
+            ["outcome"],
+            zip(("recorded", "followed", "marked", "retried")),
+        )
+        self.vm_pods_kept = self._gauge(
+            "vm_pods_kept", "VM pods kept by Holdfast's finalizer until their node is recorded."
+        )
+        self.vm_pods_kept_back = self._gauge(
+            "vm_pods_kept_back",
+            "Kept VM pods that have ended or are being deleted; their VMs wait for the record.",
+        )
+        self.events_dropped = self._counter(
+            "events_dropped", "Events dropped by the rate limit or because they could not be sent."
+        )
+
+    def _add_leader(self) -> None:
+        self.leader = self._gauge(
+            "leader", "1 while this controller is the leader, 0 while it is on standby."
+        )
+        self.leader_transitions = self._counter(
+            "leader_transitions",
+            "Times this controller became or stopped being the leader (leading, standby).",
+            ["to"],
+            zip(("leading", "standby")),
+        )
+        self.ca_expiry = self._gauge(
+            "ca_expiry_timestamp_seconds",
+            "Expiry of the signing CA, in seconds since 1970; 0 if this controller manages no CA.",
+        )
+        self.certificate_writes = self._counter(
+            "certificate_writes",
+            "Writes of Secrets, by action (new_authority, introduce, promote, forget, issue).",
+            ["action"],
+            zip(("new_authority", "introduce", "promote", "forget", "issue")),
+        )
+        self.registered = self._gauge(
+            "webhooks_registered",
+            "1 if the leader found the webhooks registered as configured; NaN if it does not "
+            "register them (--certificates=none).",
+        )
+        self.registrations = self._counter(
+            "webhook_configuration_writes", "Writes of webhook configurations."
+        )
+        self.publisher_failures = self._counter(
+            "publisher_failures",
+            "Failed reconciliations of certificates and webhook configurations.",
+        )
+        self.clock_uncertainty = self._gauge(
+            "clock_uncertainty_seconds",
+            "Uncertainty of the API server's clock; releases are late by up to this.",
+        )
+
+    def exposition(self) -> bytes:
+        """Count holds and paces, and return all metrics in Prometheus' text format."""
+        with self._counting:
+            self.holds.clear()
+            for labels, count in self.count_holds().items():
+                self.holds.labels(*labels).set(count)
+            self.pace_starting.clear()
+            self.pace_waiting.clear()
+            for name, (starting, waiting) in self.count_paces().items():
+                self.pace_starting.labels(name).set(starting)
+                self.pace_waiting.labels(name).set(waiting)
+            return super().exposition()

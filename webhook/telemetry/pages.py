@@ -1,0 +1,243 @@
+"""Read-only pages over plain HTTP: a small Flask app under waitress, in separate threads."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from flask import Flask, request
+from waitress import wasyncore
+from waitress.adjustments import Adjustments
+from waitress.channel import HTTPChannel
+from waitress.server import TcpWSGIServer
+from waitress.task import WSGITask
+from werkzeug.exceptions import HTTPException
+
+from holdfast.webhook import sockets
+from holdfast.webhook.errors import StartError
+
+TEXT = "text/plain; charset=utf-8"
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+CONNECTIONS = 64
+"""Open connections. One more closes the one that has been idle the longest."""
+DEADLINE = 5
+"""Seconds that a client has to send a whole request, and then to take the response."""
+HEAD_LIMIT = 64 * 1024
+"""Bytes of a request's head."""
+BODY_LIMIT = 64 * 1024
+"""Bytes of a request's body, which no page reads."""
+BACKLOG = 1024
+"""Connections that the kernel queues until they are accepted."""
+ACCEPT_PAUSE = 0.1
+"""Seconds without accepting after the system refused a descriptor."""
+LOG_INTERVAL = 10.0
+"""Seconds between two log lines about that."""
+STOP_TIMEOUT = 1.0
+"""Seconds that `stop` waits for the server's thread."""
+
+_IN_MEMORY = 1 << 30  # the container's file system is read-only: never spool a response to a file
+_READ_ONCE = 2  # newcomers are accepted before others are read: at the second poll, all were
+_RESET = struct.pack("ii", 1, 0)
+_log = logging.getLogger("holdfast.pages")
+
+Page = Callable[[], tuple[bytes, int, Mapping[str, str]]]
+"""Makes a page: its body, status and headers."""
+
+
+def create_app(pages: Mapping[str, Page], *, local: bool = False) -> Flask:
+    """Make an app that serves pages by path, to GET and HEAD.
+
+    With `local`, requests with another Host header than this machine's own names are rejected,
+    which prevents DNS rebinding: a foreign page in a browser cannot read these.
+    """
+    app = Flask(__name__, static_folder=None)
+    app.url_map.merge_slashes = False
+    for path, page in pages.items():
+        app.add_url_rule(
+            path, path, lambda page=page: page(), methods=["GET"], provide_automatic_options=False
+        )
+
+    @app.before_request
+    def reject_foreign_hosts() -> tuple[str, int, Mapping[str, str]] | None:
+        if not local or urlsplit(f"//{request.host}").hostname in LOCAL_HOSTS:
+            return None
+        return "open this page at http://localhost\n", 403, {"Content-Type": TEXT}
+
+    @app.errorhandler(HTTPException)
+    def explain(error: HTTPException) -> tuple[str, int, Mapping[str, str]]:
+        return f"{error.name.lower()}\n", error.code or 500, {"Content-Type": TEXT}
+
+    return app
+
+
+class _Task(WSGITask):
+    """A response, after which the connection is closed: none is kept for a client that may idle."""
+
+    def start(self) -> None:
+        super().start()
+        self.request.headers["CONNECTION"] = "close"
+
+
+class _Channel(HTTPChannel):
+    """A connection, and the time when it began to wait for its client."""
+
+    task_class = _Task
+    polls = 0
+    """How often its socket has been polled."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.idle_since = time.monotonic()
+        super().__init__(*args, **kwargs)
+
+    def readable(self) -> bool:
+        """Return whether to read from it; called for each poll."""
+        self.polls += 1
+        return bool(super().readable())
+
+    def service(self) -> None:
+        """Make a response; from then on the client has the deadline to take it."""
+        super().service()
+        self.idle_since = time.monotonic()
+
+    def drop(self) -> None:
+        """Close; the kernel is to discard a response of which the client takes nothing more."""
+        if self.total_outbufs_len:
+            with contextlib.suppress(OSError):
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.handle_close()
+
+
+class _Server(TcpWSGIServer):
+    """waitress, which at its limit makes room for a newcomer instead of ceasing to accept.
+
+    Otherwise clients that send nothing, or drip, could keep the kubelet's probes out.
+    """
+
+    channel_class = _Channel
+    logged = float("-inf")
+
+    def readable(self) -> bool:
+        """Return whether a newcomer can be accepted; drop those that are past their deadline."""
+        deadline = time.monotonic() - self.adj.channel_timeout
+        for channel in self._idle():
+            if channel.idle_since < deadline:
+                channel.drop()
+        return len(self.active_channels) < self.adj.connection_limit or bool(self._evictable())
+
+    def handle_accept(self) -> None:
+        """Accept a connection; at the limit, the oldest idle one makes room."""
+        if len(self.active_channels) >= self.adj.connection_limit:
+            self._evictable()[0].drop()
+        try:
+            accepted = self.accept()
+        except OSError as exc:
+            self._pause(exc)
+        else:
+            if accepted is not None:
+                self.channel_class(self, *accepted, self.adj, map=self._map)
+
+    def _idle(self) -> list[_Channel]:
+        """List the connections whose response is not being made, the oldest first."""
+        return [channel for channel in self.active_channels.values() if not channel.requests]
+
+    def _evictable(self) -> list[_Channel]:
+        """List the idle connections of which what has come was read since they were accepted."""
+        return [channel for channel in self._idle() if channel.polls >= _READ_ONCE]
+
+    def _pause(self, exc: OSError) -> None:
+        """Wait for a descriptor: that of an idle connection, or somebody else's."""
+        now = time.monotonic()
+        if now - self.logged >= LOG_INTERVAL:
+            self.logged = now
+            _log.warning("cannot accept connections for now: %s", exc)
+        for channel in self._evictable()[:1]:
+            channel.drop()
+        time.sleep(ACCEPT_PAUSE)
+
+
+class PageServer:
+    """Serves an app on a port, from two threads: one for all connections, one for the pages.
+
+    `option` is the command-line option that sets the port, for the error. `deadline` is in
+    seconds. Raises StartError if the port cannot be bound.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        app: Flask,
+        *,
+        option: str,
+        connections: int = CONNECTIONS,
+        deadline: int = DEADLINE,
+    ) -> None:
+        try:
+            listener = _listen(host, port, deadline)
+        except OSError as exc:
+            raise StartError(
+                f"cannot listen on {sockets.written(host, port)}: {exc.strerror}; "
+                f"choose another port with {option}"
+            ) from None
+        self.port: int = listener.getsockname()[1]
+        """The port that it listens on."""
+        self._server = _Server(
+            app,
+            _sock=listener,
+            bind_socket=False,
+            sockinfo=(listener.family, listener.type, listener.proto, listener.getsockname()),
+            adj=_adjustments(listener, connections, deadline),
+        )
+        logging.getLogger("waitress").setLevel(logging.ERROR)  # else a crowd fills the log
+        self._thread = threading.Thread(target=self._server.run, name="pages", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the port and all connections, without waiting for a page that is being made."""
+        self._server.task_dispatcher.set_thread_count(0)
+        if not self._thread.is_alive():
+            return
+        with contextlib.suppress(OSError):  # it was stopped before, and is about to end
+            self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._server._map))
+        self._thread.join(STOP_TIMEOUT)
+
+
+def _listen(host: str, port: int, deadline: int) -> socket.socket:
+    """Bind the port. Data that a client does not acknowledge for `deadline` seconds is discarded.
+
+    Otherwise the kernel goes on sending for minutes after the close, on this process' memory.
+    """
+    listener = sockets.bound(host, port, BACKLOG)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, deadline * 1_000)
+    return listener
+
+
+def _adjustments(listener: socket.socket, connections: int, deadline: int) -> Adjustments:
+    adjustments = Adjustments(
+        sockets=[listener],
+        threads=1,
+        ident="holdfast",
+        backlog=BACKLOG,
+        connection_limit=connections,
+        channel_timeout=deadline,
+        max_request_header_size=HEAD_LIMIT,
+        max_request_body_size=BODY_LIMIT,
+        outbuf_overflow=_IN_MEMORY,
+        asyncore_use_poll=True,
+        log_socket_errors=False,
+    )
+    # sent by the thread that makes the page, so that an eviction finds it sent
+    adjustments.send_bytes = 1
+    return adjustments

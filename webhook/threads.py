@@ -1,0 +1,120 @@
+"""Threads that start and end with a process: a group of long-running ones, and a pool."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Self
+
+JOIN_SECONDS = 10.0
+"""How long the end waits for a thread: longer than any of its requests should hang."""
+
+_log = logging.getLogger("holdfast.controller")
+
+Work = Callable[[threading.Event], None]
+
+
+class ThreadGroup:
+    """Runs each function in a thread; a context manager that ends them all.
+
+    An unexpected exception in one is logged, and `on_failure` is called, to end the process.
+    """
+
+    def __init__(self, on_failure: Callable[[], None]) -> None:
+        self._on_failure = on_failure
+        self._stop = threading.Event()
+        self._threads: list[tuple[threading.Thread, float]] = []
+        self.failed = False
+
+    def add(self, name: str, work: Work, *, grace: float = JOIN_SECONDS) -> None:
+        """Add a function, which gets the event that ends it; the end waits `grace` seconds."""
+        thread = threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True)
+        self._threads.append((thread, grace))
+
+    def start(self, name: str, work: Work) -> None:
+        """Run a function now, in a thread that the end does not wait for."""
+        threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        """Set the event that ends all threads, without waiting for them."""
+        self._stop.set()
+
+    def __enter__(self) -> Self:
+        for thread, _ in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        for thread, grace in self._threads:
+            thread.join(grace)
+
+    def _guarded(self, name: str, work: Work) -> None:
+        try:
+            work(self._stop)
+        except BaseException:  # noqa: BLE001 - whatever it was, the process ends
+            _log.exception("thread %s died; the process ends, to be restarted", name)
+            self.failed = True
+            self._on_failure()
+
+
+Job = Callable[[], None]
+"""A function for a pool; it raises nothing."""
+
+
+class ThreadPool:
+    """Threads that take jobs in order of arrival: as many as needed, up to a size. Thread-safe.
+
+    Not a ThreadPoolExecutor: the interpreter joins an executor's threads at exit, so one request
+    that hangs would keep the process from ending.
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size, self._name = size, name
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = self._started = 0
+        self._closed = False
+
+    def submit(self, job: Job) -> None:
+        """Run a job, in a new thread if none is idle. Raises RuntimeError when closed."""
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the pool is closed")
+            self._jobs.put(job)
+            if self._idle:
+                self._idle -= 1
+            elif self._started < self._size:
+                self._start()
+
+    def close(self) -> None:
+        """Take no more jobs; queued ones are dropped, running ones may finish."""
+        with self._lock:
+            self._closed = True
+            with suppress(Empty):
+                while True:
+                    self._jobs.get_nowait()
+            # One for each thread: the first that it takes ends it.
+            for _ in range(self._started):
+                self._jobs.put(None)
+
+    def _start(self) -> None:
+        name = f"{self._name}_{self._started}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._started += 1
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # otherwise the last job's review would live until the next one comes
+            with self._lock:
+                self._idle += 1

@@ -1,0 +1,1 @@
+"""Queues that delay, back off and share fairly."""

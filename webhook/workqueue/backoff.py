@@ -1,0 +1,70 @@
+"""Exponential back-off of keys that failed. Pure: no I/O, no clock, no locks."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.workqueue.delaying import DelayHeap
+
+FIRST_SECONDS, LIMIT_SECONDS = 0.25, 20.0
+"""The first wait; each further wait is twice as long, up to the limit. It never gives up."""
+LONGEST_ASKED = 30.0
+"""Longest Retry-After in seconds that is honored: a maintenance page may ask for a day."""
+
+
+class _Plan(NamedTuple):
+    failures: int
+    at: float
+    is_waiting: bool = True
+
+
+class Backoff:
+    """Keys that wait for a retry. Times are seconds by the caller's clock."""
+
+    def __init__(self) -> None:
+        self._plans: dict[ObjectKey, _Plan] = {}
+        self._heap = DelayHeap(self._retry_at)
+
+    def failed(self, key: ObjectKey, *, now: float, at_least: float) -> float:
+        """Record a failure and return the seconds until the retry.
+
+        `at_least` is the server's Retry-After, honored up to LONGEST_ASKED. A failure ahead of the
+        planned retry, after a change, does not make the wait longer: otherwise a busy watch would
+        push a pod to the limit within a second.
+        """
+        known, at_least = self._plans.get(key, _Plan(0, now)), min(at_least, LONGEST_ASKED)
+        if now < known.at:
+            plan = known._replace(at=max(known.at, now + at_least))
+        else:
+            wait: float = min(FIRST_SECONDS * 2**known.failures, LIMIT_SECONDS)
+            wait *= random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load
+            plan = _Plan(known.failures + 1, now + max(wait, at_least))
+        if plan != known:
+            self._plans[key] = plan
+            self._heap.push(key, plan.at)
+        return plan.at - now
+
+    def pop(self, now: float) -> ObjectKey | None:
+        """Remove and return a key whose wait is over, or None; its failures still count."""
+        key = self._heap.pop(now)
+        if key is not None:
+            self._plans[key] = self._plans[key]._replace(is_waiting=False)
+        return key
+
+    def next_at(self) -> float:
+        """Return when the next wait is over; infinite if no key waits."""
+        return self._heap.next_at()
+
+    def has_failed(self, key: ObjectKey) -> bool:
+        """Return whether a key has failed since it was last forgotten."""
+        return key in self._plans
+
+    def forget(self, key: ObjectKey) -> None:
+        """Drop a key and its failures."""
+        self._plans.pop(key, None)
+
+    def _retry_at(self, key: ObjectKey) -> float | None:
+        plan = self._plans.get(key)
+        return plan.at if plan is not None and plan.is_waiting else None

@@ -1,0 +1,168 @@
+"""The loop of a controller: gives the keys of a queue to threads, which reconcile them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.telemetry import logs
+from holdfast.webhook.threads import ThreadPool
+from holdfast.webhook.workqueue.fair import REMEMBERED_SECONDS
+from holdfast.webhook.workqueue.queue import WorkQueue
+
+LONGEST_WAIT = 1.0
+"""Longest sleep in seconds: a laptop that slept, or a lead that was gained, is noticed by then."""
+GRACE_SECONDS = 3.0
+"""How long the end waits for keys in flight. A write that hangs may be carried out when another
+process leads: it fails its tests, or the other's does."""
+
+_log = logging.getLogger("holdfast.controller")
+
+
+class TaskResult(NamedTuple):
+    """How an attempt ended: `error` says why to retry, `retry_after` when at the earliest."""
+
+    error: str = ""
+    retry_after: float = 0.0
+
+
+class Task(NamedTuple):
+    """A key to reconcile, with its item as it was when its turn came.
+
+    `needs_long_timeout` if a write may take as long as admission may: see `WorkQueue`.
+    """
+
+    key: ObjectKey
+    item: Any
+    needs_long_timeout: bool
+
+
+Reconcile = Callable[[Task], TaskResult]
+
+
+class Controller:
+    """Reconciles the keys of a queue in up to `workers` threads.
+
+    `enabled` says whether this process may work: it leads, and knows all there is. `on_retry` gets
+    each failure with the seconds until the retry. `changed` guards the queue, and is to be notified
+    when something in it may be due earlier.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: WorkQueue[Any],
+        reconcile: Reconcile,
+        *,
+        workers: int,
+        enabled: Callable[[], bool],
+        on_retry: Callable[[ObjectKey, TaskResult, float], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._queue = queue
+        self._reconcile = reconcile
+        self._workers = workers
+        self._enabled = enabled
+        self._on_retry = on_retry
+        self._now = now
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self.changed = threading.Condition()
+
+    def run(self, stop: threading.Event) -> None:
+        """Reconcile until `stop` is set. Raises what a worker raised."""
+        self._stop = stop
+        pool = ThreadPool(self._workers, self._name)
+        try:
+            while not stop.is_set() and self._failure is None:
+                self._dispatch(pool)
+            with self.changed:
+                self.changed.wait_for(self._is_idle, GRACE_SECONDS)
+        finally:
+            pool.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def wake(self) -> None:
+        """Look at the queue now: the clock is better known, this process leads, or it ends."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def _dispatch(self, pool: ThreadPool) -> None:
+        """Give keys to workers, then sleep until there may be more."""
+        with self.changed:
+            now = self._now()
+            while self._has_free_worker() and (task := self._next(now)) is not None:
+                pool.submit(partial(self._work, task))
+            can_work = self._has_free_worker() and self._enabled()
+            wait = self._queue.wait(now) if can_work else LONGEST_WAIT
+            self.changed.wait(max(min(LONGEST_WAIT, wait), 0.0))
+
+    def _next(self, now: float) -> Task | None:
+        if self._stop.is_set() or not self._enabled():
+            return None
+        key = self._queue.next(now)
+        if key is None:
+            return None
+        return Task(key, self._queue.get(key), self._queue.needs_long_timeout(key, now))
+
+    def _has_free_worker(self) -> bool:
+        return self._queue.in_flight < self._workers
+
+    def _is_idle(self) -> bool:
+        return self._failure is not None or not self._queue.in_flight
+
+    # --- in threads of the pool ----------------------------------------------------------------
+
+    def _work(self, task: Task) -> None:
+        """Reconcile a key, then what else is due: passing a key on costs half a release."""
+        following: Task | None = task
+        try:
+            while following is not None:
+                following = self._attempt(following)
+        except BaseException as exc:  # noqa: BLE001 - `run` raises it, and the process ends
+            self._failure = exc
+            self.wake()
+
+    def _attempt(self, task: Task) -> Task | None:
+        """Reconcile a key, and take the next one."""
+        key = task.key
+        if not self._enabled():  # the process was paused, or lost the lead, since the key was due
+            with self.changed:
+                self._queue.requeue(key)
+                self.changed.notify_all()
+            return None
+        began = self._now()
+        result = self._reconcile(task)
+        ended, wait = self._now(), None
+        with self.changed:
+            became_slow = self._queue.done(key, ended - began, ended, succeeded=not result.error)
+            is_left = key in self._queue
+            if result.error and is_left:
+                wait = self._queue.retry(key, ended, at_least=result.retry_after)
+            following = self._next(ended)
+            has_room = self._has_free_worker() and self._queue.has_room(key[0])
+            # Otherwise nothing changed for the dispatcher, and waking it only costs CPU.
+            if following is None or is_left or has_room:
+                self.changed.notify_all()
+        if became_slow:
+            self._log_slow(key[0], ended - began)
+        if wait is not None:
+            self._on_retry(key, result, wait)
+        return following
+
+    def _log_slow(self, namespace: str, seconds: float) -> None:
+        _log.warning(
+            "%s: an attempt in namespace %s took %.1f s; the namespace counts as slow until no "
+            "attempt has for %d s, and has fewer workers; look for an admission webhook that hangs",
+            self._name,
+            namespace,
+            seconds,
+            REMEMBERED_SECONDS,
+            extra=logs.fields(namespace=namespace),
+        )

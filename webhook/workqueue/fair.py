@@ -1,0 +1,214 @@
+"""Keys that are ready, shared out to workers so that no namespace starves another.
+
+A webhook that hangs or rejects every pod of one namespace makes workers retry them again and again.
+The next key therefore comes from the namespace with the fewest workers, no namespace has more than
+its limit, and all slow namespaces together have no more than that either. A namespace starts with a
+few workers, as a TCP connection starts with a few segments, and gets one more for each success.
+Keys that hang from the start get more workers only slowly, and leave the API server room: after an
+idle time it has about 25 seats for all ServiceAccounts (API Priority and Fairness lends the others
+elsewhere, and takes them back every ten seconds).
+
+Pure: no I/O, no clock, no locks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from holdfast.webhook.model.objects import ObjectKey
+
+Waiting = dict[str, "FIFO"]
+
+SLOW_SECONDS = 2.0
+"""Work that takes this long makes its namespace slow; normally it takes some milliseconds."""
+REMEMBERED_SECONDS = 90.0
+"""How long a namespace stays slow after that, and while a key of it is ready: longer than two
+retries can be apart."""
+MORE_SECONDS = 10.0
+"""How often a namespace in which work hangs may have a few more workers: as often as the API server
+takes back the seats that it has lent."""
+
+
+class FairQueue:
+    """Keys that are ready, by namespace, and how many workers each namespace has.
+
+    No namespace has more than `limit` workers, nor have all slow ones together. Each starts with
+    `first`, and gets one more per success while it uses half of its share. It starts again when
+    work hangs, with `first` more every ten seconds, and when it has no worker left. Times are
+    seconds by the caller's clock, which must not go back.
+    """
+
+    def __init__(self, limit: int, *, first: int) -> None:
+        self._limit, self._first = limit, first
+        self._fast: Waiting = {}
+        """Ready keys by namespace; the namespace served last is at the end."""
+        self._slow: Waiting = {}
+        """The same for slow namespaces."""
+        self._slow_until: dict[str, float] = {}
+        """When each slow namespace is fast again; the earliest comes first."""
+        self._workers: dict[str, int] = {}
+        """Workers of each namespace that has any."""
+        self._shares: dict[str, int] = {}
+        """Workers that a namespace may have, if more than the first ones."""
+        self._hung_at: dict[str, float] = {}
+        """When a slow namespace in which work hangs last started again or got more workers."""
+
+    def __len__(self) -> int:
+        return sum(len(keys) for queue in (self._fast, self._slow) for keys in queue.values())
+
+    def __contains__(self, key: ObjectKey) -> bool:
+        return any(key in queue.get(key[0], ()) for queue in (self._fast, self._slow))
+
+    def is_slow(self, namespace: str, now: float) -> bool:
+        """Return whether work took long in a namespace recently."""
+        self._expire(now)
+        return namespace in self._slow_until
+
+    def put(self, key: ObjectKey, now: float, *, again: bool = False) -> None:
+        """Add a key, `again` if it failed before; one that is there keeps its place."""
+        self._expire(now)
+        queue = self._slow if key[0] in self._slow_until else self._fast
+        queue.setdefault(key[0], FIFO()).put(key, again=again)
+
+    def discard(self, key: ObjectKey) -> None:
+        """Remove a key, if it is there."""
+        for queue in (self._slow, self._fast):
+            keys = queue.get(key[0])
+            if keys is not None and keys.discard(key) and not keys:
+                del queue[key[0]]
+
+    def take(self, now: float) -> ObjectKey | None:
+        """Give the next key to a worker, or None; `done` or `give_back` has to follow."""
+        self._expire(now)
+        for queue in (self._slow, self._fast):  # slow namespaces can never have all workers
+            if queue and (namespace := self._next(queue)) is not None:
+                self._workers[namespace] = self._workers.get(namespace, 0) + 1
+                return self._pop(queue, namespace)
+        return None
+
+    def has_room(self, namespace: str) -> bool:
+        """Return whether a key of a namespace is ready and may have one more worker."""
+        is_ready = namespace in self._slow or namespace in self._fast
+        return is_ready and self._workers.get(namespace, 0) < self._share_of(namespace)
+
+    def done(self, key: ObjectKey, seconds: float, now: float, *, succeeded: bool) -> bool:
+        """Free a worker, and record how long it took; return whether the namespace became slow."""
+        namespace, was_slow = key[0], self.is_slow(key[0], now)
+        if succeeded:
+            self._grow(namespace, 1)
+        elif seconds >= SLOW_SECONDS:
+            self._hang(namespace, now)
+        self.give_back(key)
+        if seconds < SLOW_SECONDS:
+            return False
+        self._mark_slow(namespace, now)
+        if (keys := self._fast.pop(namespace, None)) is not None:
+            self._slow[namespace] = keys
+        return not was_slow
+
+    def give_back(self, key: ObjectKey) -> None:
+        """Free a worker that has not started on its key."""
+        left = self._workers.pop(key[0]) - 1
+        if left:
+            self._workers[key[0]] = left
+        else:
+            self._shares.pop(key[0], None)
+
+    def count_slow(self) -> int:
+        """Count the workers of slow namespaces."""
+        return sum(count for name, count in self._workers.items() if name in self._slow_until)
+
+    def _grow(self, namespace: str, more: int) -> None:
+        """Let a namespace have more workers, if it uses half of its share."""
+        share = self._share_of(namespace)
+        if share < self._limit and 2 * self._workers[namespace] >= share:
+            self._shares[namespace] = min(share + more, self._limit)
+
+    def _hang(self, namespace: str, now: float) -> None:
+        """Start again where nothing hung before; otherwise grow now and then."""
+        if namespace not in self._hung_at:
+            self._shares.pop(namespace, None)
+        elif now >= self._hung_at[namespace] + MORE_SECONDS:
+            self._grow(namespace, self._first)
+        else:
+            return
+        self._hung_at[namespace] = now
+
+    def _share_of(self, namespace: str) -> int:
+        return self._shares.get(namespace, self._first)
+
+    def _next(self, queue: Waiting) -> str | None:
+        """Find the first namespace with the fewest workers; None if none may have one more."""
+        if queue is self._slow and self.count_slow() >= self._limit:
+            return None
+        chosen, fewest = None, self._limit
+        for namespace in queue:  # ends soon: no more namespaces have workers than there are workers
+            count = self._workers.get(namespace, 0)
+            if count < min(fewest, self._share_of(namespace)):
+                chosen, fewest = namespace, count
+            # None has fewer workers, and the queue is in order of turns: the rest need no look.
+            if not count:
+                break
+        return chosen
+
+    def _pop(self, queue: Waiting, namespace: str) -> ObjectKey:
+        keys = queue.pop(namespace)
+        key = keys.pop()
+        if keys:
+            queue[namespace] = keys  # behind all others
+        return key
+
+    def _mark_slow(self, namespace: str, now: float) -> None:
+        self._slow_until.pop(namespace, None)
+        self._slow_until[namespace] = now + REMEMBERED_SECONDS
+
+    def _expire(self, now: float) -> None:
+        while self._slow_until:
+            namespace = next(iter(self._slow_until))
+            if self._slow_until[namespace] > now:
+                return
+            if namespace in self._slow:  # it has had no worker since
+                self._mark_slow(namespace, now)
+            else:
+                del self._slow_until[namespace]
+                self._hung_at.pop(namespace, None)
+
+
+class FIFO:
+    """The ready keys of a namespace, in order; new ones and those that failed take turns.
+
+    So neither has to wait behind all of the other kind.
+    """
+
+    __slots__ = ("_again", "_new", "_new_is_next")
+
+    def __init__(self) -> None:
+        self._new: OrderedDict[ObjectKey, None] = OrderedDict()
+        self._again: OrderedDict[ObjectKey, None] = OrderedDict()
+        self._new_is_next = True
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._again)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._new or key in self._again
+
+    def put(self, key: ObjectKey, *, again: bool) -> None:
+        """Add a key; one that is there keeps its place."""
+        if key not in self:
+            (self._again if again else self._new)[key] = None
+
+    def pop(self) -> ObjectKey:
+        """Remove and return the next key. Raises KeyError if there is none."""
+        is_new = bool(self._new) and (self._new_is_next or not self._again)
+        self._new_is_next = not is_new
+        key, _ = (self._new if is_new else self._again).popitem(last=False)
+        return key
+
+    def discard(self, key: ObjectKey) -> bool:
+        """Remove a key, and return whether it was there."""
+        for keys in (self._new, self._again):
+            if key in keys:
+                del keys[key]
+                return True
+        return False

@@ -1,0 +1,201 @@
+"""The queue of a controller: delaying, rate-limited and fair. Pure: no I/O, no clock, no locks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.workqueue.backoff import Backoff
+from holdfast.webhook.workqueue.delaying import DelayHeap
+from holdfast.webhook.workqueue.fair import FairQueue
+
+READY_AT_ONCE = 1_000
+"""Keys that become ready in one call: more would delay the first of them."""
+
+Item = TypeVar("Item")
+
+
+def local_clock(local: float) -> float:
+    """Return local time unchanged (default clock)."""
+    return local
+
+
+class WorkQueue(Generic[Item]):
+    """Items by key, each waiting for its time, ready, in flight, or backing off after a failure.
+
+    `time_of` returns when an item is due, by `clock`: that maps local time to the time now, with
+    `per_second` units in a second, or to None while that is unknown. Local times are seconds by a
+    clock that never goes back. `limit` is how many workers a namespace, or all slow ones together,
+    may have; `first` is how many a namespace starts with. Of items due at the same time, the one
+    with the lowest `rank_of` comes first.
+
+    A key is never in flight twice: one that is scheduled while in flight comes up again afterwards.
+
+    state                  in _left_heap   in _in_flight   where it waits
+    waiting for its time   no              no              the heap
+    ready                  yes             no              the fair queue
+    in flight              yes             yes             nowhere
+    in flight, scheduled   no              yes             nowhere; in the heap after `done`
+    backing off            yes             no              the back-off
+    """
+
+    def __init__(
+        self,
+        time_of: Callable[[Item], float],
+        limit: int,
+        *,
+        first: int,
+        clock: Callable[[float], float | None] = local_clock,
+        per_second: float = 1.0,
+        rank_of: Callable[[Item], int] = lambda _: 0,
+    ) -> None:
+        self._time_of = time_of
+        self._rank_of = rank_of
+        self._clock = clock
+        self._per_second = per_second
+        self._items: dict[ObjectKey, Item] = {}
+        self._waiting = DelayHeap(self._waits_until)
+        self._backoff = Backoff()
+        self._ready = FairQueue(limit, first=first)
+        self._in_flight: set[ObjectKey] = set()
+        self._left_heap: set[ObjectKey] = set()
+        """Keys that left the heap because their time had come, and were not scheduled again."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[ObjectKey]:
+        return iter(self._items)
+
+    def __contains__(self, key: ObjectKey) -> bool:
+        return key in self._items
+
+    def get(self, key: ObjectKey) -> Item | None:
+        """Return the item of a key, or None."""
+        return self._items.get(key)
+
+    # --- what comes in -------------------------------------------------------------------------
+
+    def put(self, key: ObjectKey, item: Item) -> None:
+        """Add an item or replace it; a new time counts, otherwise the key keeps its place."""
+        known = self._items.get(key)
+        self._items[key] = item
+        if known is None or self._time_of(known) != self._time_of(item):
+            self.schedule(key)
+
+    def schedule(self, key: ObjectKey) -> None:
+        """Have a key come up at its time, also if it is in flight or backs off."""
+        self._left_heap.discard(key)
+        item = self._items.get(key)
+        if item is not None and key not in self._in_flight:
+            self._ready.discard(key)
+            self._waiting.push(key, self._time_of(item), self._rank_of(item))
+
+    def discard(self, key: ObjectKey) -> None:
+        """Drop an item and its failures; a worker that has it goes on."""
+        self._items.pop(key, None)
+        self._left_heap.discard(key)
+        self._backoff.forget(key)
+        if key not in self._in_flight:
+            self._ready.discard(key)
+
+    def waits(self, key: ObjectKey) -> bool:
+        """Return whether a key will come up at its time, or is ready; it may also be in flight."""
+        return key in self._items and (key not in self._left_heap or key in self._ready)
+
+    # --- what goes to workers ------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Keys that workers have."""
+        return len(self._in_flight)
+
+    @property
+    def in_flight_fast(self) -> int:
+        """Keys that workers have and that are not in a slow namespace."""
+        return len(self._in_flight) - self._ready.count_slow()
+
+    def next(self, local: float) -> ObjectKey | None:
+        """Give a worker the next key, or None; `done` or `requeue` has to follow."""
+        now = self._clock(local)
+        if now is None:
+            return None
+        self._make_ready(now, local)
+        while (key := self._ready.take(local)) is not None:
+            if self._time_of(self._items[key]) <= now:
+                self._in_flight.add(key)
+                return key
+            self._ready.give_back(key)
+            self.schedule(key)  # the API server's clock was set back
+        return None
+
+    def done(self, key: ObjectKey, seconds: float, local: float, *, succeeded: bool) -> bool:
+        """Take a key back after an attempt; return whether its namespace became slow by that.
+
+        The attempt took `seconds` and ended at `local` time. After a success the item is dropped,
+        unless it was scheduled meanwhile; after a failure `retry` has to follow.
+        """
+        self._in_flight.discard(key)
+        if succeeded:
+            self._backoff.forget(key)
+        if key in self._items:
+            if key not in self._left_heap:
+                self.schedule(key)
+            elif succeeded:
+                self.discard(key)
+        return self._ready.done(key, seconds, local, succeeded=succeeded)
+
+    def retry(self, key: ObjectKey, local: float, *, at_least: float) -> float:
+        """Have a key that failed back off, and return for how many seconds."""
+        return self._backoff.failed(key, now=local, at_least=at_least)
+
+    def requeue(self, key: ObjectKey) -> None:
+        """Take a key back that a worker has not started on."""
+        self._in_flight.discard(key)
+        self._ready.give_back(key)
+        self.schedule(key)
+
+    def wait(self, local: float) -> float:
+        """Return the seconds until a key may come up; infinite if none will by itself."""
+        now = self._clock(local)
+        if now is None:
+            return float("inf")
+        due = (self._waiting.next_at() - now) / self._per_second
+        return min(due, self._backoff.next_at() - local)
+
+    def has_room(self, namespace: str) -> bool:
+        """Return whether a key of a namespace is ready and may have one more worker."""
+        return self._ready.has_room(namespace)
+
+    def needs_long_timeout(self, key: ObjectKey, local: float) -> bool:
+        """Return whether an attempt is to wait for as long as admission may take.
+
+        Only after a failure in a slow namespace: other keys must not occupy a worker for so long.
+        """
+        return self._backoff.has_failed(key) and self._ready.is_slow(key[0], local)
+
+    def due(self, now: float) -> Iterator[Item]:
+        """Iterate over the items whose time has come, without a look at the others."""
+        for key in {*self._left_heap, *self._in_flight, *self._waiting.due(now)}:
+            item = self._items.get(key)
+            if item is not None and self._time_of(item) <= now:
+                yield item
+
+    def _make_ready(self, now: float, local: float) -> None:
+        """Move keys whose time has come, or whose back-off is over, to the ready keys."""
+        for _ in range(READY_AT_ONCE):
+            key = self._backoff.pop(local)
+            if key is not None:
+                if key in self._in_flight or key not in self._left_heap:
+                    continue  # it changed meanwhile: it is being tried, or has a new time
+            elif (key := self._waiting.pop(now)) is not None:
+                self._left_heap.add(key)
+            else:
+                return
+            self._ready.put(key, local, again=self._backoff.has_failed(key))
+
+    def _waits_until(self, key: ObjectKey) -> float | None:
+        item = self._items.get(key)
+        is_waiting = item is not None and key not in self._left_heap and key not in self._in_flight
+        return self._time_of(item) if item is not None and is_waiting else None
