@@ -593,9 +593,15 @@ def test_controllers_token_can_take_the_lease(secured: Secured, robbed: Namespac
 
 
 def rights(actor: KubectlUser, namespace: str) -> set[str]:
-    """List what an account may do with things in a namespace: each resource with its verbs."""
+    """List what an account may do in a namespace: each resource with its verbs, in a fixed order.
+
+    The API server joins the verbs of several roles in any order.
+    """
     table = actor.kubectl("auth", "can-i", "--list", "--no-headers", "-n", namespace)
-    found = {" ".join(line.split()) for line in table.splitlines()}
+    found = set()
+    for line in table.splitlines():
+        what, _, verbs = " ".join(line.split()).rpartition(" [")
+        found.add(f"{what} [{' '.join(sorted(verbs.rstrip(']').split()))}]")
     return {line for line in found if not line.startswith(("[", "self"))}
 
 

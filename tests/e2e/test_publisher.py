@@ -16,6 +16,7 @@ from holdfast.webhook.registration.configurations import NOT_YET
 from tests.e2e import short_intervals
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.installed import (
+    KINDS,
     REPAIR,
     SERVICE,
     Installation,
@@ -65,6 +66,13 @@ def edit(installed: Installation, kind: str, *operations: Object) -> list[Object
     named = ("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-o", "json")
     patched = json.loads(installed.kubectl(*named, "-p", json.dumps(operations)))
     return list(patched.get("webhooks") or ())
+
+
+def webhooks_of(installed: Installation) -> dict[str, list[Object]]:
+    """Give the webhooks of both configurations, under "mutating" and "validating"."""
+    kinds = (kind.removesuffix("webhookconfiguration") for kind in KINDS)
+    found = (one.get("webhooks") or [] for one in installed.configurations())
+    return dict(zip(kinds, found, strict=True))
 
 
 def by_name(webhooks: list[Object]) -> list[Object]:
@@ -199,13 +207,13 @@ def test_cert_manager_provides_the_ca_bundle(
     installed.apply(secret)
     installed.replica()
     installed.controller(certificates="cert-manager")
-    installed.ns.eventually(lambda: len(installed.webhooks()) == 4)
+    installed.ns.eventually(lambda: all(webhooks_of(installed).values()))
     assert not installed.ns.holds_pods()
     installed.ns.apply(pod("asks", {"delay": "3600"}), dry_run=True)  # and is not refused
 
     bundle = base64.b64encode(ca.certificate).decode()
-    for kind, count in (("mutating", 1), ("validating", 3)):
-        places = [f"/webhooks/{index}/clientConfig/caBundle" for index in range(count)]
+    for kind, webhooks in webhooks_of(installed).items():
+        places = [f"/webhooks/{index}/clientConfig/caBundle" for index in range(len(webhooks))]
         edit(installed, kind, *({"op": "add", "path": one, "value": bundle} for one in places))
     installed.ready()
     assert installed.bundles() == {bundle}
