@@ -46,14 +46,6 @@ class KeyPair:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SigningKey:
-    """A P-256 key pair (PEM) for signing ServiceAccount tokens."""
-
-    private: bytes
-    public: bytes
-
-
 def new_ca(common_name: str, *, now: datetime, lifetime: timedelta = CA_LIFETIME) -> KeyPair:
     """Create a self-signed CA that can sign leaves only."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -112,15 +104,6 @@ def issue(
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return _signed(builder, key, ca_key)
-
-
-def new_signing_key() -> SigningKey:
-    """Create a P-256 key pair."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return SigningKey(private=_private_pem(key), public=public)
 
 
 def not_after(certificate: bytes) -> datetime:

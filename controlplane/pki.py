@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from controlplane.layout import write_private
-from holdfast.certs.authority import KeyPair, Usage, issue, new_ca, new_signing_key
+from holdfast.certs.authority import KeyPair, Usage, issue, new_ca
 
 SERVICE_ADDRESS = "10.0.0.1"
 """The first address of the Service range: the API server's own Service."""
@@ -43,9 +43,10 @@ class Pki:
         self.token_key = folder / "sa.key"
         self.token_public = folder / "sa.pub"
         if not self.token_key.exists():
-            signing = new_signing_key()
-            write_private(self.token_public, signing.public)
-            write_private(self.token_key, signing.private)
+            # any certificate will do: the API server reads its public key
+            signing = new_ca("holdfast test tokens", now=datetime.now(UTC))
+            write_private(self.token_public, signing.certificate)
+            write_private(self.token_key, signing.key)
 
     def server(
         self,

@@ -59,7 +59,7 @@ from holdfast.webhook.report import preview
 from holdfast.webhook.runtime import pipelines
 from holdfast.webhook.server.gunicorn_app import listen
 from holdfast.webhook.server.handler import AdmissionHandler
-from holdfast.webhook.server.tls import new_context, server_context
+from holdfast.webhook.server.tls import load_pair, new_context
 from holdfast.webhook.telemetry.metrics import ServerMetrics
 from tests.support import config_cases
 from tests.support.builders import UID, body, make_pipeline, make_pod, make_profiles, read_review
@@ -555,7 +555,7 @@ START: Sequence[Case] = (
         _taken_port,
     ),
     Case(
-        lambda: _raised(lambda: server_context(Path("tls.crt"), Path("tls.key"))),
+        lambda: _raised(lambda: load_pair(new_context(), Path("tls.crt"), Path("tls.key"))),
         "The files have to exist, be PEM, unencrypted, and belong together. The server never "
         "falls back to plaintext.",
     ),

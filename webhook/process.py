@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -37,8 +38,9 @@ def on_end_of_stdin(stop: Callable[[], None]) -> None:
     """Call `stop` when standard input is closed, as it is when the parent is killed."""
 
     def wait() -> None:
-        while os.read(sys.stdin.fileno(), 1 << 10):
-            pass
+        with suppress(OSError):  # one that cannot be read has ended as well
+            while os.read(0, 1 << 10):
+                pass
         stop()
 
     threading.Thread(target=wait, name="stdin", daemon=True).start()

@@ -5,28 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import Protocol
+from collections.abc import Callable
 
+Create = Callable[..., socket.socket]
+"""`socket.create_server`, or a fake of it."""
 ANY = "::"
 """All addresses, IPv6 and IPv4; only IPv4 on a machine without IPv6."""
 _ANY_OF_IPV4 = "0.0.0.0"  # noqa: S104
 _NO_IPV6 = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
-
-
-class Create(Protocol):
-    """The signature of `socket.create_server`."""
-
-    def __call__(
-        self,
-        address: tuple[str, int],
-        /,
-        *,
-        family: int,
-        backlog: int,
-        dualstack_ipv6: bool,
-    ) -> socket.socket:
-        """Bind a socket and listen. Raises OSError."""
-        ...
 
 
 def bound(

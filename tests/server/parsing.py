@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from gunicorn.asgi.parser import PythonProtocol  # type: ignore[import-untyped]
 
@@ -62,7 +62,7 @@ class Worker:
         self.bodies = BodyBudget(8 * BODY_LIMIT)
         self.waiting: deque[Connection] = deque()
         self.transport = Transport()
-        self.connection = Connection(self)
+        self.connection = Connection(cast("Any", self))
         self.connection.connection_made(self.transport)
 
     def time(self) -> float:

@@ -21,7 +21,7 @@ from holdfast.webhook.server.tls import (
     CertWatcher,
     Validity,
     load_pair,
-    server_context,
+    new_context,
 )
 from tests.server.conftest import Serve
 from tests.server.harness import Pair, Server, ask, wait_until
@@ -47,13 +47,12 @@ def test_http2_is_never_chosen(serve: Serve) -> None:
         assert client.selected_alpn_protocol() == "http/1.1"
 
 
-def test_tls_is_at_least_1_2(pair: Pair) -> None:
-    context = server_context(pair.certfile, pair.keyfile)
-    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+def test_tls_is_at_least_1_2() -> None:
+    assert new_context().minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_encrypted_key_is_refused_without_a_question(pair: Pair) -> None:
-    context = server_context(pair.certfile, pair.keyfile)
+    context = new_context()
     pair.keyfile.write_text(
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
         encoding="utf-8",

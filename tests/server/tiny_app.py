@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.server import gunicorn_app
@@ -21,6 +21,7 @@ from holdfast.webhook.server.connection import Connection
 from holdfast.webhook.server.handler import JSON, HttpResponse, text
 from holdfast.webhook.server.offload import AsyncHandler
 from holdfast.webhook.server.settings import ServerSettings
+from holdfast.webhook.telemetry import logs
 
 SIZES = {"/big": 1_000_000, "/huge": 20_000_000}
 """Bytes of the pages that are for their size."""
@@ -85,6 +86,13 @@ def _fail(_connection: Connection) -> None:
 def main() -> None:
     orders = json.loads(sys.argv[1])
     life = Life(orders)
+
+    class TinyServer(AsyncHandler):
+        def stop(self) -> None:
+            super().stop()
+            life.stop()
+
+    logs.set_up()
     server: dict[str, Any] = {
         name: Path(value) if name in {"certfile", "keyfile", "ready_file", "client_ca"} else value
         for name, value in orders["server"].items()
@@ -98,9 +106,7 @@ def main() -> None:
             raise ConfigurationError("the factory is closed; open it")
         if orders["fault"] == "certificate":
             server["certfile"].write_text("gone", encoding="utf-8")
-        return AsyncHandler(
-            TinyHandler(), on_startup=life.start, on_shutdown=life.stop, **orders["handler"]
-        )
+        return TinyServer(cast("Any", TinyHandler()), on_startup=life.start, **orders["handler"])
 
     gunicorn_app.run(make_app, ServerSettings(**server))
 

@@ -167,35 +167,3 @@ def parse_dates(text: str) -> Span:
 
 def _invalid(text: str, detail: str, cure: str) -> InvalidValueError:
     return InvalidValueError(f"invalid value {quote(text)}: {detail}: {cure}")
-
-
-def canonical(windows: Windows) -> str:
-    """Format windows as `parse` reads them. Closed dates are left out."""
-    named = any(one.days != _EVERY_DAY for one in windows.hours)
-    zones = {str(one.zone) for one in windows.hours}
-    parts = []
-    for one in windows.hours:
-        days = f"{_format_days(one.days)} " if named else ""
-        zone = f" {one.zone}" if len(zones) > 1 else ""
-        parts.append(f"{days}{_clock(one.start)}-{_clock(one.end)}{zone}")
-    return ", ".join(parts) + (f" {zones.pop()}" if len(zones) == 1 else "")
-
-
-def _format_days(days: tuple[int, ...]) -> str:
-    """Join days that follow each other into ranges; the week has no beginning."""
-    if len(days) == len(_DAYS):
-        return "Mon-Sun"
-    texts = []
-    for start in days:
-        if (start - 1) % 7 in days:
-            continue
-        end = start
-        while (end + 1) % 7 in days:
-            end = (end + 1) % 7
-        texts.append(_DAYS[start] if start == end else f"{_DAYS[start]}-{_DAYS[end]}")
-    return ",".join(texts)
-
-
-def _clock(minutes: int) -> str:
-    hour, minute = divmod(minutes if minutes <= _DAY else minutes - _DAY, 60)
-    return f"{hour:02}:{minute:02}"

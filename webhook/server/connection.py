@@ -12,12 +12,15 @@ import logging
 from collections import deque
 from collections.abc import Coroutine
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httptools
 
 from holdfast.webhook.errors import described
 from holdfast.webhook.server.handler import HttpResponse, text
+
+if TYPE_CHECKING:
+    from holdfast.webhook.server.worker import HoldfastWorker
 
 URL_LIMIT = 4_094
 """Bytes of a URL."""
@@ -74,27 +77,6 @@ class HttpRequest(NamedTuple):
     close: bool
 
 
-class ConnectionOwner(Protocol):
-    """The interface of the worker that a connection uses."""
-
-    loop: asyncio.AbstractEventLoop
-    draining: bool
-    bodies: BodyBudget
-    body_limit: int
-
-    def respond(self, request: HttpRequest) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
-        """Answer a request at once, or return what to await."""
-
-    def serve_later(self, connection: Connection) -> None:
-        """Call `serve_next` after other connections have had their turn."""
-
-    def served(self, connection: Connection) -> None:
-        """Note that a client has had a response."""
-
-    def forget(self, connection: Connection) -> None:
-        """Stop counting a connection."""
-
-
 class BodyBudget:
     """Limits the bytes of all bodies being read; beyond the limit, the oldest body is rejected.
 
@@ -121,7 +103,7 @@ class BodyBudget:
 class Connection(asyncio.Protocol):
     """One client's connection, from accept to close, and how long it has been in its phase."""
 
-    def __init__(self, worker: ConnectionOwner, address: str = "") -> None:
+    def __init__(self, worker: HoldfastWorker, address: str = "") -> None:
         self.worker = worker
         self.address = address
         self.opening: asyncio.Task[None] | None = None

@@ -9,21 +9,20 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
-from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
 from gunicorn.glogging import Logger  # type: ignore[import-untyped]
 
 from holdfast.webhook import sockets
 from holdfast.webhook.errors import StartError
+from holdfast.webhook.process import on_end_of_stdin
 from holdfast.webhook.server.offload import AsyncHandler
 from holdfast.webhook.server.settings import ServerSettings
 from holdfast.webhook.server.tls import SHARED_MEMORY, load_pair, new_context
 from holdfast.webhook.server.worker import FINISH, HoldfastWorker, boot_error
-from holdfast.webhook.telemetry import logs
 
 SHUTDOWN = 3.0
 """Seconds for the worker's shutdown hook, before the master kills the worker."""
@@ -42,7 +41,6 @@ def run(make_app: Callable[[], AsyncHandler], settings: ServerSettings) -> NoRet
     standard error and with exit status 1. `make_app` is called in the worker, where its threads and
     connections are used. If it raises, or its startup hook does, the exit status is 3.
     """
-    _log_to_stderr()
     try:
         context = new_context(settings.client_ca)
         if not settings.await_certificate:
@@ -103,8 +101,13 @@ class _GunicornApp(BaseApplication):  # type: ignore[misc]
             raise boot_error(error) from error
 
 
+def _stop_with_stdin(_master: object) -> None:
+    on_end_of_stdin(partial(os.kill, os.getpid(), signal.SIGTERM))
+
+
 def _gunicorn_settings(settings: ServerSettings, fd: int) -> dict[str, Any]:
-    return {
+    optional = {"when_ready": _stop_with_stdin} if settings.exit_with_stdin else {}
+    return optional | {
         "bind": f"fd://{fd}",
         "workers": 1,  # one loop answers thousands of reviews a second; more pods, not processes
         "worker_class": HoldfastWorker,
@@ -115,26 +118,7 @@ def _gunicorn_settings(settings: ServerSettings, fd: int) -> dict[str, Any]:
         "proc_name": "holdfast",
         "accesslog": None,
         "logger_class": _Log,
-        "when_ready": _watch_stdin if settings.exit_with_stdin else _ignore,
     }
-
-
-def _ignore(_arbiter: Arbiter) -> None:
-    """Do nothing when the master is ready."""
-
-
-def _watch_stdin(_arbiter: Arbiter) -> None:
-    """Stop the master when standard input ends."""
-    threading.Thread(target=_end_with_stdin, name="holdfast-stdin", daemon=True).start()
-
-
-def _end_with_stdin() -> None:
-    try:
-        while os.read(0, 4096):
-            pass
-    except OSError:
-        _logger.warning("cannot read standard input: stopping")
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Log(Logger):  # type: ignore[misc]
@@ -153,9 +137,3 @@ class _Log(Logger):  # type: ignore[misc]
         # After a failed start, the worker has already logged the reason.
         echo = msg in {"Shutting down: %s", "Reason: %s"}
         self.error_log.log(logging.DEBUG if echo else logging.ERROR, msg, *args, **kwargs)
-
-
-def _log_to_stderr() -> None:
-    """Give the server's log a handler, unless the program has set up logging itself."""
-    if not _logger.hasHandlers():
-        logs.set_up()

@@ -12,9 +12,15 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from holdfast.webhook.server.handler import BODY_LIMIT, HttpResponse, text
+from holdfast.webhook.server.handler import (
+    BODY_LIMIT,
+    AdmissionHandler,
+    HttpResponse,
+    PreparedReview,
+    text,
+)
 from holdfast.webhook.threads import ThreadPool
 
 POOL_SIZE = 16
@@ -28,49 +34,23 @@ _log = logging.getLogger("holdfast.server")
 T = TypeVar("T")
 
 
-class Handler(Protocol):
-    """The interface of `AdmissionHandler` that the worker calls."""
-
-    def prepare(self, path: str, content_type: str, body: bytes, content_encoding: str, /) -> Any:
-        """Read a POST: the response, or what to decide, which says whether that `may_block`."""
-
-    def decide(self, prepared: Any, /) -> HttpResponse:
-        """Decide what was prepared."""
-        ...
-
-    def reject_late(self, prepared: Any, seconds: float, /) -> HttpResponse:
-        """Reject what was not decided in time."""
-        ...
-
-    def reject_full(self, prepared: Any, /) -> HttpResponse:
-        """Reject what there is no capacity for."""
-        ...
-
-    def page(self, method: str, path: str, /) -> HttpResponse:
-        """Answer any other request."""
-        ...
-
-
 class AsyncHandler:
     """Answers requests for the event loop, with a handler that may block.
 
     `on_startup` runs in the worker before the first connection is accepted: its exception stops the
-    server. `on_shutdown` runs when the last connection is closed. `deadline` is in seconds,
-    `body_limit` in bytes.
+    server. `deadline` is in seconds, `body_limit` in bytes.
     """
 
     def __init__(
         self,
-        handler: Handler,
+        handler: AdmissionHandler,
         *,
         on_startup: Callable[[], None] = lambda: None,
-        on_shutdown: Callable[[], None] = lambda: None,
         body_limit: int = BODY_LIMIT,
         pool_size: int = POOL_SIZE,
         deadline: float = DEADLINE,
     ) -> None:
         self._handler = handler
-        self._on_shutdown = on_shutdown
         self.start = on_startup
         self.body_limit = body_limit
         self._deadline = deadline
@@ -101,9 +81,8 @@ class AsyncHandler:
     def stop(self) -> None:
         """Accept no more work; calls that wait for a thread are dropped."""
         self._pool.close()
-        self._on_shutdown()
 
-    async def _offload(self, path: str, prepared: Any, size: int) -> HttpResponse:
+    async def _offload(self, path: str, prepared: PreparedReview, size: int) -> HttpResponse:
         if not self._capacity.acquire(size):
             return self._handler.reject_full(prepared)
         call = OffloadedCall(
@@ -117,7 +96,7 @@ class AsyncHandler:
         except TimeoutError:
             return self._handler.reject_late(prepared, self._deadline)
 
-    def _decide(self, path: str, prepared: Any) -> HttpResponse:
+    def _decide(self, path: str, prepared: PreparedReview) -> HttpResponse:
         try:
             return self._handler.decide(prepared)
         except BaseException:  # noqa: BLE001 - a plugin's SystemExit would end the thread

@@ -171,13 +171,6 @@ def _unusable_ca(client_ca: Path, error: Exception) -> StartError:
     )
 
 
-def server_context(certfile: Path, keyfile: Path) -> ssl.SSLContext:
-    """Make a server context with its certificate. Raises StartError when the pair is unusable."""
-    context = new_context()
-    load_pair(context, certfile, keyfile)
-    return context
-
-
 def load_pair(context: ssl.SSLContext, certfile: Path, keyfile: Path) -> None:
     """Load a pair for all later handshakes. Raises StartError when the pair is unusable."""
     try:

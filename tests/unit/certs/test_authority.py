@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
@@ -192,14 +192,6 @@ def test_encrypted_key_does_not_match() -> None:
     )
 
     assert not authority.pair_matches(KeyPair(LEAF.certificate, key))
-
-
-def test_signing_key_is_a_pair() -> None:
-    pair = authority.new_signing_key()
-    private = serialization.load_pem_private_key(pair.private, None)
-
-    assert isinstance(private, ec.EllipticCurvePrivateKey)
-    assert private.public_key() == serialization.load_pem_public_key(pair.public)
 
 
 def test_ca_of_another_kind_of_key_is_refused() -> None:

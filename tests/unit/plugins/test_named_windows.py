@@ -17,7 +17,7 @@ def test_fields_are_converted() -> None:
     named = config.converted({**FIELDS, "closed": ["1970-01-02/1970-01-04"]}, NamedWindow, "args")
     made = named.windows("windows[0]")
 
-    assert windows.canonical(made) == "Mon-Fri 22:00-06:00, Sat 00:00-24:00 Japan"
+    assert made.hours == windows.parse("Mon-Fri 22:00-06:00, Sat 00:00-24:00 Japan").hours
     assert made.closed == ((1, 3),)
 
 

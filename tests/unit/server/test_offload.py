@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -58,7 +58,7 @@ def make() -> Iterator[Make]:
     made: list[AsyncHandler] = []
 
     def begin(handler: Handler, **settings: Any) -> AsyncHandler:
-        made.append(AsyncHandler(handler, **settings))
+        made.append(AsyncHandler(cast("Any", handler), **settings))
         return made[-1]
 
     yield begin
