@@ -33,7 +33,7 @@ def doctor(*, target: options.Target) -> None:
     have no permission to read is reported as unknown.
     """
     time = listing.Time()
-    cluster = target.connect(time.take)
+    cluster = target.connect(time.observe)
     findings = diagnosis.diagnose(examination.examine(cluster, cluster.server, time))
     terminal.write(line for finding in findings for line in _lines(finding))
     if diagnosis.worst(findings) is Level.PROBLEM:

@@ -47,7 +47,7 @@ Document = dict[str, Any]
 def examine(api: Api, server: str, time: listing.Time) -> InstallationFacts:
     """Read everything. Raises UnreachableError if the cluster does not answer."""
     version = msgspec.json.decode(api.request("GET", "/version"))
-    bounds = time.bounds()
+    bounds = time.bounds(boot_time())
     middle = (bounds.low + bounds.high) / 2 if bounds else 0.0
     kinds = _read_or_explain("webhook configurations", lambda: registered(api))
     clients = [] if isinstance(kinds, Unread) else [*_clients(kinds)]
@@ -70,7 +70,7 @@ def _date_ahead(api: Api, time: listing.Time) -> float:
     """Return by how many seconds, at least, `Date` is ahead of creationTimestamps."""
     sent = boot_time()
     created = create_by_dry_run(api)
-    received, bounds = boot_time(), time.bounds()
+    received, bounds = boot_time(), time.bounds(boot_time())
     if bounds is None:
         return 0.0
     ahead, behind = bounds.low - (created + 1.0 - sent), created - received - bounds.high

@@ -40,7 +40,7 @@ def explain(
     The plugins run again, with the configuration given by --config or the defaults.
     """
     time = listing.Time()
-    cluster = target.connect(time.take)
+    cluster = target.connect(time.observe)
     handle = Handle()
     handle.connect(lookup=ClusterLookup(lambda: cluster))
     decider = pipelines.release_decider(pipelines.Setup(config_path), handle=handle)

@@ -42,7 +42,7 @@ def list(  # noqa: A001 - the command's name
         raise click.UsageError("--watch supports only the table and wide outputs")
     decider = pipelines.release_decider(pipelines.Setup(config_path))
     time = listing.Time()
-    cluster = target.connect(time.take)
+    cluster = target.connect(time.observe)
     namespace = scope.within(cluster)
     view = _ListView(namespace, output == "wide", time)
     path = listing.pods_path(namespace)

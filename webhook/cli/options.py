@@ -51,7 +51,7 @@ class Target:
     kubeconfig: Path | None = None
     context: str | None = None
 
-    def connect(self, on_answer: Callable[[Any], None] | None = None) -> Cluster:
+    def connect(self, on_answer: Callable[..., None] | None = None) -> Cluster:
         """Connect to it. Raises StartError."""
         return manager.connect(self.kubeconfig, self.context, on_answer)
 

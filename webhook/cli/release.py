@@ -50,7 +50,7 @@ def release(
     _check_selection(pods, scope)
     decider = pipelines.release_decider(pipelines.Setup(config_path))
     time = listing.Time()
-    cluster = target.connect(time.take)
+    cluster = target.connect(time.observe)
     namespace = scope.within(cluster)
     found = _selected(cluster, namespace, pods, scope.selector)
     for each in dict.fromkeys(pod.metadata.namespace for pod in found):

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlencode, urlsplit
@@ -23,7 +22,6 @@ from holdfast.webhook.errors import ApiStatusError, StartError, UnreachableError
 from holdfast.webhook.kube.kubeconfig import load_kubeconfig
 from holdfast.webhook.kube.response import (
     TRANSPORT_ERRORS,
-    Headers,
     Response,
     read_date,
     status_error,
@@ -55,6 +53,8 @@ _METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 """Asks for metadata only: the response to a JSON Patch is not read."""
 
 Query = Mapping[str, str | int]
+Observe = Callable[..., None]
+"""Takes the timing of a response, as `ServerClock.observe` does."""
 
 _TRANSPORT_ERRORS = (*TRANSPORT_ERRORS, urllib3.exceptions.HTTPError)
 _UNREADABLE = (OSError, kubernetes_config.ConfigException, StartError)
@@ -62,18 +62,6 @@ _UNREADABLE = (OSError, kubernetes_config.ConfigException, StartError)
 _UNAUTHORIZED = 401
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """When a request was sent and its response's head received, and the response's `Date`.
-
-    `sent` and `received` are seconds by `now`, `date` seconds since 1970.
-    """
-
-    sent: float
-    received: float
-    date: float
 
 
 class Api(Protocol):
@@ -117,7 +105,7 @@ class Cluster:
         client: kubernetes_client.ApiClient,
         *,
         now: Callable[[], float] = boot_time,
-        on_answer: Callable[[Timing], None] | None = None,
+        on_answer: Observe | None = None,
         namespace: str = "default",
         renew: Callable[[], None] = lambda: None,
         has_expired: Callable[[], bool] = lambda: False,
@@ -149,7 +137,7 @@ class Cluster:
         kubeconfig: Path | None = None,
         context: str | None = None,
         *,
-        on_answer: Callable[[Timing], None] | None = None,
+        on_answer: Observe | None = None,
     ) -> Cluster:
         """Connect as kubectl would, or as the pod's ServiceAccount. Raises StartError."""
         configuration = kubernetes_client.Configuration()
@@ -329,10 +317,9 @@ class Cluster:
         reason = messages.one_line(exc) or type(exc).__name__
         return UnreachableError(f"{self._server} does not answer: {reason}")
 
-    def _report_timing(self, sent: float, received: float, headers: Headers) -> None:
-        """Report a response's timing to the clock synchronizer."""
+    def _report_timing(self, sent: float, received: float, headers: Mapping[str, str]) -> None:
         if self._on_answer is not None and (date := read_date(headers)) is not None:
-            self._on_answer(Timing(sent, received, date))
+            self._on_answer(sent=sent, received=received, date=date)
 
 
 def _transport(
@@ -342,8 +329,8 @@ def _transport(
 
 
 def _read_response(response: urllib3.BaseHTTPResponse, received: float) -> Response:
-    data = response.read()
-    return Response(response.status, response.reason or "", response.headers, data, received)
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Response(response.status, response.reason or "", headers, response.read(), received)
 
 
 def pod_path(namespace: str, name: str) -> str:

@@ -12,7 +12,8 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast.webhook.errors import ClusterError, UnreachableError
+from holdfast.webhook.errors import ClusterError
+from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
 
@@ -60,10 +61,7 @@ def create_by_dry_run(api: Api) -> float:
         body=msgspec.json.encode(_EVENT),
         timeout=PROBE_TIMEOUT,
     )
-    try:
-        created = msgspec.json.decode(answer, type=_Created)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise UnreachableError(f"the response for {CREATE_PATH} is not valid: {exc}") from exc
+    created = listing.decoded(answer, CREATE_PATH, msgspec.json.Decoder(_Created))
     return created.metadata.creation_timestamp.timestamp()
 
 

@@ -23,6 +23,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.webhook.errors import ApiStatusError, ClusterError, StartError
+from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
@@ -117,13 +118,11 @@ class Leader:
         """Try once to renew or acquire the Lease."""
         try:
             self._try()
-        except ApiStatusError as exc:
+        except ClusterError as exc:
             self._lease = None  # read it again
-            if exc.status != _CONFLICT:  # else another candidate was first
+            lost_race = isinstance(exc, ApiStatusError) and exc.status == _CONFLICT
+            if not lost_race:
                 _log.warning("cannot acquire or renew Lease %s: %s", self._shown, exc)
-        except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
-            self._lease = None
-            _log.warning("cannot acquire or renew Lease %s: %s", self._shown, exc)
         self._report()
 
     def resign(self) -> None:
@@ -140,7 +139,7 @@ class Leader:
         spec = self._spec(lease.spec, holder="", seconds=RELEASED_SECONDS)
         try:
             self._write(lease.metadata.resource_version, spec)
-        except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except ClusterError as exc:
             _log.warning("cannot release Lease %s: %s", self._shown, exc)
 
     # --- one turn ------------------------------------------------------------------------------
@@ -162,15 +161,9 @@ class Leader:
         self._leads_until = sent + RENEW_DEADLINE
 
     def _read(self) -> _Lease | None:
-        try:
-            answer = self._api.request("GET", self._path, timeout=REQUEST_TIMEOUT)
-        except ApiStatusError as exc:
-            if exc.is_not_found:
-                return None
-            raise
-        lease = _DECODER.decode(answer)
+        lease = listing.one(self._api, self._path, _Lease, timeout=REQUEST_TIMEOUT)
         # The time of a change counts by our own clock: no machine trusts another's.
-        if lease.spec != self._observed:
+        if lease is not None and lease.spec != self._observed:
             self._observed, self._observed_at = lease.spec, self._now()
         return lease
 
@@ -210,7 +203,7 @@ class Leader:
         answer = self._api.request(
             "PUT", self._path, body=msgspec.json.encode(body), timeout=REQUEST_TIMEOUT
         )
-        return _DECODER.decode(answer)
+        return listing.decoded(answer, self._path, _DECODER)
 
     def _spec(
         self, before: _LeaseSpec | None, *, holder: str | None = None, seconds: int = LEASE_SECONDS

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from holdfast.webhook.errors import ApiStatusError, UnreachableError
-from holdfast.webhook.kube.client import READ_TIMEOUT, Api, Query, Timing, boot_time
-from holdfast.webhook.kube.server_clock import Bounds, ServerClock
+from holdfast.webhook.kube.client import READ_TIMEOUT, Api, Query, boot_time
+from holdfast.webhook.kube.server_clock import ServerClock
 
 PAGE = 500
 """Objects per request, as in kubectl."""
@@ -49,23 +49,12 @@ def pages(fetch: Callable[[str], Page[T]]) -> Iterator[Page[T]]:
         yield page
 
 
-class Time:
+class Time(ServerClock):
     """The API server's time by its responses so far, accurate to a second."""
-
-    def __init__(self) -> None:
-        self._clock = ServerClock()
-
-    def take(self, timing: Timing) -> None:
-        """Take the timing of a response."""
-        self._clock.observe(sent=timing.sent, received=timing.received, date=timing.date)
-
-    def bounds(self) -> Bounds | None:
-        """Return bounds of the offset between the server's clock and this machine's boot time."""
-        return self._clock.bounds(boot_time())
 
     def now_ms(self) -> int:
         """Return the server's time in milliseconds since 1970. Raises UnreachableError."""
-        bounds = self.bounds()
+        bounds = self.bounds(boot_time())
         if bounds is None:
             raise UnreachableError(
                 "the API server's answers carry no Date; ask it directly, without a proxy"
@@ -81,7 +70,7 @@ def objects(api: Api, path: str, kind: type[T], query: Query | None = None) -> I
         asked: dict[str, str | int] = {**(query or {}), "limit": PAGE}
         if token:
             asked["continue"] = token
-        return _decoded(decoder, api.request("GET", path, query=asked), path)
+        return decoded(api.request("GET", path, query=asked), path, decoder)
 
     for page in pages(fetch):
         yield from page.items or ()
@@ -89,20 +78,21 @@ def objects(api: Api, path: str, kind: type[T], query: Query | None = None) -> I
 
 def read(api: Api, path: str, kind: type[T], *, timeout: float = READ_TIMEOUT) -> T:
     """Read an object. Raises ClusterError, also if the response cannot be decoded."""
-    return _decoded(msgspec.json.Decoder(kind), api.request("GET", path, timeout=timeout), path)
+    return decoded(api.request("GET", path, timeout=timeout), path, msgspec.json.Decoder(kind))
 
 
-def one(api: Api, path: str, kind: type[T]) -> T | None:
+def one(api: Api, path: str, kind: type[T], *, timeout: float = READ_TIMEOUT) -> T | None:
     """Read an object, or return None if it does not exist. Raises ClusterError."""
     try:
-        return read(api, path, kind)
+        return read(api, path, kind, timeout=timeout)
     except ApiStatusError as exc:
         if exc.is_not_found:
             return None
         raise
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], body: bytes, path: str) -> T:
+def decoded(body: bytes, path: str, decoder: msgspec.json.Decoder[T]) -> T:
+    """Decode the response for a path. Raises UnreachableError if it is not valid."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
@@ -112,25 +102,3 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes, path: str) -> T:
 def pods_path(namespace: str) -> str:
     """Return the path of the pods of a namespace, or of all namespaces if it is empty."""
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" if namespace else "/api/v1/pods"
-
-
-def may(api: Api, *, namespace: str, verb: str, group: str, resource: str, name: str = "") -> bool:
-    """Return whether this user may do something. Raises ClusterError."""
-    attributes: dict[str, Any] = {
-        "namespace": namespace,
-        "verb": verb,
-        "group": group,
-        "resource": resource,
-        "name": name,
-    }
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
-    }
-    answer = api.request(
-        "POST",
-        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-        body=msgspec.json.encode(review),
-    )
-    return bool(msgspec.json.decode(answer).get("status", {}).get("allowed"))

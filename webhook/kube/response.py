@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Protocol
 
 import httptools
 import msgspec
@@ -32,30 +31,18 @@ TRANSPORT_ERRORS = (OSError, httptools.HttpParserError, TransportError)
 """What `Transport.send` raises if there is no complete response."""
 
 
-class Headers(Protocol):
-    """A response's headers; names are case-insensitive."""
-
-    def get(self, name: str, /) -> str | None:
-        """Return a header's value."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete response; `received` is when its head arrived, by the transport's clock."""
+    """A complete response, with lower-case names of headers.
+
+    `received` is when its head arrived, by the transport's clock.
+    """
 
     status: int
     reason: str
-    headers: Headers
+    headers: Mapping[str, str]
     data: bytes
     received: float
-
-
-class _Fields(dict[str, str]):
-    """A response's headers, by lower-case name."""
-
-    def get(self, name: str) -> str | None:  # type: ignore[override]
-        return super().get(name.lower())
 
 
 class ResponseParser:
@@ -65,7 +52,7 @@ class ResponseParser:
         self._now = now
         self._parser = httptools.HttpResponseParser(self)
         self._reason = b""
-        self._fields = _Fields()
+        self._fields: dict[str, str] = {}
         self._received = 0.0
         self._parts: list[bytes] = []
         self._is_complete = False
@@ -132,9 +119,9 @@ class ResponseParser:
         self.ends_connection = True
 
 
-def read_date(headers: Headers) -> float | None:
+def read_date(headers: Mapping[str, str]) -> float | None:
     """Return a response's `Date` in seconds since 1970, or None."""
-    text = headers.get("Date")
+    text = headers.get("date")
     return None if text is None else _parsed_date(text)
 
 
@@ -162,7 +149,7 @@ def status_error(response: Response) -> ApiStatusError:
         f"HTTP {response.status}: {messages.shorten(said, MESSAGE_CHARACTERS)}",
         status=response.status,
         reason=status.reason,
-        retry_after=_retry_after(response.headers.get("Retry-After")),
+        retry_after=_retry_after(response.headers.get("retry-after")),
     )
 
 

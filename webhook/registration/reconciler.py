@@ -18,6 +18,7 @@ import msgspec
 from holdfast.certs import rotation
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.kube.server_clock import ClockStability
 from holdfast.webhook.registration import configurations, drift, replicas
@@ -117,7 +118,7 @@ class WebhookReconciler:
 
         Raises ClusterError with all failures at the end.
         """
-        live = {path: self._writer.read(path) for path in self._paths}
+        live = {path: listing.one(self._api, path, Configuration) for path in self._paths}
         missing = [path for path, found in live.items() if found is None]
         problems = [ClusterError(f"{path} does not exist; apply the manifests") for path in missing]
         bundles = self._observe_bundles(live)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
-
-import msgspec
 
 from holdfast.certs import authority
 from holdfast.certs.authority import Certificate
+from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.registration.configurations import NAME
 
@@ -38,50 +38,6 @@ class Replica:
     certificate: Certificate | None = None
     conditions: str | None = None
     """The digest of its match conditions (`configurations.digest`)."""
-
-
-class _Conditions(msgspec.Struct):
-    ready: bool | None = None
-    serving: bool | None = None
-
-
-class _Endpoint(msgspec.Struct):
-    addresses: list[str]
-    conditions: _Conditions = msgspec.field(default_factory=_Conditions)
-
-
-class _Port(msgspec.Struct):
-    port: int | None = None
-
-
-class _Slice(msgspec.Struct):
-    endpoints: list[_Endpoint] | None = None
-    ports: list[_Port] | None = None
-
-
-class _Slices(msgspec.Struct):
-    items: list[_Slice] | None = None
-
-
-class _DeploymentMeta(msgspec.Struct):
-    generation: int = 0
-
-
-class _DeploymentSpec(msgspec.Struct):
-    replicas: int = 1
-
-
-class _DeploymentStatus(msgspec.Struct, rename="camel"):
-    observed_generation: int = 0
-    replicas: int = 0
-    updated_replicas: int = 0
-    available_replicas: int = 0
-
-
-class _Deployment(msgspec.Struct):
-    metadata: _DeploymentMeta
-    spec: _DeploymentSpec
-    status: _DeploymentStatus = msgspec.field(default_factory=_DeploymentStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +63,11 @@ def ask_all(api: Api, service: Service) -> list[Replica]:
     """Query all replicas. Raises ClusterError if they cannot be listed."""
     path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(service.namespace)}/endpointslices"
     query = {"labelSelector": f"kubernetes.io/service-name={service.name}"}
-    answer = msgspec.json.decode(api.request("GET", path, query=query), type=_Slices)
     found = [
-        (endpoint.addresses[0], one.ports[0].port, _called(endpoint.conditions))
-        for one in answer.items or ()
-        for endpoint in one.endpoints or ()
-        if endpoint.addresses and one.ports and one.ports[0].port
+        (endpoint["addresses"][0], each["ports"][0]["port"], _called(endpoint))
+        for each in listing.objects(api, path, dict[str, Any], query)
+        if each.get("ports") and each["ports"][0].get("port")
+        for endpoint in each.get("endpoints") or ()
     ]
     with ThreadPoolExecutor(AT_ONCE, "replica") as pool:
         return list(pool.map(lambda each: _ask(service, *each), found))
@@ -127,20 +82,20 @@ def rolled_out(api: Api, service: Service) -> bool:
         f"/apis/apps/v1/namespaces/{quote(service.namespace)}"
         f"/deployments/{quote(service.deployment)}"
     )
-    found = msgspec.json.decode(api.request("GET", path), type=_Deployment)
-    status = found.status
+    found = listing.read(api, path, dict[str, Any])
+    status = found.get("status", {})
+    if status.get("observedGeneration", 0) < found["metadata"].get("generation", 0):
+        return False
     # Pods of the old template count in `replicas` until they are gone.
-    counts = {status.replicas, status.updated_replicas, status.available_replicas}
-    return status.observed_generation >= found.metadata.generation and counts == {
-        found.spec.replicas
-    }
+    counts = (status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas"))
+    return set(counts) == {found["spec"].get("replicas", 1)}
 
 
-def _called(conditions: _Conditions) -> bool:
+def _called(endpoint: Mapping[str, Any]) -> bool:
+    conditions = endpoint.get("conditions") or {}
     # A replica that terminates is not ready, yet it is called as long as it serves.
-    if conditions.serving is not None:
-        return conditions.serving
-    return conditions.ready is not False
+    serving = conditions.get("serving")
+    return bool(conditions.get("ready") is not False if serving is None else serving)
 
 
 def _ask(service: Service, address: str, port: int, called: bool) -> Replica:  # noqa: FBT001
@@ -150,12 +105,12 @@ def _ask(service: Service, address: str, port: int, called: bool) -> Replica:  #
             _context().wrap_socket(raw, server_hostname=service.dns_names[-1]) as tls,
         ):
             certificate = authority.read_der(tls.getpeercert(binary_form=True) or b"")
-            known = _known(tls) if service.health_port is None else None
+            connection = http.client.HTTPConnection(address, service.health_port, timeout=TIMEOUT)
+            if service.health_port is None:
+                connection.sock = tls
+            return Replica(address, called, certificate, _read_digest(connection))
     except (OSError, ValueError):
         return Replica(address, called)
-    if service.health_port is not None:
-        known = _known_beside(address, service.health_port)
-    return Replica(address, called, certificate, known)
 
 
 def _context() -> ssl.SSLContext:
@@ -163,16 +118,6 @@ def _context() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # the caller judges the certificate
     return context
-
-
-def _known(tls: ssl.SSLSocket) -> str | None:
-    connection = http.client.HTTPConnection("replica")
-    connection.sock = tls
-    return _read_digest(connection)
-
-
-def _known_beside(address: str, port: int) -> str | None:
-    return _read_digest(http.client.HTTPConnection(address, port, timeout=TIMEOUT))
 
 
 def _read_digest(connection: http.client.HTTPConnection) -> str | None:

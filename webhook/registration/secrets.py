@@ -22,6 +22,7 @@ from holdfast.certs import authority, rotation
 from holdfast.certs.rotation import Action, Observation, Plan
 from holdfast.certs.stored import Authority, Data
 from holdfast.webhook.errors import ApiStatusError, ClusterError
+from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import APPLY_PATCH, Api
 from holdfast.webhook.registration import replicas
 from holdfast.webhook.registration.replicas import Replica
@@ -102,7 +103,9 @@ class CertificateSecrets:
         cannot be read, or if another process wrote first.
         """
         for _ in range(MOST_STEPS):
-            secrets = {name: self._read(name) for name in _TYPES}
+            secrets = {
+                name: listing.one(self._api, self._path(name), dict[str, Any]) for name in _TYPES
+            }
             observed = Observation(
                 now,
                 authority=_data(secrets[CA_SECRET]),
@@ -138,15 +141,6 @@ class CertificateSecrets:
 
     def _path(self, name: str) -> str:
         return f"/api/v1/namespaces/{quote(self._namespace)}/secrets/{name}"
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        try:
-            found = msgspec.json.decode(self._api.request("GET", self._path(name)))
-        except ApiStatusError as exc:
-            if exc.is_not_found:
-                return None
-            raise
-        return dict(found)
 
     def _write(self, name: str, before: dict[str, Any] | None, data: Data) -> None:
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}

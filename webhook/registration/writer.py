@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube.client import APPLY_PATCH, JSON_PATCH, Api
 from holdfast.webhook.registration import drift
 from holdfast.webhook.registration.configurations import Configuration
@@ -39,16 +38,6 @@ class ConfigurationWriter:
         configuration: it is corrected once. If it is still longer then, others write it.
         """
         return drift.holds(found, desired, longer=self._written.get(path) == desired)
-
-    def read(self, path: str) -> Configuration | None:
-        """Read a configuration; None if it does not exist."""
-        try:
-            found = msgspec.json.decode(self._api.request("GET", path))
-        except ApiStatusError as exc:
-            if exc.is_not_found:
-                return None
-            raise
-        return dict(found)
 
     def dry_run(self, path: str, desired: Configuration, found: Configuration) -> None:
         """Apply a configuration as a dry run. Raises ClusterError if the API server rejects it."""

@@ -182,7 +182,7 @@ def _connect(
     cluster = manager.connect(
         kubeconfig,
         context,
-        lambda timing: clock.observe(sent=timing.sent, received=timing.received, date=timing.date),
+        clock.observe,
     )
     return cluster, clock, lambda: clock.lower_bound(boot_time())
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.webhook.errors import StartError, described
 from holdfast.webhook.framework.plugin import Plugin, overrides
@@ -22,7 +22,7 @@ _log = logging.getLogger("holdfast.plugins")
 def connect(
     kubeconfig: Path | None,
     context: str | None,
-    on_answer: Callable[[Any], None] | None = None,
+    on_answer: Callable[..., None] | None = None,
 ) -> Cluster:
     """Connect to a cluster. Raises StartError."""
     from holdfast.webhook.kube.client import Cluster  # noqa: PLC0415 - the kubernetes client is slow to import

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import socket
 import ssl
 import threading
@@ -341,7 +340,7 @@ def test_server_that_is_not_trusted_gets_no_request(
 
 
 def response(headers: str = "", data: bytes = b"") -> Response:
-    parsed = http.client.HTTPMessage()
+    parsed = {}
     for line in filter(None, headers.split("\n")):
         name, _, value = line.partition(": ")
         parsed[name] = value
@@ -351,9 +350,8 @@ def response(headers: str = "", data: bytes = b"") -> Response:
 @pytest.mark.parametrize(
     ("headers", "date"),
     [
-        pytest.param("Date: Thu, 24 Dec 2026 17:00:00 GMT", 1_798_131_600.0, id="a date"),
-        pytest.param("date: Thu, 24 Dec 2026 17:00:00 GMT", 1_798_131_600.0, id="in lower case"),
-        pytest.param("Date: soon", None, id="no date"),
+        pytest.param("date: Thu, 24 Dec 2026 17:00:00 GMT", 1_798_131_600.0, id="a date"),
+        pytest.param("date: soon", None, id="no date"),
         pytest.param("", None, id="none"),
     ],
 )
@@ -365,9 +363,9 @@ def test_date(headers: str, date: float | None) -> None:
     ("headers", "data", "text", "after"),
     [
         pytest.param(
-            "Retry-After: 3", b'{"message": "too\\nbusy"}', "HTTP 503: too busy", 3.0, id="a Status"
+            "retry-after: 3", b'{"message": "too\\nbusy"}', "HTTP 503: too busy", 3.0, id="a Status"
         ),
-        pytest.param("Retry-After: x", b"<p>busy", "HTTP 503: <p>busy", None, id="of a proxy"),
+        pytest.param("retry-after: x", b"<p>busy", "HTTP 503: <p>busy", None, id="of a proxy"),
         pytest.param("", b"", "HTTP 503: Service Unavailable", None, id="empty"),
         pytest.param(
             "",
