@@ -1,31 +1,44 @@
-"""The steps of `holdfast uninstall`."""
+"""The steps of `holdfast uninstall`.
+
+Without its server, a webhook configuration causes rejections; without its controller, a gate or
+finalizer blocks a pod forever. So the configurations are removed first, then gates and finalizers,
+and the permissions to do so last.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
-from holdfast.webhook.cli import examination, terminal, uninstall_plan
-from holdfast.webhook.cli.uninstall_plan import Remainder
+from holdfast.webhook.cli import examination, terminal
 from holdfast.webhook.config import config
 from holdfast.webhook.errors import ApiStatusError, CommandError, ConfigurationError
-from holdfast.webhook.kube import discovery, listing
-from holdfast.webhook.kube.client import JSON_PATCH, Api, pod_path
+from holdfast.webhook.kube import discovery, listing, patching
+from holdfast.webhook.kube.client import READ_TIMEOUT, Api, pod_path
 from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.annotations import OWN_PREFIX
+from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.policies.vms import CONTROLLER_VMS
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.report import table
 from holdfast.webhook.runtime import dev
 
+_CONTROLLER, _WEBHOOK = "holdfast-controller", "holdfast-webhook"
+_CONFIGURATION_FILE = "holdfast.yaml"  # in its ConfigMap
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _POLL = 0.5  # seconds
 _ATTEMPTS = 5  # for a pod that others keep changing
 _MERGE_PATCH = "application/merge-patch+json"
 _VMS = f"{kubevirt.API_PATH}/virtualmachines"
-_NOT_FOUND, _CHANGED = 404, {409, 422}
+_NOT_FOUND = 404
 
 
 class _ConfigMap(msgspec.Struct):
@@ -55,46 +68,44 @@ class Removal:
     def wait_for_releases(self) -> None:
         """Wait until the controller has released every held pod at its due time."""
         reported = -1
-        while gated := self._remainder().gated:
+        while gated := [pod for pod in self._remainder() if own(pod.gates)]:
             self._require_controller(
-                f"{uninstall_plan.named(gated)} wait for their due time",
+                f"{named(gated)} wait for their due time",
                 otherwise="uninstall with --release now",
             )
             if reported != len(gated):
                 reported = len(gated)
                 waiting = table.counted(reported, "held pod")
-                self._report(f"waiting for {waiting} ({uninstall_plan.named(gated)})")
+                self._report(f"waiting for {waiting} ({named(gated)})")
             time.sleep(_POLL)
 
     def record_landings(self, *, purge: bool) -> None:
         """Wait until the controller has recorded the nodes of VM pods."""
-        landed = self._remainder().landed
+        landed = self._landed()
         if not landed or purge:
             return
-        if self._is_gone():
-            self._report(
-                f"the nodes of {uninstall_plan.named(landed)} stay unrecorded: Holdfast is gone"
-            )
+        # every installation has this role, wherever its namespace is
+        if listing.one(self._api, f"{_RBAC}/clusterroles/{_CONTROLLER}", msgspec.Raw) is None:
+            self._report(f"the nodes of {named(landed)} stay unrecorded: Holdfast is gone")
             return
         self._require_controller(
-            f"the nodes of {uninstall_plan.named(landed)} are not recorded",
+            f"the nodes of {named(landed)} are not recorded",
             otherwise="uninstall with --purge, which removes all recorded nodes",
         )
         self._report(
             f"waiting for the nodes of {table.counted(len(landed), 'VM pod')} to be recorded"
         )
         self._wait_until(
-            lambda: not self._remainder().landed,
+            lambda: not self._landed(),
             "nodes are still not recorded; check the controller's log, or add --purge, which "
             "removes all recorded nodes",
         )
 
     def stop_controller(self) -> None:
         """Scale the controller to 0 and wait until its pods are gone."""
-        path = uninstall_plan.deployment(self._namespace, uninstall_plan.CONTROLLER)
         body = msgspec.json.encode({"spec": {"replicas": 0}})
         try:
-            self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
+            self._api.request("PATCH", self._controller, body=body, content_type=_MERGE_PATCH)
         except ApiStatusError as exc:
             if exc.is_not_found:
                 return
@@ -109,21 +120,14 @@ class Removal:
 
     def clear_pods(self) -> None:
         """Remove all our gates and finalizers, and check that none is left."""
-        failed: dict[str, str] = {}
         found = self._remainder()
-        for pod in {one.metadata.uid: one for one in _all(found)}.values():
-            reason = self._clear(pod)
-            if reason:
-                failed[uninstall_plan.named([pod])] = reason
-        self._report(f"cleared {table.counted(len(found.gated), 'held pod')}")
-        left = self._remainder()
-        if not left.empty:
-            count = len(_all(left))
-            name, reason = next(
-                iter(failed.items()), (uninstall_plan.named(_all(left)), "a new pod")
-            )
+        failed = {named([pod]): reason for pod in found if (reason := self._clear(pod))}
+        count = sum(bool(own(pod.gates)) for pod in found)
+        self._report(f"cleared {table.counted(count, 'held pod')}")
+        if left := self._remainder():
+            name, reason = next(iter(failed.items()), (named(left), "a new pod"))
             raise CommandError(
-                f"{table.counted(count, 'pod')} still with gates or finalizers of Holdfast, "
+                f"{table.counted(len(left), 'pod')} still with gates or finalizers of Holdfast, "
                 f"such as {name} ({reason}); run this command again"
             )
 
@@ -132,7 +136,7 @@ class Removal:
 
         Does nothing without KubeVirt. Raises CommandError if records are left; it can be repeated.
         """
-        keys = uninstall_plan.vm_keys(self._configured())
+        keys = vm_keys(self._configured())
         body = msgspec.json.encode({"metadata": {"annotations": dict.fromkeys(keys)}})
         failed: dict[str, str] = {}
         for vm in self._recorded_vms(keys):
@@ -151,8 +155,7 @@ class Removal:
 
     def remove_rest(self) -> None:
         """Remove the policies, the namespace and the RBAC objects."""
-        paths = uninstall_plan.rest(self._namespace)
-        self._delete("policies, namespace and RBAC objects", paths)
+        self._delete("policies, namespace and RBAC objects", rest(self._namespace))
         namespace = f"/api/v1/namespaces/{self._namespace}"
         self._wait_until(
             lambda: listing.one(self._api, namespace, dict) is None,
@@ -161,18 +164,30 @@ class Removal:
 
     # --- helpers -------------------------------------------------------------------------------
 
-    def _remainder(self) -> Remainder:
-        return uninstall_plan.remainder(listing.objects(self._api, listing.pods_path(""), Pod))
+    @property
+    def _controller(self) -> str:
+        """The path of the controller's Deployment."""
+        namespace = quote(self._namespace, safe="")
+        return f"/apis/apps/v1/namespaces/{namespace}/deployments/{_CONTROLLER}"
+
+    def _remainder(self) -> list[Pod]:
+        """List the pods with gates or finalizers of Holdfast."""
+        pods = listing.objects(self._api, listing.pods_path(""), Pod)
+        return [pod for pod in pods if own(pod.gates) or own(pod.finalizers)]
+
+    def _landed(self) -> list[Pod]:
+        """List bound pods with our finalizer: their node is not recorded yet."""
+        return [pod for pod in self._remainder() if own(pod.finalizers) and pod.spec.node_name]
 
     def _configured(self) -> Iterator[config.Configuration]:
         """Read the current and earlier configurations in the namespace."""
-        path = uninstall_plan.config_maps(self._namespace)
+        path = config_maps(self._namespace)
         for each in listing.objects(self._api, path, _ConfigMap):
-            text = each.data.get(uninstall_plan.CONFIGURATION_FILE)
+            text = each.data.get(_CONFIGURATION_FILE)
             if text is None:
                 continue
             try:
-                yield config.parse(text.encode(), uninstall_plan.CONFIGURATION_FILE)
+                yield config.parse(text.encode(), _CONFIGURATION_FILE)
             except ConfigurationError as exc:  # no replica can have used it
                 self._report(f"ignoring an invalid configuration: {exc}")
 
@@ -187,35 +202,24 @@ class Removal:
 
     def _clear(self, pod: Pod) -> str:
         """Clear a pod, retrying on conflicts; return the error, if any."""
-        path = pod_path(pod.metadata.namespace, pod.metadata.name)
-        found: Pod | None = pod
-        reason = ""
+        path, found, refusal = pod_path(*pod.key), pod, None
         for _ in range(_ATTEMPTS):
-            if found is None or found.metadata.uid != pod.metadata.uid:
-                return ""
-            body = msgspec.json.encode(uninstall_plan.clearing(found))
             try:
-                self._api.request("PATCH", path, body=body, content_type=JSON_PATCH)
+                refusal = patching.write(self._api, path, clearing(found), timeout=READ_TIMEOUT)
             except ApiStatusError as exc:
-                reason = str(exc)
-                if not exc.is_not_found and exc.status not in _CHANGED:
-                    return reason
-                found = listing.one(self._api, path, Pod)
-                continue
-            return ""
-        return reason
-
-    def _is_gone(self) -> bool:
-        """Return whether Holdfast was removed before, wherever its namespace was."""
-        return listing.one(self._api, uninstall_plan.controller_role(), msgspec.Raw) is None
+                return str(exc)
+            now = listing.one(self._api, path, Pod) if refusal else None
+            if now is None or now.metadata.uid != pod.metadata.uid:
+                return ""
+            found = now
+        return str(refusal)
 
     def _require_controller(self, why: str, *, otherwise: str) -> None:
-        path = uninstall_plan.deployment(self._namespace, uninstall_plan.CONTROLLER)
-        found: dict[str, Any] = listing.one(self._api, path, dict) or {}
+        found: dict[str, Any] = listing.one(self._api, self._controller, dict) or {}
         if not found.get("status", {}).get("availableReplicas"):
             raise CommandError(
                 f"{why}, and no controller is running in {self._namespace}; start it "
-                f"(kubectl -n {self._namespace} scale deployment {uninstall_plan.CONTROLLER} "
+                f"(kubectl -n {self._namespace} scale deployment {_CONTROLLER} "
                 f"--replicas=1), or {otherwise}"
             )
 
@@ -240,5 +244,66 @@ class Removal:
         terminal.write([(text, "")], terminal.console(stderr=True))
 
 
-def _all(found: Remainder) -> list[Pod]:
-    return [*found.gated, *found.landed, *found.kept]
+def own(names: Iterable[str]) -> list[str]:
+    """Return the gates or finalizers that are Holdfast's."""
+    return [name for name in names if name.startswith(OWN_PREFIX)]
+
+
+def clearing(pod: Pod) -> list[Operation]:
+    """Build the patch that removes our gates and finalizers from a pod, unless it has changed."""
+    removals: list[Operation] = []
+    for place, names in (
+        ("/spec/schedulingGates", pod.gates),
+        ("/metadata/finalizers", pod.finalizers),
+    ):
+        ours = [index for index, name in enumerate(names) if own([name])]
+        # From the end, so that the other indexes stay valid.
+        removals += [{"op": "remove", "path": f"{place}/{index}"} for index in reversed(ours)]
+    return patching.guarded(pod.metadata.uid, pod.metadata.resource_version, removals)
+
+
+def vm_keys(configured: Iterable[config.Configuration]) -> list[str]:
+    """List the annotations that Holdfast writes on VMs, by default and in these configurations.
+
+    `holdfast.dev/sticky` is not included: users write it.
+    """
+    chosen = [
+        plugin.args.get("nodeAnnotation")
+        for configuration in configured
+        for profile in configuration.profiles
+        for plugin in profile.plugin_config
+        if plugin.name == "sticky"
+    ]
+    written = (kubevirt.STICKY_NODE, kubevirt.STICKY_NODE_UID)
+    return list(dict.fromkeys([*written, *(key for key in chosen if isinstance(key, str))]))
+
+
+def config_maps(namespace: str) -> str:
+    """Return the path of the ConfigMaps with current and earlier configurations."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
+
+
+def rest(namespace: str) -> list[str]:
+    """List the paths to remove last, in order: policies, namespace, RBAC objects."""
+    policies = (
+        *(pod_policies.HOLD, pod_policies.APPROVAL, pod_policies.CONTROLLER_PODS),
+        *(CONTROLLER_VMS, pod_policies.CONTROLLER_WEBHOOKS),
+    )
+    accounts = (_CONTROLLER, f"{_CONTROLLER}-after", f"{_CONTROLLER}-kubevirt", _WEBHOOK)
+    roles = (*accounts, pod_policies.APPROVER, pod_policies.RELEASER)
+    return [
+        *(
+            f"{_ADMISSION}/{kind}/{name}"
+            for name in policies
+            for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies")
+        ),
+        f"/api/v1/namespaces/{quote(namespace, safe='')}",
+        *(f"{_RBAC}/clusterrolebindings/{name}" for name in accounts),
+        *(f"{_RBAC}/clusterroles/{name}" for name in roles),
+    ]
+
+
+def named(pods: Sequence[Pod], most: int = 3) -> str:
+    """Name some of the pods, for a message."""
+    shown = ", ".join("/".join(pod.key) for pod in pods[:most])
+    return shown + (f" and {len(pods) - most} more" if len(pods) > most else "")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.cli import uninstall_plan
-from holdfast.webhook.cli.removal import Removal
+from holdfast.webhook.cli.removal import Removal, config_maps
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import discovery
 from holdfast.webhook.model import kubevirt
@@ -25,7 +24,7 @@ Step = Callable[[Removal], Any]
 def installed() -> FakeApi:
     """Create an API with a recorded VM and no other object."""
     api = FakeApi()
-    api.put(uninstall_plan.config_maps(NAMESPACE), {"metadata": {}, "items": []})
+    api.put(config_maps(NAMESPACE), {"metadata": {}, "items": []})
     for path in configurations.paths(""):
         api.put(path.rstrip("/"), {"metadata": {}, "items": []})
     api.put(MACHINES, {"metadata": {}, "items": [{"metadata": RECORDED}]})

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.webhook.cli import uninstall_plan
+from holdfast.webhook.cli import removal
 from holdfast.webhook.config import config
 from holdfast.webhook.model.objects import Pod
 from tests.support.fakes import apply_patch
@@ -30,39 +30,15 @@ def pod(*args: Any, **kwargs: Any) -> Pod:
     return msgspec.convert(document(*args, **kwargs), Pod)
 
 
-@pytest.mark.parametrize(
-    ("found", "place"),
-    [
-        pytest.param(pod((OURS,)), "gated", id="held"),
-        pytest.param(pod((), (STICKY,), "node-1"), "landed", id="bound"),
-        pytest.param(pod((), (STICKY,)), "kept", id="not-bound"),
-    ],
-)
-def test_each_pod_of_ours_is_sorted(found: Pod, place: str) -> None:
-    sorted_out = uninstall_plan.remainder([found])
-    assert getattr(sorted_out, place) == (found,)
-    assert not sorted_out.empty
-
-
-def test_pods_of_others_are_left_alone() -> None:
-    assert uninstall_plan.remainder([pod((OTHERS,), ("example.com/f",))]).empty
-
-
-def test_a_pod_that_is_held_and_kept_is_both() -> None:
-    both = pod((OURS,), (STICKY,))
-    found = uninstall_plan.remainder([both])
-    assert (found.gated, found.kept) == ((both,), (both,))
-
-
 def test_only_what_is_ours_is_cleared() -> None:
     given = document((OTHERS, OURS, "holdfast.dev/other"), (STICKY, "example.com/f"))
-    changed = apply_patch(given, uninstall_plan.clearing(msgspec.convert(given, Pod)))
+    changed = apply_patch(given, removal.clearing(msgspec.convert(given, Pod)))
     assert changed["spec"]["schedulingGates"] == [{"name": OTHERS}]
     assert changed["metadata"]["finalizers"] == ["example.com/f"]
 
 
 def test_a_pod_that_has_changed_is_not_touched() -> None:
-    tests = [each for each in uninstall_plan.clearing(pod((OURS,))) if each["op"] == "test"]
+    tests = [each for each in removal.clearing(pod((OURS,))) if each["op"] == "test"]
     assert {each["path"]: each["value"] for each in tests} == {
         "/metadata/uid": "u-p",
         "/metadata/resourceVersion": "7",
@@ -99,11 +75,11 @@ def test_records_are_forgotten_under_every_key_that_was_configured(
     texts: list[str], more: list[str]
 ) -> None:
     configured = [config.parse(text.encode(), "holdfast.yaml") for text in texts]
-    assert uninstall_plan.vm_keys(configured) == [*STICKY_KEYS, *more]
+    assert removal.vm_keys(configured) == [*STICKY_KEYS, *more]
 
 
 def test_policies_go_first_and_the_right_to_release_last() -> None:
-    paths = uninstall_plan.rest("holdfast-system")
+    paths = removal.rest("holdfast-system")
     namespace = paths.index("/api/v1/namespaces/holdfast-system")
     kinds = [path.split("/")[-2] for path in paths]
     assert {kind for kind in kinds[:namespace] if "policies" in kind or "bindings" in kind} == {
@@ -114,7 +90,7 @@ def test_policies_go_first_and_the_right_to_release_last() -> None:
 
 
 def test_a_binding_goes_before_its_policy() -> None:
-    paths = uninstall_plan.rest("holdfast-system")
+    paths = removal.rest("holdfast-system")
     for path in paths:
         if "validatingadmissionpolicies" in path:
             binding = path.replace("policies", "policybindings")
@@ -123,4 +99,4 @@ def test_a_binding_goes_before_its_policy() -> None:
 
 def test_of_many_pods_some_are_named() -> None:
     many = [pod(name=f"p{number}") for number in range(5)]
-    assert uninstall_plan.named(many) == "n/p0, n/p1, n/p2 and 2 more"
+    assert removal.named(many) == "n/p0, n/p1, n/p2 and 2 more"
