@@ -13,12 +13,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,7 +25,10 @@ from holdfast.certs import authority
 from holdfast.webhook.errors import ApiStatusError, ClusterError, StartError
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.kube.client import APPLY_PATCH, Api
-from holdfast.webhook.registration.configurations import Registration, by_url
+from holdfast.webhook.registration.configurations import Configuration, Registration, by_url
+
+if TYPE_CHECKING:
+    from holdfast.webhook.runtime.controllers import Manager
 
 NAME = "holdfast-dev"
 FIELD_MANAGER = "holdfast-dev"
@@ -40,41 +42,10 @@ _FOLDER = "holdfast-dev-"
 _log = logging.getLogger("holdfast.dev")
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A running admission server: its process, its address as `host:port`, and its CA."""
-
-    process: subprocess.Popen[bytes]
-    address: str
-    ca: bytes
-
-
-class Controlling(Protocol):
-    """The parts of the controller that `run` needs."""
-
-    @property
-    def synced(self) -> bool:
-        """True once it has listed all its objects."""
-        ...
-
-    @property
-    def failed(self) -> bool:
-        """True if it has died."""
-        ...
-
-    def work(self) -> None:
-        """Run until stopped."""
-        ...
-
-    def stop(self) -> None:
-        """Stop."""
-        ...
-
-
 def run(
     api: Api,
     profiles: Profiles,
-    controller: Controlling,
+    controller: Manager,
     *,
     host: str,
     port: int,
@@ -88,42 +59,42 @@ def run(
     at which the cluster reaches this machine; `ready` receives the server's address once everything
     works.
     """
-    with _controlling(controller), _server(host, port, serve_arguments) as server:
-        registration = Registration(NAME, by_url(server.address, server.ca))
-        with _registered(api, registration, profiles):
-            while not controller.synced and not controller.failed and not stop.is_set():
-                stop.wait(0.02)
-            ready(server.address)
-            while not stop.wait(0.2):
-                if server.process.poll() is not None:
-                    raise StartError(
-                        f"the admission server exited with status {server.process.returncode}; "
-                        "see the log above"
-                    )
-                if controller.failed:
-                    raise StartError("the controller failed; see the log above")
+    with (
+        _controlling(controller),
+        _server(host, port, serve_arguments) as (server, address, ca),
+        _registered(api, Registration(NAME, by_url(address, ca)).configurations(profiles)),
+    ):
+        while not controller.synced and not controller.failed and not stop.is_set():
+            stop.wait(0.02)
+        ready(address)
+        while not stop.wait(0.2):
+            if server.poll() is not None:
+                raise StartError(
+                    f"the admission server exited with status {server.returncode}; see the log "
+                    "above"
+                )
+            if controller.failed:
+                raise StartError("the controller failed; see the log above")
 
 
 def _remove_left_behind() -> None:
     """Remove the folders and keys of earlier runs that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
         pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
-        if pid.isdecimal() and not _alive(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        if pid.isdecimal():
+            try:
+                os.kill(int(pid), 0)
+            except ProcessLookupError:
+                shutil.rmtree(folder, ignore_errors=True)
+            except PermissionError:
+                continue  # it runs as another user
 
 
 @contextmanager
-def _server(host: str, port: int, arguments: list[str]) -> Iterator[Server]:
+def _server(
+    host: str, port: int, arguments: list[str]
+) -> Iterator[tuple[subprocess.Popen[bytes], str, bytes]]:
+    """Run the admission server; gives its process, its address as `host:port`, and its CA."""
     _remove_left_behind()
     with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-") as folder:
         directory = Path(folder)
@@ -135,22 +106,14 @@ def _server(host: str, port: int, arguments: list[str]) -> Iterator[Server]:
         key.touch(mode=0o600)
         key.write_bytes(leaf.key)
         ready_file = directory / "ready"
-        command = [
-            sys.executable,
-            "-m",
-            "holdfast.webhook",
-            "serve",
-            "--host",
-            host,
-            "--port",
-            str(port),
-        ]
+        command = [sys.executable, "-m", "holdfast.webhook", "serve"]
+        command += ["--host", host, "--port", str(port)]
         command += ["--cert", str(directory / "tls.crt"), "--key", str(key)]
         command += ["--ready-file", str(ready_file), "--exit-with-stdin", *arguments]
         # its own session: only this process receives Ctrl-C, and stops both in order
         with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
             try:
-                yield Server(process, _await_ready(process, ready_file), ca.certificate)
+                yield process, _await_ready(process, ready_file), ca.certificate
             finally:
                 _end(process)
 
@@ -182,8 +145,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _registered(api: Api, registration: Registration, profiles: Profiles) -> Iterator[None]:
-    configurations = registration.configurations(profiles)
+def _registered(api: Api, configurations: Mapping[str, Configuration]) -> Iterator[None]:
     try:
         for path, configuration in configurations.items():
             api.request(
@@ -196,21 +158,15 @@ def _registered(api: Api, registration: Registration, profiles: Profiles) -> Ite
         yield
     finally:
         for path in configurations:
-            _unregister(api, path)
-
-
-def _unregister(api: Api, path: str) -> None:
-    try:
-        api.request("DELETE", path)
-    except ApiStatusError as exc:
-        if not exc.is_not_found:
-            _log.error("%s is still registered: %s; remove it with kubectl delete", path, exc)
-    except ClusterError as exc:
-        _log.error("%s may still be registered: %s; remove it with kubectl delete", path, exc)
+            try:
+                api.request("DELETE", path)
+            except ClusterError as exc:
+                if not (isinstance(exc, ApiStatusError) and exc.is_not_found):
+                    _log.error("%s may still be registered: %s; delete it with kubectl", path, exc)
 
 
 @contextmanager
-def _controlling(controller: Controlling) -> Iterator[None]:
+def _controlling(controller: Manager) -> Iterator[None]:
     thread = threading.Thread(target=controller.work, name="controller")
     thread.start()
     try:
