@@ -34,7 +34,7 @@ def doctor(*, target: options.Target) -> None:
     """
     time = listing.Time()
     cluster = target.connect(time.observe)
-    findings = diagnosis.diagnose(examination.examine(cluster, cluster.server, time))
+    findings = [*examination.examine(cluster, cluster.server, time)]
     terminal.write(line for finding in findings for line in _lines(finding))
     if diagnosis.worst(findings) is Level.PROBLEM:
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Read everything that `holdfast doctor` checks, as far as permissions allow."""
+"""Read and judge everything that `holdfast doctor` checks, as far as permissions allow."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import binascii
 import re
 import ssl
 import time as clocks
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlsplit
-
-import msgspec
 
 from holdfast.certs import authority
 from holdfast.webhook.errors import ApiStatusError
@@ -24,14 +22,8 @@ from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.registration import configurations as webhook_configurations
 from holdfast.webhook.registration.secrets import LEAF_SECRET
-from holdfast.webhook.report import held_pods
-from holdfast.webhook.report.diagnosis import (
-    CertificateValidity,
-    Endpoint,
-    InstallationFacts,
-    Lease,
-    Unread,
-)
+from holdfast.webhook.report import diagnosis, held_pods
+from holdfast.webhook.report.diagnosis import Finding, Level
 from holdfast.webhook.report.held_pods import HeldPodSummary
 from holdfast.webhook.runtime import pipelines
 
@@ -40,30 +32,40 @@ TLS_TIMEOUT = 3.0
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _REFUSED = frozenset({401, 403})
-T = TypeVar("T")
 Document = dict[str, Any]
 
 
-def examine(api: Api, server: str, time: listing.Time) -> InstallationFacts:
-    """Read everything. Raises UnreachableError if the cluster does not answer."""
-    version = msgspec.json.decode(api.request("GET", "/version"))
-    bounds = time.bounds(boot_time())
+def examine(api: Api, server: str, time: listing.Time) -> Iterator[Finding]:
+    """Check everything, as a person would. Raises UnreachableError if nothing answers."""
+    version = listing.read(api, "/version", Document).get("gitVersion", "unknown")
+    bounds, now_ms = time.bounds(boot_time()), time.now_ms()
     middle = (bounds.low + bounds.high) / 2 if bounds else 0.0
-    kinds = _read_or_explain("webhook configurations", lambda: registered(api))
-    clients = [] if isinstance(kinds, Unread) else [*_clients(kinds)]
-    return InstallationFacts(
-        server=server,
-        version=version.get("gitVersion", "unknown"),
-        now_ms=time.now_ms(),
-        skew_seconds=clocks.time() - boot_time() - middle,
-        date_ahead_seconds=_read_or_explain("a new Event's time", lambda: _date_ahead(api, time)),
-        kinds=kinds if isinstance(kinds, Unread) else [*_calling(kinds)],
-        bundles=[*_bundles(clients)],
-        endpoints=[_endpoint(api, client) for client in _addresses(clients)],
-        lease=_read_or_explain("Leases", lambda: _lease(api)),
-        held=_read_or_explain("pods", lambda: _held(api)),
-        virt_controllers=_read_or_explain("KubeVirt's account", lambda: _virt_controllers(api)),
+    yield Finding(Level.OK, "API server", f"{server} answers, Kubernetes {version}")
+    yield diagnosis.clock(clocks.time() - boot_time() - middle)
+    yield from _read("clock", "a new Event's time", lambda: diagnosis.date(_date_ahead(api, time)))
+    found: list[tuple[str, Document]] = []
+    yield from _read("webhooks", "webhook configurations", lambda: _webhooks(api, found))
+    clients = [*_clients(found)]
+    yield from _bundles(clients, now_ms)
+    for client in _addresses(clients):
+        yield from _endpoint(api, client, now_ms)
+    pods: list[HeldPodSummary] = []
+    about_pods = _read("held pods", "pods", lambda: _held(api, pods, now_ms))
+    yield from _read("leader", "Leases", lambda: [diagnosis.leader(_lease(api), pods, now_ms)])
+    yield from about_pods
+    yield from _read(
+        "KubeVirt",
+        "KubeVirt's account",
+        lambda: diagnosis.virt_controllers(_virt_controllers(api)),
     )
+
+
+def _read(about: str, what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    try:
+        return list(check())
+    except ApiStatusError as exc:
+        problem = "no permission to read" if exc.status in _REFUSED else "cannot read"
+        return [diagnosis.unread(about, f"{problem} {what} ({exc})")]
 
 
 def _date_ahead(api: Api, time: listing.Time) -> float:
@@ -75,15 +77,6 @@ def _date_ahead(api: Api, time: listing.Time) -> float:
         return 0.0
     ahead, behind = bounds.low - (created + 1.0 - sent), created - received - bounds.high
     return max(ahead, 0.0) - max(behind, 0.0)
-
-
-def _read_or_explain(what: str, ask: Callable[[], T]) -> T | Unread:
-    try:
-        return ask()
-    except ApiStatusError as exc:
-        if exc.status in _REFUSED:
-            return Unread(f"no permission to read {what} ({exc})")
-        return Unread(f"cannot read {what} ({exc})")
 
 
 # --- the webhooks and their CAs ------------------------------------------------------------------
@@ -100,9 +93,10 @@ def registered(api: Api) -> list[tuple[str, Document]]:
     ]
 
 
-def _calling(configurations: Sequence[tuple[str, Document]]) -> Iterator[str]:
-    """Return the kinds of those with webhooks: in the manifests they are empty."""
-    return (kind for kind, configuration in configurations if configuration.get("webhooks"))
+def _webhooks(api: Api, found: list[tuple[str, Document]]) -> list[Finding]:
+    """Read the configurations into a list; in the manifests they have no webhooks."""
+    found += registered(api)
+    return [diagnosis.webhooks([kind for kind, one in found if one.get("webhooks")])]
 
 
 def _clients(configurations: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
@@ -112,8 +106,8 @@ def _clients(configurations: Sequence[tuple[str, Document]]) -> Iterator[tuple[s
             yield f"{webhook.get('name', '')} ({kind})", webhook.get("clientConfig") or {}
 
 
-def _bundles(clients: Sequence[tuple[str, Document]]) -> Iterator[CertificateValidity]:
-    """Yield the CAs of each distinct bundle, named after the first webhook that has it."""
+def _bundles(clients: Sequence[tuple[str, Document]], now_ms: int) -> Iterator[Finding]:
+    """Judge the CAs of each distinct bundle, named after the first webhook that has it."""
     seen: set[str] = set()
     for name, client in clients:
         text = str(client.get("caBundle") or "")
@@ -121,7 +115,7 @@ def _bundles(clients: Sequence[tuple[str, Document]]) -> Iterator[CertificateVal
             seen.add(text)
             expiries = [_expiry(pem) for pem in _CERTIFICATE.findall(_decoded(text))]
             for number, not_after in enumerate(expiries or [None], 1):
-                yield CertificateValidity(f"CA {number} of webhook {name}", not_after)
+                yield diagnosis.ca(name, number, not_after, now_ms)
 
 
 def _addresses(clients: Sequence[tuple[str, Document]]) -> list[Document]:
@@ -135,33 +129,42 @@ def _addresses(clients: Sequence[tuple[str, Document]]) -> list[Document]:
     return [*found.values()]
 
 
-def _endpoint(api: Api, client: Document) -> Endpoint:
+def _endpoint(api: Api, client: Document, now_ms: int) -> Iterator[Finding]:
     bundle = _decoded(str(client.get("caBundle") or ""))
     service = client.get("service")
     if not service:
-        return _by_url(urlsplit(str(client.get("url") or "")).netloc, bundle)
+        yield from _by_url(urlsplit(str(client.get("url") or "")).netloc, bundle, now_ms)
+        return
     namespace, name = str(service.get("namespace", "")), str(service.get("name", ""))
     address = f"Service {namespace}/{name}"
-    ready = _read_or_explain(f"the endpoints of {address}", lambda: _ready(api, namespace, name))
-    secret = _read_or_explain(
-        f"the Secret {namespace}/{LEAF_SECRET}", lambda: _served(api, namespace)
+    yield from _read(
+        "server",
+        f"the endpoints of {address}",
+        lambda: [diagnosis.server(address, _ready(api, namespace, name))],
     )
-    if isinstance(secret, Unread):
-        return Endpoint(address, ready, secret, None)
-    served = CertificateValidity(f"the certificate of {address}", _expiry(secret))
-    return Endpoint(address, ready, served, authority.issued_by(secret, bundle))
+    yield from _read(
+        "certificate",
+        f"the Secret {namespace}/{LEAF_SECRET}",
+        lambda: _served(address, _certificate(api, namespace), bundle, now_ms),
+    )
 
 
-def _by_url(address: str, bundle: bytes) -> Endpoint:
+def _by_url(address: str, bundle: bytes, now_ms: int) -> Iterator[Finding]:
     """Check a server outside the cluster, such as that of holdfast dev."""
     host, _, port = address.rpartition(":")
     try:
         pem = ssl.get_server_certificate((host, int(port)), timeout=TLS_TIMEOUT).encode()
     except (OSError, ValueError) as exc:
-        unread = Unread(f"{address} does not answer from here ({exc})")
-        return Endpoint(address, 0, unread, None)
-    served = CertificateValidity(f"the certificate of {address}", _expiry(pem))
-    return Endpoint(address, 1, served, authority.issued_by(pem, bundle))
+        yield diagnosis.server(address, 0)
+        yield diagnosis.unread("certificate", f"{address} does not answer from here ({exc})")
+    else:
+        yield diagnosis.server(address, 1)
+        yield from _served(address, pem, bundle, now_ms)
+
+
+def _served(address: str, pem: bytes, bundle: bytes, now_ms: int) -> Iterator[Finding]:
+    trusted = authority.issued_by(pem, bundle)
+    return diagnosis.served(address, _expiry(pem), now_ms, trusted=trusted)
 
 
 def _ready(api: Api, namespace: str, service: str) -> int:
@@ -174,7 +177,7 @@ def _ready(api: Api, namespace: str, service: str) -> int:
     )
 
 
-def _served(api: Api, namespace: str) -> bytes:
+def _certificate(api: Api, namespace: str) -> bytes:
     """Read the serving certificate from its Secret; the key is discarded."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets/{LEAF_SECRET}"
     secret = listing.one(api, path, dict) or {}
@@ -217,22 +220,25 @@ def _virt_controllers(api: Api) -> list[tuple[str, bool]]:
     ]
 
 
-def _lease(api: Api) -> Lease | None:
+def _lease(api: Api) -> tuple[str, int] | None:
+    """Return the holder of the Lease that expires last, and when it does (ms)."""
     query = {"fieldSelector": f"metadata.name={LEASE}"}
-    found = [*listing.objects(api, "/apis/coordination.k8s.io/v1/leases", dict, query)]
-    leases = [_read(one.get("spec") or {}) for one in found]
-    return max(leases, key=lambda lease: lease.until_ms, default=None)
+    found = listing.objects(api, "/apis/coordination.k8s.io/v1/leases", Document, query)
+    leases = [_holder(one.get("spec") or {}) for one in found]
+    return max(leases, key=lambda lease: lease[1], default=None)
 
 
-def _read(spec: Document) -> Lease:
+def _holder(spec: Document) -> tuple[str, int]:
     renewed = spec.get("renewTime")
     at = datetime.fromisoformat(renewed).timestamp() if renewed else 0.0
     seconds = spec.get("leaseDurationSeconds") or 0
-    return Lease(str(spec.get("holderIdentity") or ""), int((at + seconds) * 1_000))
+    return str(spec.get("holderIdentity") or ""), int((at + seconds) * 1_000)
 
 
-def _held(api: Api) -> list[HeldPodSummary]:
+def _held(api: Api, pods: list[HeldPodSummary], now_ms: int) -> list[Finding]:
+    """Read the held pods into a list."""
     decider = pipelines.release_decider(pipelines.Setup())
     query = {"fieldSelector": listing.PENDING}
-    pods = listing.objects(api, "/api/v1/pods", Pod, query)
-    return held_pods.held_pods(pods, decider)
+    found = listing.objects(api, listing.pods_path(""), Pod, query)
+    pods += held_pods.held_pods(found, decider)
+    return [diagnosis.held(pods, now_ms)]

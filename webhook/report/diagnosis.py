@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from holdfast.webhook.model import durations
 from holdfast.webhook.report import table
@@ -27,8 +27,7 @@ class Level(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """A finding about one part of the installation, and what to do about it."""
 
     level: Level
@@ -37,247 +36,157 @@ class Finding:
     cure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """The reason why something could not be read."""
-
-    reason: str
+def unread(about: str, reason: str) -> Finding:
+    """Say why something could not be read."""
+    return Finding(Level.UNKNOWN, about, reason, "ask someone who has permission")
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateValidity:
-    """A certificate and its expiry; None if it cannot be read."""
-
-    where: str
-    not_after: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An address where the API server calls the webhooks, and the number of ready servers."""
-
-    address: str
-    ready: int | Unread
-    served: CertificateValidity | Unread
-    """The serving certificate."""
-    trusted: bool | None
-    """Whether a CA of the registered bundle issued it; None if that is unknown."""
+def clock(skew_seconds: float) -> Finding:
+    """Judge by how much this machine's clock is ahead of the API server's."""
+    skew = abs(skew_seconds)
+    if skew <= SKEW_SECONDS:
+        return Finding(Level.OK, "clock", "this machine's clock agrees with the API server's")
+    way = "ahead of" if skew_seconds > 0 else "behind"
+    return Finding(
+        Level.WARNING,
+        "clock",
+        f"this machine's clock is {table.duration(int(skew * 1_000))} {way} the API server's",
+        "synchronize the clocks with NTP: releases use the API server's clock, certificates "
+        "each machine's own",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The leader, and the expiry of its Lease."""
-
-    holder: str
-    until_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class InstallationFacts:
-    """Everything that was read. `kinds` are the registered kinds of webhooks."""
-
-    server: str
-    version: str
-    now_ms: int
-    skew_seconds: float
-    date_ahead_seconds: float | Unread
-    """By how much the `Date` of responses is ahead of creationTimestamps, at least."""
-    kinds: Sequence[str] | Unread
-    bundles: Sequence[CertificateValidity]
-    """The CAs in the registered caBundles."""
-    endpoints: Sequence[Endpoint]
-    lease: Lease | Unread | None
-    held: Sequence[HeldPodSummary] | Unread
-    virt_controllers: Sequence[tuple[str, bool]] | Unread
-    """The account that each KubeVirt object stands for, and whether it exists."""
-
-
-def diagnose(observed: InstallationFacts) -> list[Finding]:
-    """Check everything, in the order in which a person would look."""
-    return [
-        Finding(
-            Level.OK, "API server", f"{observed.server} answers, Kubernetes {observed.version}"
-        ),
-        *_clock(observed),
-        *_registered(observed),
-        *_bundles(observed),
-        *(finding for endpoint in observed.endpoints for finding in _endpoint(endpoint, observed)),
-        *_leader(observed),
-        *_held(observed),
-        *_virt_controllers(observed),
-    ]
-
-
-def _clock(observed: InstallationFacts) -> Iterator[Finding]:
-    skew = abs(observed.skew_seconds)
-    if skew > SKEW_SECONDS:
-        way = "ahead of" if observed.skew_seconds > 0 else "behind"
+def date(ahead_seconds: float) -> Iterator[Finding]:
+    """Judge by how much `Date` is, at least, ahead of creationTimestamps."""
+    if ahead_seconds:
+        way = "ahead of" if ahead_seconds > 0 else "behind"
         yield Finding(
             Level.WARNING,
             "clock",
-            f"this machine's clock is {table.duration(int(skew * 1_000))} {way} the API server's",
-            "synchronize the clocks with NTP: releases use the API server's clock, certificates "
-            "each machine's own",
-        )
-    else:
-        yield Finding(Level.OK, "clock", "this machine's clock agrees with the API server's")
-    ahead = observed.date_ahead_seconds
-    if isinstance(ahead, Unread):
-        yield _unread("clock", ahead)
-    elif ahead:
-        way = "ahead of" if ahead > 0 else "behind"
-        yield Finding(
-            Level.WARNING,
-            "clock",
-            f"the Date of responses is {abs(ahead):.1f}s or more {way} creationTimestamps",
+            f"the Date of responses is {abs(ahead_seconds):.1f}s or more {way} creationTimestamps",
             "connect the controller without the proxy that rewrites Date: a controller that "
             "cannot create Events would release by it",
         )
 
 
-def _registered(observed: InstallationFacts) -> Iterator[Finding]:
-    if isinstance(observed.kinds, Unread):
-        yield _unread("webhooks", observed.kinds)
-        return
-    missing = [kind for kind in ("mutating", "validating") if kind not in observed.kinds]
-    if missing:
-        lost = "pods are not held" if "mutating" in missing else "invalid values are accepted"
-        yield Finding(
-            Level.PROBLEM,
-            "webhooks",
-            f"no {' and no '.join(missing)} webhook is registered, so {lost}",
-            "start the controller, which registers them, or holdfast dev",
-        )
-    else:
-        yield Finding(Level.OK, "webhooks", "mutating and validating webhooks are registered")
-
-
-def _bundles(observed: InstallationFacts) -> Iterator[Finding]:
-    cure = "the leading controller writes the caBundle; its log says why it has not"
-    for bundle in observed.bundles:
-        yield _certificate(bundle, observed, "caBundle", cure)
-
-
-def _endpoint(endpoint: Endpoint, observed: InstallationFacts) -> Iterator[Finding]:
-    about = "server"
-    if isinstance(endpoint.ready, Unread):
-        yield _unread(about, endpoint.ready)
-    elif endpoint.ready == 0:
-        yield Finding(
-            Level.PROBLEM,
-            about,
-            f"no admission server is ready at {endpoint.address}, so requesting pods are rejected",
-            "check the pods of Deployment holdfast-webhook, and their logs",
-        )
-    else:
-        yield Finding(Level.OK, about, f"{endpoint.ready} ready at {endpoint.address}")
-    if isinstance(endpoint.served, Unread):
-        yield _unread("certificate", endpoint.served)
-        return
-    yield _certificate(
-        endpoint.served, observed, "certificate", "the controller renews it; check its log"
+def webhooks(kinds: Sequence[str]) -> Finding:
+    """Judge the kinds of webhooks that are registered."""
+    missing = [kind for kind in ("mutating", "validating") if kind not in kinds]
+    if not missing:
+        return Finding(Level.OK, "webhooks", "mutating and validating webhooks are registered")
+    lost = "pods are not held" if "mutating" in missing else "invalid values are accepted"
+    return Finding(
+        Level.PROBLEM,
+        "webhooks",
+        f"no {' and no '.join(missing)} webhook is registered, so {lost}",
+        "start the controller, which registers them, or holdfast dev",
     )
-    if endpoint.trusted is False:
+
+
+def ca(webhook: str, number: int, not_after: datetime | None, now_ms: int) -> Finding:
+    """Judge a CA of a registered caBundle."""
+    cure = "the leading controller writes the caBundle; its log says why it has not"
+    return _certificate("caBundle", f"CA {number} of webhook {webhook}", not_after, now_ms, cure)
+
+
+def server(address: str, ready: int) -> Finding:
+    """Judge the number of ready servers at an address where the API server calls the webhooks."""
+    if ready:
+        return Finding(Level.OK, "server", f"{ready} ready at {address}")
+    return Finding(
+        Level.PROBLEM,
+        "server",
+        f"no admission server is ready at {address}, so requesting pods are rejected",
+        "check the pods of Deployment holdfast-webhook, and their logs",
+    )
+
+
+def served(
+    address: str, not_after: datetime | None, now_ms: int, *, trusted: bool
+) -> Iterator[Finding]:
+    """Judge the certificate of a server, which a CA of the registered bundle has to trust."""
+    cure = "the controller renews it; check its log"
+    yield _certificate("certificate", f"the certificate of {address}", not_after, now_ms, cure)
+    if not trusted:
         yield Finding(
             Level.PROBLEM,
             "certificate",
-            f"no CA in the registered caBundle issued the certificate of {endpoint.address}",
+            f"no CA in the registered caBundle issued the certificate of {address}",
             "the leading controller writes the caBundle; make GitOps tools ignore that field",
         )
 
 
 def _certificate(
-    certificate: CertificateValidity, observed: InstallationFacts, about: str, cure: str
+    about: str, what: str, not_after: datetime | None, now_ms: int, cure: str
 ) -> Finding:
-    if certificate.not_after is None:
-        return Finding(Level.PROBLEM, about, f"{certificate.where}: no certificate", cure)
-    now = durations.to_datetime(observed.now_ms)
-    until = f"{certificate.not_after:%Y-%m-%d %H:%M} UTC"
-    if certificate.not_after <= now:
-        return Finding(Level.PROBLEM, about, f"{certificate.where} expired at {until}", cure)
-    level = Level.WARNING if certificate.not_after - now < SOON else Level.OK
-    text = f"{certificate.where} is valid until {until}"
-    return Finding(level, about, text, cure if level is Level.WARNING else "")
+    if not_after is None:
+        return Finding(Level.PROBLEM, about, f"{what}: no certificate", cure)
+    now, until = durations.to_datetime(now_ms), f"{not_after:%Y-%m-%d %H:%M} UTC"
+    if not_after <= now:
+        return Finding(Level.PROBLEM, about, f"{what} expired at {until}", cure)
+    level = Level.WARNING if not_after - now < SOON else Level.OK
+    return Finding(
+        level, about, f"{what} is valid until {until}", cure if level is Level.WARNING else ""
+    )
 
 
-def _leader(observed: InstallationFacts) -> Iterator[Finding]:
-    if isinstance(observed.lease, Unread):
-        yield _unread("leader", observed.lease)
-        return
-    if (
-        observed.lease is not None
-        and observed.lease.holder
-        and observed.lease.until_ms > observed.now_ms
-    ):
-        yield Finding(Level.OK, "leader", f"{observed.lease.holder} is the leader")
-        return
+def leader(lease: tuple[str, int] | None, pods: Sequence[HeldPodSummary], now_ms: int) -> Finding:
+    """Judge the holder of the Lease, and when it expires (ms); None if there is no Lease."""
+    if lease is not None and lease[0] and lease[1] > now_ms:
+        return Finding(Level.OK, "leader", f"{lease[0]} is the leader")
     start = (
         "start the controller: kubectl -n holdfast-system rollout restart "
         "deployment/holdfast-controller; meanwhile, holdfast release releases pods by hand"
     )
-    number = 0 if isinstance(observed.held, Unread) else len(observed.held)
-    waiting = f"{table.counted(number, 'held pod')} wait{'s' if number == 1 else ''}"
-    if observed.lease is None:
+    waiting = f"{table.counted(len(pods), 'held pod')} wait{'s' if len(pods) == 1 else ''}"
+    if lease is None:
         # one that runs alone, as holdfast dev does, needs no Lease
-        level = Level.PROBLEM if _late(observed) else Level.WARNING
+        level = Level.PROBLEM if _late(pods, now_ms) else Level.WARNING
         text = f"no controller has ever been elected; {waiting}"
-        yield Finding(
-            level, "leader", text, f"unless a controller runs without leader election, {start}"
-        )
-        return
-    ago = table.duration(max(0, observed.now_ms - observed.lease.until_ms))
+        cure = f"unless a controller runs without leader election, {start}"
+        return Finding(level, "leader", text, cure)
+    ago = table.duration(max(0, now_ms - lease[1]))
     text = f"no controller is the leader; the last Lease expired {ago} ago; {waiting}"
-    yield Finding(Level.PROBLEM, "leader", text, start)
+    return Finding(Level.PROBLEM, "leader", text, start)
 
 
-def _late(observed: InstallationFacts) -> list[str]:
+def _late(pods: Sequence[HeldPodSummary], now_ms: int) -> list[str]:
     """List the pods that should have been released."""
-    if isinstance(observed.held, Unread):
-        return []
     return [
-        one.namespace + "/" + one.name
-        for one in observed.held
-        if one.due_ms is not None and one.due_ms + PATIENCE_MS < observed.now_ms
+        f"{one.namespace}/{one.name}"
+        for one in pods
+        if one.due_ms is not None and one.due_ms + PATIENCE_MS < now_ms
     ]
 
 
-def _held(observed: InstallationFacts) -> Iterator[Finding]:
-    if isinstance(observed.held, Unread):
-        yield _unread("held pods", observed.held)
-        return
-    late = _late(observed)
-    if late:
-        count = f"{len(late)} of {len(observed.held)} {'is' if len(late) == 1 else 'are'}"
-        more = f" and {len(late) - _MOST_NAMED} more" if len(late) > _MOST_NAMED else ""
-        yield Finding(
-            Level.PROBLEM,
-            "held pods",
-            f"{count} overdue: {', '.join(late[:_MOST_NAMED])}{more}",
-            "check the controller's log and the pods' Events (ReleaseFailed); "
-            "holdfast release releases them by hand",
-        )
-    else:
-        yield Finding(Level.OK, "held pods", f"{len(observed.held)} held, none overdue")
+def held(pods: Sequence[HeldPodSummary], now_ms: int) -> Finding:
+    """Judge the held pods."""
+    late = _late(pods, now_ms)
+    if not late:
+        return Finding(Level.OK, "held pods", f"{len(pods)} held, none overdue")
+    count = f"{len(late)} of {len(pods)} {'is' if len(late) == 1 else 'are'}"
+    more = f" and {len(late) - _MOST_NAMED} more" if len(late) > _MOST_NAMED else ""
+    return Finding(
+        Level.PROBLEM,
+        "held pods",
+        f"{count} overdue: {', '.join(late[:_MOST_NAMED])}{more}",
+        "check the controller's log and the pods' Events (ReleaseFailed); "
+        "holdfast release releases them by hand",
+    )
 
 
-def _virt_controllers(observed: InstallationFacts) -> Iterator[Finding]:
+def virt_controllers(accounts: Sequence[tuple[str, bool]]) -> Iterator[Finding]:
+    """Judge the account that each KubeVirt object stands for, and whether it exists."""
     about, cure = "KubeVirt", "set the argument account of plugin sticky to virt-controller's"
-    if isinstance(observed.virt_controllers, Unread):
-        yield _unread(about, observed.virt_controllers)
-        return
-    for account, there in observed.virt_controllers:
+    for account, there in accounts:
         if there:
             yield Finding(Level.OK, about, f"{account} creates the pods of VMs")
         else:
             text = f"there is no account {account}, so VMs may not return to their nodes"
             yield Finding(Level.PROBLEM, about, text, cure)
-    if len(observed.virt_controllers) > 1:
-        text = f"there are {len(observed.virt_controllers)} KubeVirt objects; the oldest counts"
+    if len(accounts) > 1:
+        text = f"there are {len(accounts)} KubeVirt objects; the oldest counts"
         yield Finding(Level.WARNING, about, text, f"{cure}, or delete the others")
-
-
-def _unread(about: str, unread: Unread) -> Finding:
-    return Finding(Level.UNKNOWN, about, unread.reason, "ask someone who has permission")
 
 
 def worst(findings: Sequence[Finding]) -> Level:
