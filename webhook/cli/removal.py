@@ -18,7 +18,7 @@ from holdfast.webhook.cli import examination, terminal
 from holdfast.webhook.config import config
 from holdfast.webhook.errors import ApiStatusError, CommandError, ConfigurationError
 from holdfast.webhook.kube import discovery, listing, patching
-from holdfast.webhook.kube.client import READ_TIMEOUT, Api, pod_path
+from holdfast.webhook.kube.client import JSON_PATCH, Api, pod_path
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.annotations import OWN_PREFIX
 from holdfast.webhook.model.edits import Operation
@@ -38,7 +38,7 @@ _POLL = 0.5  # seconds
 _ATTEMPTS = 5  # for a pod that others keep changing
 _MERGE_PATCH = "application/merge-patch+json"
 _VMS = f"{kubevirt.API_PATH}/virtualmachines"
-_NOT_FOUND = 404
+_NOT_FOUND, _CHANGED = 404, {409, 422}
 
 
 class _ConfigMap(msgspec.Struct):
@@ -202,17 +202,22 @@ class Removal:
 
     def _clear(self, pod: Pod) -> str:
         """Clear a pod, retrying on conflicts; return the error, if any."""
-        path, found, refusal = pod_path(*pod.key), pod, None
+        path, found, reason = pod_path(*pod.key), pod, ""
         for _ in range(_ATTEMPTS):
+            body = msgspec.json.encode(clearing(found))
             try:
-                refusal = patching.write(self._api, path, clearing(found), timeout=READ_TIMEOUT)
+                self._api.request("PATCH", path, body=body, content_type=JSON_PATCH)
             except ApiStatusError as exc:
-                return str(exc)
-            now = listing.one(self._api, path, Pod) if refusal else None
+                reason = str(exc)
+                if not exc.is_not_found and exc.status not in _CHANGED:
+                    return reason
+            else:
+                return ""
+            now = listing.one(self._api, path, Pod)
             if now is None or now.metadata.uid != pod.metadata.uid:
                 return ""
             found = now
-        return str(refusal)
+        return reason
 
     def _require_controller(self, why: str, *, otherwise: str) -> None:
         found: dict[str, Any] = listing.one(self._api, self._controller, dict) or {}
