@@ -5,21 +5,108 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import click
 
+from holdfast.certs import rotation
 from holdfast.webhook import process as lifetime
 from holdfast.webhook import sockets
-from holdfast.webhook.cli import installation as installed
 from holdfast.webhook.cli import options
-from holdfast.webhook.errors import StartError
+from holdfast.webhook.errors import InvalidValueError, StartError
 from holdfast.webhook.kube.leader_election import own_namespace
+from holdfast.webhook.model import durations
 from holdfast.webhook.process import give_back_regularly
 from holdfast.webhook.registration.reconciler import Mode
+from holdfast.webhook.registration.replicas import Service
 from holdfast.webhook.runtime import controllers, status_server
 from holdfast.webhook.telemetry.health import HealthServer
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.telemetry.pages import PageServer
+
+
+@dataclass(frozen=True, slots=True)
+class _Installation:
+    """How the webhook is installed, and who issues its certificates."""
+
+    certificates: str
+    webhook_service: str
+    webhook_deployment: str
+    webhook_health_port: int | None
+    webhook_configuration: str
+    ca_lifetime: timedelta
+    leaf_lifetime: timedelta
+    ca_propagation: timedelta
+
+    def publish(self, mgr: controllers.Manager, mode: Mode, namespace: str) -> None:
+        """Have the manager keep certificates and webhook configurations up to date."""
+        service = Service(
+            namespace,
+            self.webhook_service,
+            self.webhook_deployment,
+            self.webhook_health_port,
+            self.webhook_configuration,
+        )
+        plan = rotation.Plan(
+            service.dns_names, self.ca_lifetime, self.leaf_lifetime, self.ca_propagation
+        )
+        mgr.publish(mode, service, plan)
+
+
+class _Duration(click.ParamType[timedelta]):
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        try:
+            return timedelta(milliseconds=durations.parse_delay(value))
+        except InvalidValueError as exc:
+            return self.fail(str(exc), param, ctx)
+
+
+_DURATION = _Duration()
+
+
+def _installation(command: options.Function) -> options.Function:
+    return options.grouped(
+        command,
+        "installation",
+        _Installation,
+        click.option(
+            "--certificates",
+            type=click.Choice([mode.value for mode in Mode]),
+            default="none",
+            show_default=True,
+            help="Issuer of the webhook's certificates: this controller (self) or cert-manager. "
+            "The leader then also registers the webhooks. With none, it does neither.",
+        ),
+        click.option("--webhook-service", default="holdfast-webhook", show_default=True),
+        click.option("--webhook-deployment", default="holdfast-webhook", show_default=True),
+        click.option(
+            "--webhook-health-port",
+            type=int,
+            help="The webhook's --health-port, if it runs with --client-ca.",
+        ),
+        options.webhook_configuration,
+        click.option("--ca-lifetime", type=_DURATION, default="8760h", show_default=True),
+        click.option(
+            "--leaf-lifetime",
+            type=_DURATION,
+            default="720h",
+            show_default=True,
+            help="Certificates are renewed when a third of their lifetime is left.",
+        ),
+        click.option(
+            "--ca-propagation",
+            type=_DURATION,
+            default="60s",
+            show_default=True,
+            help="Time for API servers to see a new CA.",
+        ),
+    )
 
 
 @click.command(epilog="Example: holdfast controller --kubeconfig ~/.kube/config")
@@ -42,7 +129,7 @@ from holdfast.webhook.telemetry.pages import PageServer
     type=int,
     help="Serve the status page on this port of 127.0.0.1; 0 picks a free port. Off by default.",
 )
-@installed.installation
+@_installation
 def controller(
     *,
     process: options.Process,
@@ -52,10 +139,10 @@ def controller(
     leader_elect: bool,
     namespace: str | None,
     status_port: int | None,
-    installation: installed.InstallationOptions,
+    installation: _Installation,
 ) -> None:
     """Run the controller that releases held pods on time."""
-    mode = installation.mode
+    mode = Mode(installation.certificates)
     if mode is not Mode.NONE and not leader_elect:
         raise StartError(
             f"--certificates={mode.value} is for one controller at a time; add --leader-elect"
@@ -73,8 +160,7 @@ def controller(
     if mode is Mode.NONE:
         metrics.registered.set(math.nan)  # 0 would be an alert
     else:
-        service = installation.service(place)
-        mgr.publish(mode, service, installation.plan(service))
+        installation.publish(mgr, mode, place)
     health = HealthServer(
         health_host, health_port, ready=lambda: mgr.synced, exposition=metrics.exposition
     )
