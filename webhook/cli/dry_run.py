@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -24,18 +25,18 @@ DECIDED: Mapping[str, tuple[str, ...]] = {
 _REFUSED = frozenset({400, 403, 422})
 
 
+@dataclass(frozen=True, slots=True)
 class DryRun:
     """Previews by the API server, including other webhooks; nothing is stored."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
-        self._api = api
-        self._namespace = namespace
+    api: Api
+    namespace: str
 
     def preview(self, document: Document) -> Preview:
         """Preview a pod or a workload. Raises ClusterError if the request fails."""
-        what = preview.described(document, self._namespace)
+        what = preview.described(document, self.namespace)
         metadata = document.get("metadata") or {}
-        namespace = str(metadata.get("namespace") or self._namespace)
+        namespace = str(metadata.get("namespace") or self.namespace)
         pod = document if document.get("kind") == "Pod" else preview.pod_of(document)
         try:
             if pod is not document:
@@ -68,7 +69,7 @@ class DryRun:
     def _send(self, method: str, path: str, document: Document, query: Query) -> bytes:
         kind = APPLY_PATCH if method == "PATCH" else "application/json"
         body = msgspec.json.encode(document)
-        return self._api.request(
+        return self.api.request(
             method, path, query={"dryRun": "All", **query}, body=body, content_type=kind
         )
 

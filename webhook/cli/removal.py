@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -45,22 +46,22 @@ class _ConfigMap(msgspec.Struct):
     data: dict[str, str] = {}
 
 
+@dataclass(frozen=True, slots=True)
 class Removal:
     """The steps; each can be repeated, and raises CommandError or ClusterError."""
 
-    def __init__(self, api: Api, namespace: str, timeout: float) -> None:
-        self._api = api
-        self._namespace = namespace
-        self._timeout = timeout
+    api: Api
+    namespace: str
+    timeout: float
 
     def is_served_from_elsewhere(self) -> bool:
         """Return whether `holdfast dev` has registered webhooks, which are not removed."""
         paths = configurations.paths(dev.NAME)
-        return any(listing.one(self._api, path, msgspec.Raw) is not None for path in paths)
+        return any(listing.one(self.api, path, msgspec.Raw) is not None for path in paths)
 
     def stop_asking(self) -> None:
         """Remove the webhook configurations, so that no more pods are held."""
-        names = {one["metadata"]["name"] for _, one in examination.registered(self._api)}
+        names = {one["metadata"]["name"] for _, one in examination.registered(self.api)}
         ours = sorted(names - {dev.NAME} | {configurations.NAME})
         paths = [path for name in ours for path in configurations.paths(name)]
         self._delete("the webhook configurations", paths)
@@ -85,7 +86,7 @@ class Removal:
         if not landed or purge:
             return
         # every installation has this role, wherever its namespace is
-        if listing.one(self._api, f"{_RBAC}/clusterroles/{_CONTROLLER}", msgspec.Raw) is None:
+        if listing.one(self.api, f"{_RBAC}/clusterroles/{_CONTROLLER}", msgspec.Raw) is None:
             self._report(f"the nodes of {named(landed)} stay unrecorded: Holdfast is gone")
             return
         self._require_controller(
@@ -105,16 +106,16 @@ class Removal:
         """Scale the controller to 0 and wait until its pods are gone."""
         body = msgspec.json.encode({"spec": {"replicas": 0}})
         try:
-            self._api.request("PATCH", self._controller, body=body, content_type=_MERGE_PATCH)
+            self.api.request("PATCH", self._controller, body=body, content_type=_MERGE_PATCH)
         except ApiStatusError as exc:
             if exc.is_not_found:
                 return
             raise
         self._report("stopping the controller")
-        pods = listing.pods_path(self._namespace)
+        pods = listing.pods_path(self.namespace)
         query = {"labelSelector": "app.kubernetes.io/component=controller"}
         self._wait_until(
-            lambda: not list(listing.objects(self._api, pods, Pod, query)),
+            lambda: not list(listing.objects(self.api, pods, Pod, query)),
             "the controller has not stopped; check its pods",
         )
 
@@ -142,7 +143,7 @@ class Removal:
         for vm in self._recorded_vms(keys):
             try:
                 path = kubevirt.vm_path(*vm.key)
-                self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
+                self.api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
             except ApiStatusError as exc:
                 if not exc.is_not_found:
                     failed["/".join(vm.key)] = str(exc)
@@ -155,11 +156,11 @@ class Removal:
 
     def remove_rest(self) -> None:
         """Remove the policies, the namespace and the RBAC objects."""
-        self._delete("policies, namespace and RBAC objects", rest(self._namespace))
-        namespace = f"/api/v1/namespaces/{self._namespace}"
+        self._delete("policies, namespace and RBAC objects", rest(self.namespace))
+        namespace = f"/api/v1/namespaces/{self.namespace}"
         self._wait_until(
-            lambda: listing.one(self._api, namespace, dict) is None,
-            f"namespace {self._namespace} still exists; check it with kubectl describe",
+            lambda: listing.one(self.api, namespace, dict) is None,
+            f"namespace {self.namespace} still exists; check it with kubectl describe",
         )
 
     # --- helpers -------------------------------------------------------------------------------
@@ -167,12 +168,12 @@ class Removal:
     @property
     def _controller(self) -> str:
         """The path of the controller's Deployment."""
-        namespace = quote(self._namespace, safe="")
+        namespace = quote(self.namespace, safe="")
         return f"/apis/apps/v1/namespaces/{namespace}/deployments/{_CONTROLLER}"
 
     def _remainder(self) -> list[Pod]:
         """List the pods with gates or finalizers of Holdfast."""
-        pods = listing.objects(self._api, listing.pods_path(""), Pod)
+        pods = listing.objects(self.api, listing.pods_path(""), Pod)
         return [pod for pod in pods if own(pod.gates) or own(pod.finalizers)]
 
     def _landed(self) -> list[Pod]:
@@ -181,8 +182,8 @@ class Removal:
 
     def _configured(self) -> Iterator[config.Configuration]:
         """Read the current and earlier configurations in the namespace."""
-        path = config_maps(self._namespace)
-        for each in listing.objects(self._api, path, _ConfigMap):
+        path = config_maps(self.namespace)
+        for each in listing.objects(self.api, path, _ConfigMap):
             text = each.data.get(_CONFIGURATION_FILE)
             if text is None:
                 continue
@@ -193,9 +194,9 @@ class Removal:
 
     def _recorded_vms(self, keys: Sequence[str]) -> list[VirtualMachine]:
         try:
-            found = list(listing.objects(self._api, _VMS, VirtualMachine))
+            found = list(listing.objects(self.api, _VMS, VirtualMachine))
         except ApiStatusError as exc:
-            if exc.status == _NOT_FOUND and not discovery.serves(self._api, "virtualmachines"):
+            if exc.status == _NOT_FOUND and not discovery.serves(self.api, "virtualmachines"):
                 return []
             raise
         return [vm for vm in found if set(keys) & vm.annotations.keys()]
@@ -206,25 +207,25 @@ class Removal:
         for _ in range(_ATTEMPTS):
             body = msgspec.json.encode(clearing(found))
             try:
-                self._api.request("PATCH", path, body=body, content_type=JSON_PATCH)
+                self.api.request("PATCH", path, body=body, content_type=JSON_PATCH)
             except ApiStatusError as exc:
                 reason = str(exc)
                 if not exc.is_not_found and exc.status not in _CHANGED:
                     return reason
             else:
                 return ""
-            now = listing.one(self._api, path, Pod)
+            now = listing.one(self.api, path, Pod)
             if now is None or now.metadata.uid != pod.metadata.uid:
                 return ""
             found = now
         return reason
 
     def _require_controller(self, why: str, *, otherwise: str) -> None:
-        found: dict[str, Any] = listing.one(self._api, self._controller, dict) or {}
+        found: dict[str, Any] = listing.one(self.api, self._controller, dict) or {}
         if not found.get("status", {}).get("availableReplicas"):
             raise CommandError(
-                f"{why}, and no controller is running in {self._namespace}; start it "
-                f"(kubectl -n {self._namespace} scale deployment {_CONTROLLER} "
+                f"{why}, and no controller is running in {self.namespace}; start it "
+                f"(kubectl -n {self.namespace} scale deployment {_CONTROLLER} "
                 f"--replicas=1), or {otherwise}"
             )
 
@@ -232,16 +233,16 @@ class Removal:
         self._report(f"removing {what}")
         for path in paths:
             try:
-                self._api.request("DELETE", path)
+                self.api.request("DELETE", path)
             except ApiStatusError as exc:
                 if not exc.is_not_found:
                     raise
 
     def _wait_until(self, done: Callable[[], bool], otherwise: str) -> None:
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         while not done():
             if time.monotonic() > deadline:
-                raise CommandError(f"after {self._timeout:.0f} s {otherwise}")
+                raise CommandError(f"after {self.timeout:.0f} s {otherwise}")
             time.sleep(_POLL)
 
     @staticmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 
 import msgspec
@@ -65,69 +66,63 @@ def create_by_dry_run(api: Api) -> float:
     return created.metadata.creation_timestamp.timestamp()
 
 
+@dataclass(eq=False)
 class ClockSynchronizer:
     """Sends probes to the API server; the clock observes their responses, as it does all others."""
 
-    def __init__(
-        self,
-        api: Api,
-        clock: ServerClock,
-        *,
-        on_narrowed: Callable[[], None],
-        now: Callable[[], float] = boot_time,
-    ) -> None:
-        self._api = api
-        self._clock = clock
-        self._on_narrowed = on_narrowed
-        self._now = now
-        self._skipped = False
+    api: Api
+    clock: ServerClock
+    _: KW_ONLY
+    on_narrowed: Callable[[], None]
+    now: Callable[[], float] = boot_time
+    _skipped = False
 
     def run(self, stop: threading.Event) -> None:
         """Probe until `stop` is set. Never raises for anything that a cluster may do."""
         while not stop.is_set():
-            probes = self._clock.next_probes(self._now())
+            probes = self.clock.next_probes(self.now())
             if not probes:
                 stop.wait(IDLE_SECONDS)
                 continue
             try:
                 self._probe(probes, stop)
-                if self._clock.bounds(self._now()) is None:
+                if self.clock.bounds(self.now()) is None:
                     stop.wait(
                         IDLE_SECONDS
                     )  # responses without a Date must not make this a busy loop
             except ClusterError as exc:
                 _log.debug("probe of the API server's clock failed: %s", exc)
                 stop.wait(IDLE_SECONDS)
-            self._on_narrowed()
+            self.on_narrowed()
 
     def _probe(self, moments: list[float], stop: threading.Event) -> None:
         for moment in moments:
-            wait = moment - self._now()
+            wait = moment - self.now()
             if wait > 0 and stop.wait(wait):
                 return
             # The last one comes just after the turn: an object created there would still have the
             # old second if the server's clock were behind `Date`.
-            is_due = moment == moments[-1] and self._clock.wants_check(self._now())
-            if is_due or not self._clock.trusts_date:
+            is_due = moment == moments[-1] and self.clock.wants_check(self.now())
+            if is_due or not self.clock.trusts_date:
                 self._check()
             else:
-                self._api.request("GET", PROBE_PATH, timeout=PROBE_TIMEOUT)
+                self.api.request("GET", PROBE_PATH, timeout=PROBE_TIMEOUT)
 
     def _check(self) -> None:
         """Observe a creationTimestamp. If none can be read but the server answers, trust `Date`."""
-        trusted, sent = self._clock.trusts_date, self._now()
+        trusted, sent = self.clock.trusts_date, self.now()
         try:
-            created = create_by_dry_run(self._api)
+            created = create_by_dry_run(self.api)
         except ClusterError as exc:
-            self._api.request("GET", PROBE_PATH, timeout=PROBE_TIMEOUT)
+            self.api.request("GET", PROBE_PATH, timeout=PROBE_TIMEOUT)
             if not self._skipped:
                 _log.warning("cannot check the Date of the API server's responses: %s", exc)
             self._skipped = True
-            self._clock.skip_check(self._now())
+            self.clock.skip_check(self.now())
             return
         self._skipped = False
-        self._clock.observe_created(sent=sent, received=self._now(), created=created)
-        if trusted and not self._clock.trusts_date:
+        self.clock.observe_created(sent=sent, received=self.now(), created=created)
+        if trusted and not self.clock.trusts_date:
             _log.warning(
                 "the Date of the API server's responses is ahead of its creationTimestamps: is it "
                 "rewritten by a proxy? Releases go by creationTimestamps until this process ends"

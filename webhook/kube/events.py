@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import Protocol
 from urllib.parse import quote
@@ -111,26 +111,21 @@ class NullRecorder:
         """Do nothing."""
 
 
+@dataclass(eq=False)
 class EventRecorder:
     """Publishes Events to the API server."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        now_ms: Callable[[], int],
-        on_dropped: Callable[[], None],
-        now: Callable[[], float] = boot_time,
-        instance: str = "holdfast",
-    ) -> None:
-        self._api = api
-        self._now_ms = now_ms
-        self._on_dropped = on_dropped
-        self._now = now
-        self._instance = instance
+    api: Api
+    _: KW_ONLY
+    now_ms: Callable[[], int]
+    on_dropped: Callable[[], None]
+    now: Callable[[], float] = boot_time
+    instance: str = "holdfast"
+
+    def __post_init__(self) -> None:
         self._waiting: queue.PriorityQueue[tuple[bool, int, Event]] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._tokens, self._filled_at = BURST + WARNINGS, now()
+        self._tokens, self._filled_at = BURST + WARNINGS, self.now()
         self.saturated: Callable[[], bool] = lambda: False
         """Whether there is more urgent work than Events; the manager sets it."""
 
@@ -144,7 +139,7 @@ class EventRecorder:
         if self._waiting.qsize() < (BURST + WARNINGS if event.warning else BURST):
             self._waiting.put((not event.warning, next(self._numbers), event))
         else:
-            self._on_dropped()
+            self.on_dropped()
 
     def run(self, stop: threading.Event) -> None:
         """Publish Events until `stop` is set and the queue is empty."""
@@ -157,15 +152,15 @@ class EventRecorder:
             if self._take_token(event):
                 self._publish(event)
             else:
-                self._on_dropped()
+                self.on_dropped()
 
     def _yield_to_releases(self, stop: threading.Event) -> None:
-        end = self._now() + YIELD_SECONDS
-        while self.saturated() and self._now() < end and not stop.wait(POLL_SECONDS):
+        end = self.now() + YIELD_SECONDS
+        while self.saturated() and self.now() < end and not stop.wait(POLL_SECONDS):
             pass
 
     def _take_token(self, event: Event) -> bool:
-        now = self._now()
+        now = self.now()
         self._tokens = min(BURST + WARNINGS, self._tokens + (now - self._filled_at) * RATE)
         self._filled_at = now
         if self._tokens < (1 if event.warning else 1 + WARNINGS):
@@ -175,15 +170,15 @@ class EventRecorder:
 
     def _publish(self, event: Event) -> None:
         namespace = event.regarding[0]
-        body = event_object(event, now_ms=self._now_ms(), instance=self._instance)
+        body = event_object(event, now_ms=self.now_ms(), instance=self.instance)
         path = f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
         try:
-            self._api.request("POST", path, body=msgspec.json.encode(body), timeout=TIMEOUT)
+            self.api.request("POST", path, body=msgspec.json.encode(body), timeout=TIMEOUT)
         except ApiStatusError as exc:
             if exc.status != _CONFLICT:  # published already
                 _log.debug("event %s of %s/%s: %s", event.reason, *event.regarding, exc)
         except ClusterError as exc:
-            self._on_dropped()
+            self.on_dropped()
             _log.debug("event %s of %s/%s: %s", event.reason, *event.regarding, exc)
 
 

@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -67,42 +68,34 @@ class _Lease(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Lease)
 
 
+@dataclass(eq=False)
 class Leader:
-    """A candidate. `run` is its thread; `leading` may be called from any thread."""
+    """A candidate. `run` is its thread; `leading` may be called from any thread.
 
-    def __init__(
-        self,
-        api: Api,
-        metrics: ControllerMetrics,
-        *,
-        namespace: str,
-        server_time: Callable[[], float | None],
-        now: Callable[[], float] = boot_time,
-        identity: str | None = None,
-    ) -> None:
-        """Create a candidate.
+    `server_time` is a lower bound of the API server's time, in seconds since 1970, None until its
+    first response. `now` is a monotonic clock of this machine.
+    """
 
-        `server_time` is a lower bound of the API server's time, in seconds since 1970, None until
-        its first response. `now` is a monotonic clock of this machine.
-        """
-        self._api = api
-        self._metrics = metrics
-        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases"
-        self._namespace = namespace
-        self._server_time = server_time
-        self._now = now
-        self.identity = identity or f"{socket.gethostname()}_{uuid.uuid4()}"
+    api: Api
+    metrics: ControllerMetrics
+    _: KW_ONLY
+    namespace: str
+    server_time: Callable[[], float | None]
+    now: Callable[[], float] = boot_time
+    identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid.uuid4()}")
+
+    def __post_init__(self) -> None:
         self._leads_until = float("-inf")
         self._led = False
         self._lease: _Lease | None = None
         self._observed = _LeaseSpec()
         self._observed_at = 0.0
         self._listeners: list[Callable[[], None]] = []
-        metrics.leader.set_function(self.leading)
+        self.metrics.leader.set_function(self.leading)
 
     def leading(self) -> bool:
         """Return whether this process is the leader."""
-        return self._now() < self._leads_until
+        return self.now() < self._leads_until
 
     def on_started_leading(self, listener: Callable[[], None]) -> None:
         """Call `listener`, from the election's thread, whenever this process becomes the leader."""
@@ -153,7 +146,7 @@ class Leader:
             self._leads_until = float("-inf")
             return
         # The lead counts from here, the Lease from when it is written: so the lead ends first.
-        sent = self._now()
+        sent = self.now()
         if lease is None:
             self._lease = self._write("", self._spec(None))
         else:
@@ -161,23 +154,23 @@ class Leader:
         self._leads_until = sent + RENEW_DEADLINE
 
     def _read(self) -> _Lease | None:
-        lease = listing.one(self._api, self._path, _Lease, timeout=REQUEST_TIMEOUT)
+        lease = listing.one(self.api, self._path, _Lease, timeout=REQUEST_TIMEOUT)
         # The time of a change counts by our own clock: no machine trusts another's.
         if lease is not None and lease.spec != self._observed:
-            self._observed, self._observed_at = lease.spec, self._now()
+            self._observed, self._observed_at = lease.spec, self.now()
         return lease
 
     def _is_held(self, spec: _LeaseSpec) -> bool:
         """Return whether another candidate holds the Lease and it has not expired."""
         held = spec.holder_identity not in {None, "", self.identity}
-        return held and self._now() < self._end and not self._is_expired(spec)
+        return held and self.now() < self._end and not self._is_expired(spec)
 
     def _is_expired(self, spec: _LeaseSpec) -> bool:
         """Return whether the Lease has expired by the API server's clock.
 
         A controller that starts then need not wait for the Lease of a dead one to run out.
         """
-        now, renewed = self._server_time(), _epoch(spec.renew_time)
+        now, renewed = self.server_time(), _epoch(spec.renew_time)
         if now is None or renewed is None:
             return False
         return now - renewed >= (spec.lease_duration_seconds or LEASE_SECONDS)
@@ -191,7 +184,7 @@ class Leader:
 
         A PUT can create it with permission for this name only.
         """
-        metadata = {"name": LEASE, "namespace": self._namespace}
+        metadata = {"name": LEASE, "namespace": self.namespace}
         if version:
             metadata["resourceVersion"] = version
         body = {
@@ -200,7 +193,7 @@ class Leader:
             "metadata": metadata,
             "spec": spec,
         }
-        answer = self._api.request(
+        answer = self.api.request(
             "PUT", self._path, body=msgspec.json.encode(body), timeout=REQUEST_TIMEOUT
         )
         return listing.decoded(answer, self._path, _DECODER)
@@ -208,7 +201,7 @@ class Leader:
     def _spec(
         self, before: _LeaseSpec | None, *, holder: str | None = None, seconds: int = LEASE_SECONDS
     ) -> dict[str, Any]:
-        seconds_now = self._server_time() or time.time()  # others need to see it change
+        seconds_now = self.server_time() or time.time()  # others need to see it change
         now = datetime.fromtimestamp(seconds_now, UTC).strftime(_MICRO_TIME)
         holder = self.identity if holder is None else holder
         known = before or _LeaseSpec(holder_identity=holder)
@@ -227,14 +220,14 @@ class Leader:
         if self._lease is None or self.leading():
             return RETRY_SECONDS
         # Try as soon as the Lease ends, but never in a busy loop.
-        return min(RETRY_SECONDS, max(self._end - self._now(), 0.05))
+        return min(RETRY_SECONDS, max(self._end - self.now(), 0.05))
 
     def _report(self) -> None:
         leads = self.leading()
         if leads == self._led:
             return
         self._led = leads
-        self._metrics.leader_transitions.labels("leading" if leads else "standby").inc()
+        self.metrics.leader_transitions.labels("leading" if leads else "standby").inc()
         if not leads:
             _log.warning("no longer the leader")
             return
@@ -244,11 +237,12 @@ class Leader:
 
     @property
     def _path(self) -> str:
-        return f"{self._collection}/{LEASE}"
+        namespace = quote(self.namespace)
+        return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE}"
 
     @property
     def _shown(self) -> str:
-        return f"{self._namespace}/{LEASE}"
+        return f"{self.namespace}/{LEASE}"
 
 
 def _epoch(text: str | None) -> float | None:

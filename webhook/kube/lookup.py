@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,27 +19,21 @@ TIMEOUT = 1.0
 """Seconds for one lookup, connecting included: two fit into the 2.5 s that a review may take."""
 
 
+@dataclass(eq=False)
 class ClusterLookup:
-    """Looks up objects through the connection that `connect` returns.
+    """Looks up objects through the connection that `connection` makes.
 
-    A server whose plugins look nothing up never connects, and needs no credentials.
+    A server whose plugins look nothing up never connects, and needs no credentials. `observe` gets
+    the outcome ("answered" or "failed") and seconds of each lookup. Not whether the object exists:
+    anyone can read the metrics, and could probe for objects with forged reviews.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], Api],
-        *,
-        observe: Callable[[str, float], None] = lambda _outcome, _seconds: None,
-        timer: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """Have `observe` get the outcome ("answered" or "failed") and seconds of each lookup.
+    connection: Callable[[], Api]
+    _: KW_ONLY
+    observe: Callable[[str, float], None] = lambda _outcome, _seconds: None
+    timer: Callable[[], float] = time.perf_counter
 
-        Not whether the object exists: anyone can read the metrics, and could probe for objects with
-        forged reviews.
-        """
-        self._connect = connect
-        self._observe = observe
-        self._timer = timer
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._api: Api | None = None
         self._cached: dict[str, tuple[float, Mapping[str, Any] | None]] = {}
@@ -47,7 +42,7 @@ class ClusterLookup:
         """Load the client and the credentials now rather than in a review. Raises StartError."""
         with self._lock:
             if self._api is None:
-                self._api = self._connect()
+                self._api = self.connection()
 
     def get(self, path: str, *, max_age: float = 0.0) -> Mapping[str, Any] | None:
         """Read the object or list at an API path, or return None if it does not exist.
@@ -56,7 +51,7 @@ class ClusterLookup:
         also for a 404 without Kubernetes' own reason: the kind is not installed, or a proxy in
         between answered.
         """
-        began = self._timer()
+        began = self.timer()
         cached = self._cached.get(path)
         if cached is not None and began - cached[0] < max_age:
             return cached[1]
@@ -65,7 +60,7 @@ class ClusterLookup:
             found = self._get(path)
             outcome = "answered"
         finally:
-            self._observe(outcome, self._timer() - began)
+            self.observe(outcome, self.timer() - began)
         if max_age:
             self._cached[path] = began, found
         return found

@@ -11,6 +11,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -95,6 +96,7 @@ class ResourceEventHandler(Protocol[Handled]):
         ...
 
 
+@dataclass(eq=False)
 class Reflector(Generic[Object]):
     """Keeps a handler up to date with the objects at an API path.
 
@@ -103,41 +105,31 @@ class Reflector(Generic[Object]):
     time that the objects cannot be listed for one of these reasons.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        handler: ResourceEventHandler[Object],
-        kind: type[Object],
-        *,
-        path: str,
-        selection: Query,
-        on_restart: Callable[[str], None],
-        absent: str = "",
-        cure: str = "",
-        on_unreadable: Callable[[str], None] | None = None,
-        now: Callable[[], float] = boot_time,
-    ) -> None:
-        self._api = api
-        self._on_unreadable = on_unreadable
-        self._absent = absent
-        self._cure = cure
+    api: Api
+    handler: ResourceEventHandler[Object]
+    kind: type[Object]
+    _: KW_ONLY
+    path: str
+    selection: Query
+    on_restart: Callable[[str], None]
+    absent: str = ""
+    cure: str = ""
+    on_unreadable: Callable[[str], None] | None = None
+    now: Callable[[], float] = boot_time
+
+    def __post_init__(self) -> None:
         self._logged = ""
-        self._handler = handler
-        self._path = path
-        self._selection = selection
-        self._decoder = msgspec.json.Decoder(kind)
-        self._on_restart = on_restart
-        self._now = now
+        self._decoder = msgspec.json.Decoder(self.kind)
 
     def run(self, stop: threading.Event) -> None:
         """Follow until `stop` is set. Never raises for anything that a cluster may do."""
         backoff = BACKOFF_SECONDS
         while not stop.is_set():
-            began = self._now()
+            began = self.now()
             reason = self._follow(stop)
-            self._on_restart(reason)
+            self.on_restart(reason)
             # An API server that accepts a watch and breaks it at once must not reset the back-off.
-            if self._now() - began >= LASTING_SECONDS:
+            if self.now() - began >= LASTING_SECONDS:
                 backoff = BACKOFF_SECONDS
             if reason == "absent":
                 stop.wait(ABSENT_SECONDS)
@@ -152,22 +144,22 @@ class Reflector(Generic[Object]):
             version = self._list(stop)
             listed = True
             if self._logged:
-                _log.info("following %s", self._path)
+                _log.info("following %s", self.path)
             self._logged = ""
             return self._watch_until_relist(version, stop)
         except ApiStatusError as exc:
-            if exc.status == _NOT_FOUND and self._absent:
-                self._log_once(logging.INFO, self._absent)
-                if self._on_unreadable is not None:
-                    self._on_unreadable(self._absent)
+            if exc.status == _NOT_FOUND and self.absent:
+                self._log_once(logging.INFO, self.absent)
+                if self.on_unreadable is not None:
+                    self.on_unreadable(self.absent)
                 else:
                     # Without the kind there are no objects: what was known of them is dropped.
-                    self._handler.on_sync([])
+                    self.handler.on_sync([])
                 return "absent"
-            cure = f" ({self._cure})" if exc.status == _FORBIDDEN and self._cure else ""
+            cure = f" ({self.cure})" if exc.status == _FORBIDDEN and self.cure else ""
             self._log_once(logging.WARNING, f"{exc}{cure}; listing again")
-            if exc.status == _FORBIDDEN and self._on_unreadable is not None and not listed:
-                self._on_unreadable(str(exc))
+            if exc.status == _FORBIDDEN and self.on_unreadable is not None and not listed:
+                self.on_unreadable(str(exc))
         except ClusterError as exc:
             self._log_once(logging.WARNING, f"{exc}; listing again")
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
@@ -177,7 +169,7 @@ class Reflector(Generic[Object]):
     def _log_once(self, level: int, text: str) -> None:
         """Log a problem, once until it is over."""
         _log.log(
-            logging.DEBUG if text == self._logged else level, "following %s: %s", self._path, text
+            logging.DEBUG if text == self._logged else level, "following %s: %s", self.path, text
         )
         self._logged = text
 
@@ -194,7 +186,7 @@ class Reflector(Generic[Object]):
                 version = page.metadata.resource_version
                 yield from filter(None, map(self._decoded, page.items or ()))
 
-        self._handler.on_sync(objects())
+        self.handler.on_sync(objects())
         return version
 
     def _further_page(self, token: str, stop: threading.Event) -> _RawPage:
@@ -205,12 +197,12 @@ class Reflector(Generic[Object]):
         1.34). Listing from the start would ask for a later version each time; and for an overloaded
         server (429, 503), it would repeat many pages because of one.
         """
-        until = self._now() + FURTHER_SECONDS
+        until = self.now() + FURTHER_SECONDS
         while True:
             try:
                 return self._page(token)
             except ApiStatusError as exc:
-                if exc.status not in _LATER or self._now() >= until:
+                if exc.status not in _LATER or self.now() >= until:
                     raise
                 # without the server's message, which differs each time
                 text = f"HTTP {exc.status} for a further page of the list; retrying"
@@ -220,25 +212,25 @@ class Reflector(Generic[Object]):
                     raise
 
     def _page(self, token: str = "") -> _RawPage:
-        query: dict[str, str | int] = {**self._selection, "limit": listing.PAGE}
+        query: dict[str, str | int] = {**self.selection, "limit": listing.PAGE}
         if token:
             query["continue"] = token
-        return _PAGE.decode(self._api.request("GET", self._path, query=query))
+        return _PAGE.decode(self.api.request("GET", self.path, query=query))
 
     def _watch_until_relist(self, version: str, stop: threading.Event) -> str:
-        relist_at = self._now() + RELIST_SECONDS
+        relist_at = self.now() + RELIST_SECONDS
         while not stop.is_set():
-            if self._now() >= relist_at:
+            if self.now() >= relist_at:
                 return "relist"
-            began = self._now()
+            began = self.now()
             try:
                 version = self._watch(version, stop)
             except ApiStatusError as exc:
                 if exc.status == _GONE:
                     return "expired"
                 raise
-            self._on_restart("end")
-            if self._now() - began < BACKOFF_SECONDS:
+            self.on_restart("end")
+            if self.now() - began < BACKOFF_SECONDS:
                 stop.wait(
                     BACKOFF_SECONDS
                 )  # a server that ends each watch at once must not be flooded
@@ -246,14 +238,14 @@ class Reflector(Generic[Object]):
 
     def _watch(self, version: str, stop: threading.Event) -> str:
         query: dict[str, str | int] = {
-            **self._selection,
+            **self.selection,
             "watch": 1,
             # Bookmarks move the version on while nothing changes, so it does not expire.
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": WATCH_SECONDS,
         }
-        for line in self._api.lines(self._path, query=query, timeout=WATCH_SILENCE_SECONDS):
+        for line in self.api.lines(self.path, query=query, timeout=WATCH_SILENCE_SECONDS):
             event = _EVENT.decode(line)
             if event.type == "ERROR":
                 status = _STATUS.decode(event.object)
@@ -261,9 +253,9 @@ class Reflector(Generic[Object]):
             one = self._decoder.decode(event.object)
             version = one.metadata.resource_version
             if event.type == "DELETED":
-                self._handler.on_delete(one)
+                self.handler.on_delete(one)
             elif event.type != "BOOKMARK":
-                self._handler.on_update(one)
+                self.handler.on_update(one)
             if stop.is_set():
                 break
         return version
@@ -273,5 +265,5 @@ class Reflector(Generic[Object]):
         try:
             return self._decoder.decode(source)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            _log.error("%s: ignoring an invalid object: %s", self._path, exc)
+            _log.error("%s: ignoring an invalid object: %s", self.path, exc)
             return None

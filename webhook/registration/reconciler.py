@@ -11,6 +11,7 @@ import enum
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -45,44 +46,33 @@ class Mode(enum.Enum):
     NONE = "none"
 
 
+@dataclass(eq=False)
 class WebhookReconciler:
-    """Reconciles certificates and webhook configurations while this controller is the leader."""
+    """Reconciles certificates and webhook configurations while this controller is the leader.
 
-    def __init__(
-        self,
-        api: Api,
-        profiles: Profiles,
-        service: Service,
-        metrics: ControllerMetrics,
-        *,
-        certificates: CertificateSecrets | None,
-        leading: Callable[[], bool],
-        server_time: Callable[[], float | None],
-        ask: Callable[[Api, Service], list[Replica]] = replicas.ask_all,
-        now: Callable[[], float] = boot_time,
-    ) -> None:
-        """Create a reconciler for the webhooks that these profiles need.
+    Without `certificates`, cert-manager writes the caBundle. `server_time` is the API server's
+    time in seconds since 1970; nothing is done while it is None.
+    """
 
-        Without `certificates`, cert-manager writes the caBundle. `server_time` is the API server's
-        time in seconds since 1970; nothing is done while it is None.
-        """
-        self._api = api
-        self._writer = ConfigurationWriter(api, metrics, leading)
-        self._profiles = profiles
-        self._service = service
-        self._metrics = metrics
-        self._certificates = certificates
-        self._leading = leading
-        self._server_time = server_time
-        self._ask = ask
-        self._now = now
+    api: Api
+    profiles: Profiles
+    service: Service
+    metrics: ControllerMetrics
+    _: KW_ONLY
+    certificates: CertificateSecrets | None
+    leading: Callable[[], bool]
+    server_time: Callable[[], float | None]
+    ask: Callable[[Api, Service], list[Replica]] = replicas.ask_all
+    now: Callable[[], float] = boot_time
+
+    def __post_init__(self) -> None:
+        self._writer = ConfigurationWriter(self.api, self.metrics, self.leading)
         self._published = PublishedBundles()
         self._steadiness = ClockStability()
         self._is_published = False
-        self._digest = configurations.digest(profiles)
-        self._paths = configurations.paths(service.configurations)
-        self._blocker = ""
-        self._logged_blocker = ""
+        self._digest = configurations.digest(self.profiles)
+        self._paths = configurations.paths(self.service.configurations)
+        self._blocker = self._logged_blocker = ""
 
     def run(self, stop: threading.Event) -> None:
         """Reconcile until `stop` is set. Never raises because of the cluster."""
@@ -91,21 +81,21 @@ class WebhookReconciler:
 
     def reconcile(self) -> bool:
         """Reconcile once; False if this controller is not the leader or does not know the time."""
-        seconds = self._server_time()
+        seconds = self.server_time()
         if seconds is not None:
-            self._steadiness.observe(seconds, self._now())
-        if not self._leading() or seconds is None:
+            self._steadiness.observe(seconds, self.now())
+        if not self.leading() or seconds is None:
             self._published = PublishedBundles()  # another leader may change it
             self._writer.forget()
             self._is_published = False
-            self._metrics.registered.set(0)
-            self._metrics.ca_expiry.set(0)
+            self.metrics.registered.set(0)
+            self.metrics.ca_expiry.set(0)
             return False
         try:
             self._ensure(datetime.fromtimestamp(seconds, UTC))
         except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
-            self._metrics.registered.set(0)  # unknown counts as not registered
-            self._metrics.publisher_failures.inc()
+            self.metrics.registered.set(0)  # unknown counts as not registered
+            self.metrics.publisher_failures.inc()
             _log.warning(
                 "cannot reconcile certificates and webhook configurations: %s; retrying", exc
             )
@@ -118,11 +108,11 @@ class WebhookReconciler:
 
         Raises ClusterError with all failures at the end.
         """
-        live = {path: listing.one(self._api, path, Configuration) for path in self._paths}
+        live = {path: listing.one(self.api, path, Configuration) for path in self._paths}
         missing = [path for path, found in live.items() if found is None]
         problems = [ClusterError(f"{path} does not exist; apply the manifests") for path in missing]
         bundles = self._observe_bundles(live)
-        replicas_seen = self._ask(self._api, self._service)
+        replicas_seen = self.ask(self.api, self.service)
         bundle, problem = self._reconcile_certificates(now, bundles, replicas_seen)
         problems += [problem] if problem is not None else []
         # Without any bundle no replica is trusted: an empty list would mean that all are.
@@ -136,20 +126,20 @@ class WebhookReconciler:
         """Note the caBundles that the API servers use now, and return them."""
         webhooks = [one for each in live.values() if each for one in drift.ours(each)]
         bundles = [drift.bundle_of(one) for one in webhooks]
-        self._published.observe(bundles, self._now())
+        self._published.observe(bundles, self.now())
         return bundles
 
     def _reconcile_certificates(
         self, now: datetime, bundles: Sequence[bytes], replicas_seen: Sequence[Replica]
     ) -> tuple[bytes | None, ClusterError | None]:
         """Renew certificates; return the bundle to publish, None if cert-manager writes it."""
-        if self._certificates is None:
+        if self.certificates is None:
             return None, None
-        return self._certificates.reconcile(
+        return self.certificates.reconcile(
             now,
-            known_for=timedelta(seconds=self._steadiness.seconds(self._now())),
+            known_for=timedelta(seconds=self._steadiness.seconds(self.now())),
             bundles=bundles,
-            trusted=self._published.trusted(self._now()),
+            trusted=self._published.trusted(self.now()),
             asked=replicas_seen,
         )
 
@@ -177,7 +167,7 @@ class WebhookReconciler:
         if not problems and None not in live.values():
             # A configuration that was just written was not correct before: it counts all the same.
             self._is_published = may_publish or all(correct)
-        self._metrics.registered.set(all(correct))
+        self.metrics.registered.set(all(correct))
         self._log_blocker("" if all(correct) else self._blocker)
         return problems
 
@@ -238,23 +228,23 @@ class WebhookReconciler:
                 return (
                     f"replica {one.address} serves a certificate that the caBundle does not trust"
                 )
-        if not replicas.rolled_out(self._api, self._service):
-            return f"Deployment {self._service.deployment} is not rolled out"
+        if not replicas.rolled_out(self.api, self.service):
+            return f"Deployment {self.service.deployment} is not rolled out"
         return ""
 
     def _is_trusted(self, replica: Replica, trust: Sequence[bytes], now: datetime) -> bool:
-        names = self._service.dns_names[-1:]  # API servers use this one, SERVICE.NAMESPACE.svc
+        names = self.service.dns_names[-1:]  # API servers use this one, SERVICE.NAMESPACE.svc
         certificate = replica.certificate
         return certificate is not None and all(
             rotation.serves(certificate, bundle, now, names) for bundle in trust
         )
 
     def _wanted(self, bundle: bytes | None) -> dict[str, Configuration]:
-        service = self._service
+        service = self.service
         client = configurations.by_service(service.namespace, service.name, bundle)
         excluded = dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, service.namespace))
         registration = Registration(service.configurations, client, tuple(excluded))
-        return registration.configurations(self._profiles)
+        return registration.configurations(self.profiles)
 
     def _log_blocker(self, blocker: str) -> None:
         if blocker and blocker != self._logged_blocker:

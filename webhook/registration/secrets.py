@@ -11,7 +11,7 @@ import base64
 import binascii
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -66,26 +66,17 @@ class SecretsResult(NamedTuple):
     problem: ClusterError | None = None
 
 
+@dataclass(eq=False)
 class CertificateSecrets:
     """Reconciles both Secrets, one step at a time."""
 
-    def __init__(
-        self,
-        api: Api,
-        plan: Plan,
-        metrics: ControllerMetrics,
-        *,
-        namespace: str,
-        identity: str,
-        may_write: Callable[[], bool],
-    ) -> None:
-        self._api = api
-        self._plan = plan
-        self._metrics = metrics
-        self._namespace = namespace
-        # The API server rejects longer names of field managers.
-        self._manager = f"holdfast-{identity}"[:128]
-        self._may_write = may_write
+    api: Api
+    plan: Plan
+    metrics: ControllerMetrics
+    _: KW_ONLY
+    namespace: str
+    identity: str
+    may_write: Callable[[], bool]
 
     def reconcile(
         self,
@@ -104,7 +95,7 @@ class CertificateSecrets:
         """
         for _ in range(MOST_STEPS):
             secrets = {
-                name: listing.one(self._api, self._path(name), dict[str, Any]) for name in _TYPES
+                name: listing.one(self.api, self._path(name), dict[str, Any]) for name in _TYPES
             }
             observed = Observation(
                 now,
@@ -116,18 +107,18 @@ class CertificateSecrets:
                 unknown=any(one.called and one.certificate is None for one in asked),
                 known_for=known_for,
             )
-            step = rotation.next_step(observed, self._plan)
-            if step is None or not self._may_write():
+            step = rotation.next_step(observed, self.plan)
+            if step is None or not self.may_write():
                 return SecretsResult(self._bundle(observed))
             name = LEAF_SECRET if step.action is Action.ISSUE else CA_SECRET
             try:
-                self._write(name, secrets[name], rotation.carry_out(step, observed, self._plan))
+                self._write(name, secrets[name], rotation.carry_out(step, observed, self.plan))
             except ApiStatusError as exc:
                 # After a lost race all that was read is outdated; without a CA there is no bundle.
                 if exc.status == _CONFLICT or Authority.read(observed.authority) is None:
                     raise
                 return SecretsResult(self._bundle(observed), exc)
-            self._metrics.certificate_writes.labels(step.action.name.lower()).inc()
+            self.metrics.certificate_writes.labels(step.action.name.lower()).inc()
             _log.info("Secret %s: %s (%s)", name, step.action.value, step.reason)
         return SecretsResult(self._bundle(observed))
 
@@ -136,31 +127,32 @@ class CertificateSecrets:
         if known is None:
             raise ClusterError(f"Secret {CA_SECRET} has no CA that can sign")
         expiry = authority.not_after(known.signer.certificate)
-        self._metrics.ca_expiry.set(expiry.timestamp())
+        self.metrics.ca_expiry.set(expiry.timestamp())
         return known.bundle
 
     def _path(self, name: str) -> str:
-        return f"/api/v1/namespaces/{quote(self._namespace)}/secrets/{name}"
+        return f"/api/v1/namespaces/{quote(self.namespace)}/secrets/{name}"
 
     def _write(self, name: str, before: dict[str, Any] | None, data: Data) -> None:
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
         if before is not None:
             # `before` has the resourceVersion, so a change that others made meanwhile is not lost.
             body = msgspec.json.encode({**before, "data": encoded})
-            self._api.request("PUT", self._path(name), body=body)
+            self.api.request("PUT", self._path(name), body=body)
             return
         labels = {"app.kubernetes.io/name": "holdfast"}
         made = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": name, "namespace": self._namespace, "labels": labels},
+            "metadata": {"name": name, "namespace": self.namespace, "labels": labels},
             "type": _TYPES[name],
             "data": encoded,
         }
-        self._api.request(
+        self.api.request(
             "PATCH",
             self._path(name),
-            query={"fieldManager": self._manager, "force": "false"},
+            # The API server rejects longer names of field managers.
+            query={"fieldManager": f"holdfast-{self.identity}"[:128], "force": "false"},
             body=msgspec.json.encode(made),
             content_type=APPLY_PATCH,
         )

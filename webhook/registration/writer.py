@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -18,13 +19,15 @@ FIELD_MANAGER = "holdfast-controller"
 _log = logging.getLogger("holdfast.publisher")
 
 
+@dataclass(eq=False)
 class ConfigurationWriter:
     """Writes webhook configurations, as long as this controller is the leader."""
 
-    def __init__(self, api: Api, metrics: ControllerMetrics, leading: Callable[[], bool]) -> None:
-        self._api = api
-        self._metrics = metrics
-        self._leading = leading
+    api: Api
+    metrics: ControllerMetrics
+    leading: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._written: dict[str, Configuration] = {}
 
     def forget(self) -> None:
@@ -47,11 +50,11 @@ class ConfigurationWriter:
         """Apply a configuration; True if it was correct already."""
         if self.is_correct(path, found, desired):
             return True
-        if not self._leading():
+        if not self.leading():
             return False
         applied = self._apply(path, desired, found)
         self._written[path] = desired
-        self._metrics.registrations.inc()
+        self.metrics.registrations.inc()
         _log.info("%s: updated", path)
         # An apply does not remove entries that another field manager owns, too.
         left = msgspec.json.decode(applied)
@@ -65,7 +68,7 @@ class ConfigurationWriter:
     ) -> bytes:
         # a leader that was suspended must not undo another's changes
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-        return self._api.request(
+        return self.api.request(
             "PATCH",
             path,
             # Forced: our own fields are restored when others have changed them.
@@ -87,16 +90,16 @@ class ConfigurationWriter:
 
     def _patch(self, path: str, found: Configuration, changes: Sequence[Mapping[str, str]]) -> bool:
         """Patch a configuration unless it has changed since it was read; False if nothing to do."""
-        if not changes or not self._leading():
+        if not changes or not self.leading():
             return False
         version = found["metadata"]["resourceVersion"]
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-        self._api.request(
+        self.api.request(
             "PATCH",
             path,
             query={"fieldManager": FIELD_MANAGER},
             body=msgspec.json.encode([test, *changes]),
             content_type=JSON_PATCH,
         )
-        self._metrics.registrations.inc()
+        self.metrics.registrations.inc()
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from holdfast.webhook.errors import ReviewError, UndecidedError
@@ -50,6 +51,7 @@ def text(message: str, status: int = 200) -> HttpResponse:
     return HttpResponse(status, f"{message}\n".encode())
 
 
+@dataclass(eq=False)
 class AdmissionHandler:
     """Answers requests. Safe to call from several threads.
 
@@ -58,20 +60,12 @@ class AdmissionHandler:
     decides about a not-before that is long past or too far away.
     """
 
-    def __init__(
-        self,
-        pipeline: AdmissionPipeline,
-        metrics: ServerMetrics,
-        *,
-        conditions: str,
-        ready: Callable[[], bool] = lambda: True,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-    ) -> None:
-        self._pipeline = pipeline
-        self._metrics = metrics
-        self._conditions = conditions
-        self._ready = ready
-        self._now_ms = now_ms
+    pipeline: AdmissionPipeline
+    metrics: ServerMetrics
+    _: KW_ONLY
+    conditions: str
+    ready: Callable[[], bool] = lambda: True
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
     def handle(
         self, path: str, content_type: str, body: bytes, content_encoding: str = ""
@@ -103,20 +97,20 @@ class AdmissionHandler:
             )
         # Plugins go by either namespace; the API server sends equal ones, a forger may not.
         forged = review.pod.metadata.namespace not in {"", review.request.namespace}
-        return PreparedReview(path[1:], review, forged or self._pipeline.may_block(review))
+        return PreparedReview(path[1:], review, forged or self.pipeline.may_block(review))
 
     def decide(self, prepared: PreparedReview) -> HttpResponse:
         """Answer a parsed review; blocks while its plugins do."""
         path, review, _ = prepared
         try:
-            decide = self._pipeline.mutate if path == "mutate" else self._pipeline.validate
-            verdict = decide(review, now_ms=self._now_ms())
+            decide = self.pipeline.mutate if path == "mutate" else self.pipeline.validate
+            verdict = decide(review, now_ms=self.now_ms())
             return HttpResponse(200, self._decided(path, review, verdict), JSON)
         except UndecidedError as error:
             return self._undecided(path, review, str(error))
         except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
             # HTTP 500: the API server then follows failurePolicy, and nothing is let through unheld
-            self._metrics.count(path, "failed")
+            self.metrics.count(path, "failed")
             fields = _fields(path, review, "failed")
             _log.exception(
                 "%s failed: %s uid=%s", path, review.display_name, review.uid, extra=fields
@@ -126,8 +120,8 @@ class AdmissionHandler:
     def reject_late(self, prepared: PreparedReview, seconds: float) -> HttpResponse:
         """Reject a review that was not decided in time; its plugins may still run."""
         review = prepared.review
-        plugin = self._pipeline.running_plugin(review)
-        self._metrics.deadlines.labels(plugin or "unknown").inc()
+        plugin = self.pipeline.running_plugin(review)
+        self.metrics.deadlines.labels(plugin or "unknown").inc()
         _log.error(
             "given up at its deadline: %s uid=%s, in plugin %s",
             review.display_name,
@@ -141,7 +135,7 @@ class AdmissionHandler:
     def reject_full(self, prepared: PreparedReview) -> HttpResponse:
         """Reject a review that may block because too many others do."""
         review = prepared.review
-        self._metrics.turned_away.inc()
+        self.metrics.turned_away.inc()
         _log.warning(
             "rejected, too many reviews are waiting: %s uid=%s", review.display_name, review.uid
         )
@@ -156,17 +150,17 @@ class AdmissionHandler:
         if method not in {"GET", "HEAD"}:
             return text("method not allowed", 405)._replace(allow="GET, HEAD")
         if path == "/metrics":
-            return HttpResponse(200, self._metrics.exposition(), self._metrics.content_type)
+            return HttpResponse(200, self.metrics.exposition(), self.metrics.content_type)
         if path == "/conditions":
-            return text(self._conditions)
-        return text("ok") if path == "/healthz" or self._ready() else text("not ready", 503)
+            return text(self.conditions)
+        return text("ok") if path == "/healthz" or self.ready() else text("not ready", 503)
 
     def _unreadable(self, path: str, message: str) -> HttpResponse:
         _log.warning("%s: %s", path[1:], message)
         return self._bad(path, message, 400)
 
     def _bad(self, path: str, message: str, status: int) -> HttpResponse:
-        self._metrics.count(path[1:], "bad")
+        self.metrics.count(path[1:], "bad")
         return text(message, status)
 
     def _decided(self, path: str, review: PodReview, verdict: Verdict) -> bytes:
@@ -175,7 +169,7 @@ class AdmissionHandler:
         operations = patch(review.pod, verdict.edits)
         body = reviews.allowed(review.request, operations, verdict.warnings)
         outcome = "patched" if operations else "allowed"
-        self._metrics.count(path, outcome)
+        self.metrics.count(path, outcome)
         if _log.isEnabledFor(logging.DEBUG):
             fields = _fields(path, review, outcome)
             _log.debug(
@@ -185,7 +179,7 @@ class AdmissionHandler:
 
     def _rejected(self, path: str, review: PodReview, verdict: Verdict) -> bytes:
         # Dashboards and alerts use this label value, so it stays though the code is REJECT.
-        self._metrics.count(path, "refused")
+        self.metrics.count(path, "refused")
         message = verdict.message[: reviews.MESSAGE_LENGTH]
         _log.info(
             "%s refused: %s uid=%s: %s",
@@ -199,7 +193,7 @@ class AdmissionHandler:
 
     def _undecided(self, path: str, review: PodReview, why: str) -> HttpResponse:
         """Reject a pod about which a lookup failed: nothing is let through on a guess."""
-        self._metrics.count(path, "failed")
+        self.metrics.count(path, "failed")
         fields = _fields(path, review, "failed", why)
         _log.error(
             "%s failed: %s uid=%s: %s", path, review.display_name, review.uid, why, extra=fields
