@@ -15,19 +15,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from holdfast.webhook.model import objects
 from holdfast.webhook.model.nodes import MountedVolume
-from holdfast.webhook.model.objects import (
-    Affinity,
-    ApiStruct,
-    Condition,
-    Metadata,
-    ObjectKey,
-    OwnerReference,
-    Pod,
-    PodSpec,
-    PodStatus,
-    Time,
-)
 
 STICKY = "holdfast.dev/sticky"
 """On a VM: an annotation, `true` or `false`. On its pods: the finalizer that keeps them."""
@@ -66,10 +55,10 @@ ENDS = frozenset({"Succeeded", "Failed"})
 """The final phases of a pod, a VMI and a migration."""
 
 
-class VirtualMachine(ApiStruct, frozen=True):
+class VirtualMachine(objects.ApiStruct, frozen=True):
     """A VM; only its metadata."""
 
-    metadata: Metadata = Metadata()
+    metadata: objects.Metadata = objects.Metadata()
 
     @property
     def annotations(self) -> Mapping[str, str]:
@@ -77,31 +66,31 @@ class VirtualMachine(ApiStruct, frozen=True):
         return self.metadata.annotations or {}
 
     @property
-    def key(self) -> ObjectKey:
+    def key(self) -> objects.ObjectKey:
         """The namespace and name."""
         return self.metadata.namespace, self.metadata.name
 
 
-class InstanceTemplate(ApiStruct, frozen=True):
+class InstanceTemplate(objects.ApiStruct, frozen=True):
     """A VM's template of its VMIs."""
 
     spec: PlacedInstanceSpec | None = None
 
 
-class TemplatedSpec(ApiStruct, frozen=True):
+class TemplatedSpec(objects.ApiStruct, frozen=True):
     """A VM's spec; only what decides about its next pod."""
 
     template: InstanceTemplate | None = None
 
 
-class MigrationState(ApiStruct, frozen=True):
+class MigrationState(objects.ApiStruct, frozen=True):
     """The state of a migration, reported by the VMI and by the migration."""
 
     migration_uid: str = ""
     source_node: str = ""
 
 
-class InstanceSpec(ApiStruct, frozen=True):
+class InstanceSpec(objects.ApiStruct, frozen=True):
     """A VMI's spec; KubeVirt copies the scheduler to the pods."""
 
     scheduler_name: str = ""
@@ -111,11 +100,11 @@ class PlacedInstanceSpec(InstanceSpec, frozen=True):
     """A VMI's spec with what decides where it can run."""
 
     node_selector: dict[str, str] | None = None
-    affinity: Affinity | None = None
+    affinity: objects.Affinity | None = None
     volumes: list[MountedVolume] | None = None
 
 
-class InstanceStatus(ApiStruct, frozen=True):
+class InstanceStatus(objects.ApiStruct, frozen=True):
     """A VMI's status; the node is set when its pod is ready, not when it is bound."""
 
     node_name: str = ""
@@ -123,10 +112,10 @@ class InstanceStatus(ApiStruct, frozen=True):
     migration_state: MigrationState | None = None
 
 
-class Instance(ApiStruct, frozen=True):
+class Instance(objects.ApiStruct, frozen=True):
     """A VirtualMachineInstance: one run of a VM."""
 
-    metadata: Metadata = Metadata()
+    metadata: objects.Metadata = objects.Metadata()
     spec: InstanceSpec = InstanceSpec()
     status: InstanceStatus = InstanceStatus()
 
@@ -136,7 +125,7 @@ class Instance(ApiStruct, frozen=True):
         return self.status.phase not in _BEFORE_RUNNING
 
     @property
-    def key(self) -> ObjectKey:
+    def key(self) -> objects.ObjectKey:
         """The namespace and name."""
         return self.metadata.namespace, self.metadata.name
 
@@ -161,19 +150,21 @@ class TemplatedMachine(VirtualMachine, frozen=True):
         return (template and template.spec) or PlacedInstanceSpec()
 
     @property
-    def next_pod(self) -> Pod:
+    def next_pod(self) -> objects.Pod:
         """The pod of its next run, as far as it decides where the pod can run."""
         spec = self.next_spec
-        return Pod(
-            Metadata(namespace=self.metadata.namespace),
-            PodSpec(spec.scheduler_name, node_selector=spec.node_selector, affinity=spec.affinity),
+        return objects.Pod(
+            objects.Metadata(namespace=self.metadata.namespace),
+            objects.PodSpec(
+                spec.scheduler_name, node_selector=spec.node_selector, affinity=spec.affinity
+            ),
         )
 
 
-class ManagedFields(ApiStruct, frozen=True):
+class ManagedFields(objects.ApiStruct, frozen=True):
     """Fields that a writer has written, and when it last did."""
 
-    time: Time | None = None
+    time: objects.Time | None = None
     fields_v1: dict[str, Any] = msgspec.field(default_factory=dict, name="fieldsV1")
 
     def has_annotation(self, key: str) -> bool:
@@ -182,7 +173,7 @@ class ManagedFields(ApiStruct, frozen=True):
         return f"f:{key}" in found
 
 
-class TracedMetadata(Metadata, frozen=True):
+class TracedMetadata(objects.Metadata, frozen=True):
     """Metadata with its writers."""
 
     managed_fields: list[ManagedFields] | None = None
@@ -200,23 +191,23 @@ class TracedMachine(TemplatedMachine, frozen=True):
         return max(times, default=None)
 
 
-class MigrationSpec(ApiStruct, frozen=True):
+class MigrationSpec(objects.ApiStruct, frozen=True):
     """The VMI that a migration moves."""
 
     vmi_name: str = ""
 
 
-class MigrationStatus(ApiStruct, frozen=True):
+class MigrationStatus(objects.ApiStruct, frozen=True):
     """The progress of a migration, which ends as `Succeeded` or `Failed`."""
 
     phase: str = ""
     migration_state: MigrationState | None = None
 
 
-class Migration(ApiStruct, frozen=True):
+class Migration(objects.ApiStruct, frozen=True):
     """A VirtualMachineInstanceMigration."""
 
-    metadata: Metadata = Metadata()
+    metadata: objects.Metadata = objects.Metadata()
     spec: MigrationSpec = MigrationSpec()
     status: MigrationStatus = MigrationStatus()
 
@@ -226,10 +217,10 @@ class Migration(ApiStruct, frozen=True):
         return self.status.phase in ENDS
 
 
-class LauncherPod(Pod, frozen=True):
+class LauncherPod(objects.Pod, frozen=True):
     """A pod that runs, or will run, a VMI."""
 
-    status: PodStatus = PodStatus()
+    status: objects.PodStatus = objects.PodStatus()
 
     @property
     def has_finalizer(self) -> bool:
@@ -253,7 +244,7 @@ class LauncherPod(Pod, frozen=True):
         return found is not None and any(text in found.message for text in OUT_OF_REACH)
 
     @property
-    def _unschedulable(self) -> Condition | None:
+    def _unschedulable(self) -> objects.Condition | None:
         wanted = ("PodScheduled", "False", "Unschedulable")
         conditions = self.status.conditions or ()
         return next(
@@ -261,15 +252,15 @@ class LauncherPod(Pod, frozen=True):
         )
 
 
-def pod_of(instance: Instance) -> Pod:
+def pod_of(instance: Instance) -> objects.Pod:
     """Build the pod that KubeVirt would create for a VMI; only what selects a profile."""
-    return Pod(
-        metadata=Metadata(namespace=instance.metadata.namespace),
-        spec=PodSpec(scheduler_name=instance.spec.scheduler_name),
+    return objects.Pod(
+        metadata=objects.Metadata(namespace=instance.metadata.namespace),
+        spec=objects.PodSpec(scheduler_name=instance.spec.scheduler_name),
     )
 
 
-def controller_of(metadata: Metadata, kind: str) -> OwnerReference | None:
+def controller_of(metadata: objects.Metadata, kind: str) -> objects.OwnerReference | None:
     """Return the controller owner if it is of this KubeVirt kind, or None."""
     for owner in metadata.owner_references or ():
         of_kubevirt = owner.api_version.startswith(f"{GROUP}/")
@@ -278,7 +269,7 @@ def controller_of(metadata: Metadata, kind: str) -> OwnerReference | None:
     return None
 
 
-def vm_of(instance: Instance) -> OwnerReference | None:
+def vm_of(instance: Instance) -> objects.OwnerReference | None:
     """Return the VM of a VMI, or None if it has none.
 
     KubeVirt gives a VMI the name of its VM. Another one is forged: anyone who may create VMIs could

@@ -13,16 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.webhook.framework.cel import strings
 from holdfast.webhook.model import kubevirt
-from holdfast.webhook.policies.builder import (
-    Check,
-    InstallationNames,
-    Object,
-    annotations_kept,
-    by_controller,
-    fixed,
-    make_policy,
-    make_rule,
-)
+from holdfast.webhook.policies import builder
+from holdfast.webhook.policies.builder import Check
 
 CONTROLLER_VMS = "holdfast-controller-vms"
 FIXED_VM_FIELDS = ("metadata.labels", "metadata.ownerReferences", "metadata.finalizers")
@@ -42,13 +34,15 @@ _LEVELS = (
 """The parts of a VM that are compared separately: name, parent, field."""
 
 
-def vms_policy(keys: Sequence[str], where: InstallationNames) -> Object:
+def vms_policy(keys: Sequence[str], where: builder.InstallationNames) -> builder.Object:
     """Build the policy that lets the controller change only these annotations of a VM."""
     may_not = f"{where.controller} may not change"
-    return make_policy(
+    return builder.make_policy(
         CONTROLLER_VMS,
-        rule=make_rule(kubevirt.GROUP, ["virtualmachines", "virtualmachines/*"], ["UPDATE"]),
-        condition=by_controller(where),
+        rule=builder.make_rule(
+            kubevirt.GROUP, ["virtualmachines", "virtualmachines/*"], ["UPDATE"]
+        ),
+        condition=builder.by_controller(where),
         variables=dict([*_parts("old", "oldObject"), *_parts("new", "object")]),
         checks=[
             Check(
@@ -56,10 +50,10 @@ def vms_policy(keys: Sequence[str], where: InstallationNames) -> Object:
                 f"{may_not} a subresource of a VirtualMachine",
             ),
             Check(
-                annotations_kept(f"key in {strings(keys)}"),
+                builder.annotations_kept(f"key in {strings(keys)}"),
                 f"{may_not} annotations of a VirtualMachine other than {' and '.join(keys)}",
             ),
-            *fixed(FIXED_VM_FIELDS, may_not),
+            *builder.fixed(FIXED_VM_FIELDS, may_not),
             Check("\n&& ".join(_spec_kept()), f"{may_not} spec"),
         ],
     )

@@ -7,20 +7,14 @@ from collections.abc import Sequence
 from holdfast.webhook.framework.cel import string, strings
 from holdfast.webhook.framework.profiles import Selectors
 from holdfast.webhook.model import workloads
-from holdfast.webhook.policies.builder import (
-    Check,
-    InstallationNames,
-    Object,
-    by_controller,
-    make_policy,
-    make_rule,
-)
+from holdfast.webhook.policies import builder
+from holdfast.webhook.policies.builder import Check
 from holdfast.webhook.registration import configurations
 
 
 def webhooks_policy(
-    name: str, names: Sequence[str], where: InstallationNames, selectors: Selectors
-) -> Object:
+    name: str, names: Sequence[str], where: builder.InstallationNames, selectors: Selectors
+) -> builder.Object:
     """Build the policy for the webhooks with these names and configured selectors.
 
     It limits what they can match, and rejects additions that exclude objects and that the
@@ -29,14 +23,14 @@ def webhooks_policy(
     `failurePolicy: Ignore` would not stop anyone who has the controller's token.
     """
     may_only, may_not = f"{where.controller} may only", f"{where.controller} may not"
-    return make_policy(
+    return builder.make_policy(
         name,
-        rule=make_rule(
+        rule=builder.make_rule(
             "admissionregistration.k8s.io",
             ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
             ["CREATE", "UPDATE", "DELETE"],
         ),
-        condition=by_controller(where),
+        condition=builder.by_controller(where),
         variables={
             "before": "request.operation == 'UPDATE' ? oldObject.?webhooks.orValue([]) : []"
         },
@@ -61,7 +55,7 @@ def webhooks_policy(
     )
 
 
-def _bounds(may_only: str, names: Sequence[str], where: InstallationNames) -> list[Check]:
+def _bounds(may_only: str, names: Sequence[str], where: builder.InstallationNames) -> list[Check]:
     """Check what the webhooks match, and where."""
     groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
     resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]

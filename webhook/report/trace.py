@@ -11,21 +11,8 @@ from holdfast.webhook.framework.pipeline import AdmissionPipeline
 from holdfast.webhook.framework.plugin import Code, Result
 from holdfast.webhook.framework.profiles import Profiles, Verdict
 from holdfast.webhook.framework.runner import Runner, unobserved
+from holdfast.webhook.model import edits
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
-from holdfast.webhook.model.edits import (
-    AddFinalizer,
-    AddGate,
-    Edit,
-    PreferNodes,
-    RemoveAnnotation,
-    Requirement,
-    RequireNodes,
-    SelectNodes,
-    SetAnnotation,
-    SetLabel,
-    SetSchedulerName,
-    Tolerate,
-)
 from holdfast.webhook.model.review import PodReview
 
 
@@ -35,7 +22,7 @@ class PluginStep:
 
     plugin: str
     code: Code
-    edits: Sequence[Edit] = ()
+    edits: Sequence[edits.Edit] = ()
     reason: str = ""
     warnings: Sequence[str] = ()
 
@@ -80,44 +67,44 @@ def mutate(profiles: Profiles, review: PodReview, *, now_ms: int) -> Trace:
     return Trace(profile.name if profile else "", steps, verdict)
 
 
-def describe_edit(edit: Edit) -> str:
+def describe_edit(edit: edits.Edit) -> str:
     """Describe an edit in words; empty for an edit that matters only to Holdfast."""
     return _WORDS[type(edit)](edit)
 
 
-def _is_hint(edit: Edit) -> TypeGuard[SetAnnotation]:
-    return isinstance(edit, SetAnnotation) and edit.key == HELD_ANNOTATION
+def _is_hint(edit: edits.Edit) -> TypeGuard[edits.SetAnnotation]:
+    return isinstance(edit, edits.SetAnnotation) and edit.key == HELD_ANNOTATION
 
 
-def _annotation(edit: SetAnnotation) -> str:
+def _annotation(edit: edits.SetAnnotation) -> str:
     return "" if _is_hint(edit) else f"sets annotation {edit.key}: {edit.value}"
 
 
-def _required(edit: RequireNodes) -> str:
+def _required(edit: edits.RequireNodes) -> str:
     return f"requires nodes with {_all(edit.requirements)}"
 
 
-def _preferred(edit: PreferNodes) -> str:
+def _preferred(edit: edits.PreferNodes) -> str:
     return f"prefers nodes with {_all(edit.requirements)} (weight {edit.weight})"
 
 
-def _all(requirements: Sequence[Requirement]) -> str:
+def _all(requirements: Sequence[edits.Requirement]) -> str:
     return " and ".join(map(str, requirements))
 
 
-def _tolerated(edit: Tolerate) -> str:
+def _tolerated(edit: edits.Tolerate) -> str:
     return f"tolerates taint {edit.key}{'=' if edit.value else ''}{edit.value}"
 
 
 _WORDS: Mapping[type[Any], Callable[[Any], str]] = {
-    AddGate: lambda edit: f"adds scheduling gate {edit.name}",
-    AddFinalizer: lambda edit: f"adds finalizer {edit.name}",
-    SetAnnotation: _annotation,
-    RemoveAnnotation: lambda _: "",
-    SetLabel: lambda edit: f"sets label {edit.key}: {edit.value}",
-    SetSchedulerName: lambda edit: f"sets scheduler {edit.name}",
-    RequireNodes: _required,
-    PreferNodes: _preferred,
-    SelectNodes: lambda edit: f"selects nodes with {edit.key}={edit.value}",
-    Tolerate: _tolerated,
+    edits.AddGate: lambda edit: f"adds scheduling gate {edit.name}",
+    edits.AddFinalizer: lambda edit: f"adds finalizer {edit.name}",
+    edits.SetAnnotation: _annotation,
+    edits.RemoveAnnotation: lambda _: "",
+    edits.SetLabel: lambda edit: f"sets label {edit.key}: {edit.value}",
+    edits.SetSchedulerName: lambda edit: f"sets scheduler {edit.name}",
+    edits.RequireNodes: _required,
+    edits.PreferNodes: _preferred,
+    edits.SelectNodes: lambda edit: f"selects nodes with {edit.key}={edit.value}",
+    edits.Tolerate: _tolerated,
 }

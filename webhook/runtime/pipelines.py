@@ -12,17 +12,6 @@ import msgspec
 
 from holdfast.webhook import plugins
 from holdfast.webhook.config import config
-from holdfast.webhook.config.config import (
-    ALL_PLUGINS,
-    DEFAULT_PLUGINS,
-    Admission,
-    Configuration,
-    LabelSelector,
-    PluginSet,
-    ProfileConfig,
-    check_names,
-    converted,
-)
 from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
@@ -50,7 +39,7 @@ class Setup:
         """How errors name it."""
         return str(self.path or "the default configuration")
 
-    def load(self, known: Collection[str]) -> Configuration:
+    def load(self, known: Collection[str]) -> config.Configuration:
         """Read it. Raises ConfigurationError."""
         return config.without(config.load(self.path), self.disabled, known, source=self.source)
 
@@ -114,7 +103,7 @@ def _sticky(found: Sequence[Plugin]) -> Sticky | None:
 
 
 def build_profiles(
-    configuration: Configuration,
+    configuration: config.Configuration,
     known: Mapping[str, type[Plugin]],
     *,
     source: str,
@@ -149,7 +138,7 @@ def build_profiles(
     return built
 
 
-def _check_distinct(profile: ProfileConfig, name: str, other: Profile, where: str) -> None:
+def _check_distinct(profile: config.ProfileConfig, name: str, other: Profile, where: str) -> None:
     """Check that no pod has two profiles. Raises ConfigurationError."""
     if profile.scheduler_name == other.scheduler_name:
         shared = set(profile.namespaces) & set(other.namespaces)
@@ -165,7 +154,7 @@ def _check_distinct(profile: ProfileConfig, name: str, other: Profile, where: st
         )
 
 
-def _selectors(admission: Admission, where: str) -> Selectors:
+def _selectors(admission: config.Admission, where: str) -> Selectors:
     """Convert the selectors to JSON. Raises ConfigurationError."""
     named = {
         "namespaceSelector": admission.namespace_selector,
@@ -182,7 +171,7 @@ def _selectors(admission: Admission, where: str) -> Selectors:
     return Selectors(*(_as_json(selector) for selector in named.values()))
 
 
-def _as_json(selector: LabelSelector) -> dict[str, Any]:
+def _as_json(selector: config.LabelSelector) -> dict[str, Any]:
     return dict(msgspec.json.decode(msgspec.json.encode(selector)))
 
 
@@ -203,11 +192,11 @@ def _check_lengths(profiles: Profiles, source: str) -> None:
 
 
 def _plugins(
-    profile: ProfileConfig, known: Mapping[str, type[Plugin]], where: str, handle: Handle
+    profile: config.ProfileConfig, known: Mapping[str, type[Plugin]], where: str, handle: Handle
 ) -> tuple[Plugin, ...]:
     enabled = _enabled(profile.plugins, known, f"{where}.plugins")
     configured = [one.name for one in profile.plugin_config]
-    check_names(configured, known, f"{where}.pluginConfig")
+    config.check_names(configured, known, f"{where}.pluginConfig")
     made: dict[str, Plugin] = {}
     for index, one in enumerate(profile.plugin_config):
         path = f"{where}.pluginConfig[{index}].args"
@@ -234,21 +223,21 @@ def _check_order(found: Sequence[Plugin], where: str) -> None:
             deferring = plugin.name
 
 
-def _enabled(listed: PluginSet, known: Mapping[str, type[Plugin]], where: str) -> list[str]:
+def _enabled(listed: config.PluginSet, known: Mapping[str, type[Plugin]], where: str) -> list[str]:
     enabled = [plugin.name for plugin in listed.enabled]
     disabled = [plugin.name for plugin in listed.disabled]
-    check_names(enabled, known, f"{where}.enabled")
-    check_names(disabled, [*known, ALL_PLUGINS], f"{where}.disabled")
+    config.check_names(enabled, known, f"{where}.enabled")
+    config.check_names(disabled, [*known, config.ALL_PLUGINS], f"{where}.disabled")
     kept = [
         name
-        for name in DEFAULT_PLUGINS
-        if name in known and name not in disabled and ALL_PLUGINS not in disabled
+        for name in config.DEFAULT_PLUGINS
+        if name in known and name not in disabled and config.ALL_PLUGINS not in disabled
     ]
     return [*kept, *(name for name in enabled if name not in kept)]
 
 
 def _plugin(plugin: type[Plugin], args: Mapping[str, Any], where: str, handle: Handle) -> Plugin:
-    arguments = converted(args, plugin.args_type, where)
+    arguments = config.converted(args, plugin.args_type, where)
     try:
         return plugin(arguments, handle)
     except ConfigurationError as exc:
