@@ -29,8 +29,6 @@ from holdfast.webhook.telemetry.pages import PageServer
 
 @dataclass(frozen=True, slots=True)
 class _Installation:
-    """How the webhook is installed, and who issues its certificates."""
-
     certificates: str
     webhook_service: str
     webhook_deployment: str
@@ -41,7 +39,6 @@ class _Installation:
     ca_propagation: timedelta
 
     def publish(self, mgr: controllers.Manager, mode: Mode, namespace: str) -> None:
-        """Have the manager keep certificates and webhook configurations up to date."""
         service = Service(
             namespace,
             self.webhook_service,
@@ -175,7 +172,6 @@ def _run(
     servers: Sequence[PageServer],
     address: str,
 ) -> None:
-    """Serve the pages and run until stopped."""
     for each in servers:
         each.start()
     lifetime.on_signals(mgr.stop)

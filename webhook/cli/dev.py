@@ -73,7 +73,6 @@ def dev(
 
 
 def _report_ready(server: str, health_port: int, ready_file: Path | None) -> Callable[[str], None]:
-    """Make the function that reports, and writes the ready file, once everything works."""
 
     def ready(address: str) -> None:
         click.echo(f"holdfast: serving {server} from {address}; press Ctrl-C to stop")

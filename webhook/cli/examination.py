@@ -100,7 +100,6 @@ def _webhooks(api: Api, found: list[tuple[str, Document]]) -> list[Finding]:
 
 
 def _clients(configurations: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-    """Yield each webhook's name and clientConfig."""
     for kind, configuration in configurations:
         for webhook in configuration.get("webhooks") or ():
             yield f"{webhook.get('name', '')} ({kind})", webhook.get("clientConfig") or {}
@@ -119,7 +118,6 @@ def _bundles(clients: Sequence[tuple[str, Document]], now_ms: int) -> Iterator[F
 
 
 def _addresses(clients: Sequence[tuple[str, Document]]) -> list[Document]:
-    """Return one clientConfig for each distinct address."""
     found: dict[str, Document] = {}
     for _, client in clients:
         service = client.get("service") or {}

@@ -167,7 +167,6 @@ class Removal:
 
     @property
     def _controller(self) -> str:
-        """The path of the controller's Deployment."""
         namespace = quote(self.namespace, safe="")
         return f"/apis/apps/v1/namespaces/{namespace}/deployments/{_CONTROLLER}"
 
@@ -181,7 +180,6 @@ class Removal:
         return [pod for pod in self._remainder() if own(pod.finalizers) and pod.spec.node_name]
 
     def _configured(self) -> Iterator[config.Configuration]:
-        """Read the current and earlier configurations in the namespace."""
         path = config_maps(self.namespace)
         for each in listing.objects(self.api, path, _ConfigMap):
             text = each.data.get(_CONFIGURATION_FILE)

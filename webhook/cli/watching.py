@@ -20,8 +20,6 @@ Show = Callable[[Sequence[Pod]], Iterable[terminal.Styled]]
 
 
 class _WatchedPods:
-    """The current pods (`holdfast.webhook.kube.reflector.ResourceEventHandler`)."""
-
     def __init__(self) -> None:
         self._pods: dict[ObjectKey, Pod] = {}
         self._lock = threading.Lock()

@@ -234,7 +234,6 @@ def converted(value: Any, kind: type[T], where: str, *, joint: str = ".") -> T:
 
 
 def _with_fix(text: str, kind: type[Any]) -> str:
-    """Add the fix to msgspec's message."""
     _, unknown, name = text.partition("unknown field ")
     if not unknown:
         return f"{messages.shorten(text)}: {_SEE_REFERENCE}"

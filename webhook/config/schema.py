@@ -87,7 +87,6 @@ def _describe(component: dict[str, Any], kind: Struct) -> None:
 def _name_plugins(
     components: Mapping[str, Any], names: Mapping[Struct, str], known: Mapping[str, type[Plugin]]
 ) -> None:
-    """Add the plugins' names, and the arguments of each."""
     listed = components[names[PluginSet]]["properties"]
     for field, accepted in (("enabled", [*known]), ("disabled", [*known, ALL_PLUGINS])):
         item = {"$ref": f"#/$defs/{names[PluginName]}"}

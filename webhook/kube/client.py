@@ -252,7 +252,6 @@ class Cluster:
         body: bytes | None,
         timeout: float,
     ) -> urllib3.BaseHTTPResponse:
-        """Send a request and wait for the response's head."""
         return self._pool.urlopen(
             method,
             target,
@@ -289,10 +288,7 @@ class Cluster:
         return headers
 
     def _status_error(self, response: Response) -> ApiStatusError:
-        """Convert an error response to an exception. After a 401, renew the credentials.
-
-        The client reads it once a minute by the wall clock, which may have been set back.
-        """
+        """Convert an error response to an exception. After a 401, renew the credentials."""
         if response.status == _UNAUTHORIZED:
             with suppress(*_UNREADABLE):
                 self._renew_credentials()

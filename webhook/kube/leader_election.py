@@ -161,15 +161,11 @@ class Leader:
         return lease
 
     def _is_held(self, spec: _LeaseSpec) -> bool:
-        """Return whether another candidate holds the Lease and it has not expired."""
         held = spec.holder_identity not in {None, "", self.identity}
         return held and self.now() < self._end and not self._is_expired(spec)
 
     def _is_expired(self, spec: _LeaseSpec) -> bool:
-        """Return whether the Lease has expired by the API server's clock.
-
-        A controller that starts then need not wait for the Lease of a dead one to run out.
-        """
+        """Go by the API server's clock, which a new controller knows before the Lease runs out."""
         now, renewed = self.server_time(), _epoch(spec.renew_time)
         if now is None or renewed is None:
             return False
@@ -180,10 +176,7 @@ class Leader:
         return self._observed_at + (self._observed.lease_duration_seconds or LEASE_SECONDS)
 
     def _write(self, version: str, spec: dict[str, Any]) -> _Lease:
-        """Write the Lease if it still has this version; create it if the version is empty.
-
-        A PUT can create it with permission for this name only.
-        """
+        """Write this version of the Lease; a PUT may create it by permission for this name."""
         metadata = {"name": LEASE, "namespace": self.namespace}
         if version:
             metadata["resourceVersion"] = version
@@ -246,7 +239,6 @@ class Leader:
 
 
 def _epoch(text: str | None) -> float | None:
-    """Parse a time as seconds since 1970; None if it is invalid."""
     try:
         return datetime.fromisoformat(text or "").timestamp()
     except (ValueError, OverflowError):

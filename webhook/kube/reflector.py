@@ -167,14 +167,12 @@ class Reflector(Generic[Object]):
         return "error"
 
     def _log_once(self, level: int, text: str) -> None:
-        """Log a problem, once until it is over."""
         _log.log(
             logging.DEBUG if text == self._logged else level, "following %s: %s", self.path, text
         )
         self._logged = text
 
     def _list(self, stop: threading.Event) -> str:
-        """List everything, and return the version to watch from."""
         version = ""
 
         def fetch(token: str) -> _RawPage:
@@ -261,7 +259,6 @@ class Reflector(Generic[Object]):
         return version
 
     def _decoded(self, source: msgspec.Raw) -> Object | None:
-        """Decode one object of a list, or log why it is ignored."""
         try:
             return self._decoder.decode(source)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:

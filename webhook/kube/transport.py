@@ -96,7 +96,6 @@ class Transport:
             connection.close()
 
     def _take_idle(self) -> socket.socket | None:
-        """Return an idle connection that the server has not closed."""
         while self._idle:
             try:
                 connection = self._idle.pop()

@@ -132,7 +132,6 @@ class _Calendar:
         self._closed = _merged((first, last + 1) for first, last in closed)
 
     def is_open(self, at_ms: int) -> bool:
-        """Return whether a window is open."""
         wall = self._wall(at_ms)
         return self._first_open(wall, wall) == wall
 

@@ -243,7 +243,6 @@ def _changes_a_hold(keys: Sequence[str]) -> str:
 
 
 def _taken() -> str:
-    """List our gates that the update removes."""
     return (
         f"{_gates('oldObject')}.map(gate, gate.name)\n"
         f"  .filter(name, {_is_own('name')}\n"
@@ -252,10 +251,7 @@ def _taken() -> str:
 
 
 def _changed(keys: Sequence[str]) -> str:
-    """List the deciding annotations that the update changes.
-
-    The key that the hint names counts even if it is no longer configured.
-    """
+    """List the deciding annotations that change; the hint's key counts even if not configured."""
     others = strings((*_HINT_PARTS, *keys))
     return (
         f"(\n  {strings(keys)}\n"

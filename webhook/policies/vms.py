@@ -60,7 +60,6 @@ def vms_policy(keys: Sequence[str], where: builder.InstallationNames) -> builder
 
 
 def _parts(version: str, owner: str) -> Iterator[tuple[str, str]]:
-    """Name the parts of the old or the new VM."""
     for name, parent, field in _LEVELS:
         whole = f"variables.{version}_{parent}" if parent else owner
         yield f"{version}_{name}", _part(whole, field)
@@ -103,7 +102,6 @@ def _alike(before: str, after: str, *apart: str) -> str:
 
 
 def _filled(name: str, field: str) -> str:
-    """Test that a text is unchanged, or was empty before."""
     before, after = (f"variables.{at}_{name}.?{field}.orValue('')" for at in ("old", "new"))
     return f"({before} == '' || {before} == {after})"
 

@@ -56,7 +56,6 @@ def webhooks_policy(
 
 
 def _bounds(may_only: str, names: Sequence[str], where: builder.InstallationNames) -> list[Check]:
-    """Check what the webhooks match, and where."""
     groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
     resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
     left_out = list(dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, where.namespace)))

@@ -104,10 +104,7 @@ class WebhookReconciler:
     # --- one reconciliation --------------------------------------------------------------------
 
     def _ensure(self, now: datetime) -> None:
-        """Reconcile certificates, then configurations; a failure of one does not stop the others.
-
-        Raises ClusterError with all failures at the end.
-        """
+        """Reconcile certificates and configurations. Raises ClusterError with all failures."""
         live = {path: listing.one(self.api, path, Configuration) for path in self._paths}
         missing = [path for path, found in live.items() if found is None]
         problems = [ClusterError(f"{path} does not exist; apply the manifests") for path in missing]
@@ -123,7 +120,6 @@ class WebhookReconciler:
             raise ClusterError("; ".join(map(str, problems)))
 
     def _observe_bundles(self, live: Mapping[str, Configuration | None]) -> list[bytes]:
-        """Note the caBundles that the API servers use now, and return them."""
         webhooks = [one for each in live.values() if each for one in drift.ours(each)]
         bundles = [drift.bundle_of(one) for one in webhooks]
         self._published.observe(bundles, self.now())
@@ -150,7 +146,6 @@ class WebhookReconciler:
         *,
         may_publish: bool,
     ) -> Sequence[ClusterError]:
-        """Update the configurations; return the errors."""
         wanted, correct, problems = self._wanted(bundle), [], list[ClusterError]()
         if may_publish:
             problems += self._dry_run(wanted, live)

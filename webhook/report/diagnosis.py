@@ -151,7 +151,6 @@ def leader(lease: tuple[str, int] | None, pods: Sequence[HeldPodSummary], now_ms
 
 
 def _late(pods: Sequence[HeldPodSummary], now_ms: int) -> list[str]:
-    """List the pods that should have been released."""
     return [
         f"{one.namespace}/{one.name}"
         for one in pods

@@ -78,7 +78,6 @@ def run(
 
 
 def _remove_left_behind() -> None:
-    """Remove the folders and keys of earlier runs that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
         pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
         if pid.isdecimal():

@@ -139,7 +139,6 @@ def build_profiles(
 
 
 def _check_distinct(profile: config.ProfileConfig, name: str, other: Profile, where: str) -> None:
-    """Check that no pod has two profiles. Raises ConfigurationError."""
     if profile.scheduler_name == other.scheduler_name:
         shared = set(profile.namespaces) & set(other.namespaces)
         if shared or not (profile.namespaces or other.namespaces):
@@ -155,7 +154,6 @@ def _check_distinct(profile: config.ProfileConfig, name: str, other: Profile, wh
 
 
 def _selectors(admission: config.Admission, where: str) -> Selectors:
-    """Convert the selectors to JSON. Raises ConfigurationError."""
     named = {
         "namespaceSelector": admission.namespace_selector,
         "objectSelector": admission.object_selector,

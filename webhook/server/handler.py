@@ -204,10 +204,7 @@ class AdmissionHandler:
 
 
 def _too_many(review: PodReview, why: str) -> HttpResponse:
-    """Reject a pod with the reason, for now.
-
-    The review of a workload fails instead: its failurePolicy stores it unchecked.
-    """
+    """Reject a pod for now; a workload's review fails, so that failurePolicy stores it."""
     if review.workload:
         return text(why, 429)
     return HttpResponse(200, reviews.retry_later(review.request, why), JSON)
@@ -216,7 +213,6 @@ def _too_many(review: PodReview, why: str) -> HttpResponse:
 def _fields(
     path: str, review: PodReview, outcome: str, reason: str | None = None
 ) -> dict[str, Mapping[str, logs.Value]]:
-    """Describe a review and its outcome for the structured log."""
     return logs.fields(
         review=path,
         outcome=outcome,

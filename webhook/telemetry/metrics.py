@@ -99,14 +99,12 @@ class _Metrics:
         series.observe(seconds)
 
     def observe_lookup(self, outcome: str, seconds: float) -> None:
-        """Record the duration of one lookup."""
         series = self._lookups.get(outcome)
         if series is None:
             series = self._lookups[outcome] = self.lookup_seconds.labels(outcome)
         series.observe(seconds)
 
     def exposition(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

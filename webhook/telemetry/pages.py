@@ -98,7 +98,6 @@ class _Channel(HTTPChannel):
         super().__init__(*args, **kwargs)
 
     def readable(self) -> bool:
-        """Return whether to read from it; called for each poll."""
         self.polls += 1
         return bool(super().readable())
 
@@ -133,7 +132,6 @@ class _Server(TcpWSGIServer):
         return len(self.active_channels) < self.adj.connection_limit or bool(self._evictable())
 
     def handle_accept(self) -> None:
-        """Accept a connection; at the limit, the oldest idle one makes room."""
         if len(self.active_channels) >= self.adj.connection_limit:
             self._evictable()[0].drop()
         try:
@@ -145,7 +143,6 @@ class _Server(TcpWSGIServer):
                 self.channel_class(self, *accepted, self.adj, map=self._map)
 
     def _idle(self) -> list[_Channel]:
-        """List the connections whose response is not being made, the oldest first."""
         return [channel for channel in self.active_channels.values() if not channel.requests]
 
     def _evictable(self) -> list[_Channel]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.webhook.controller import controller, releaser, scheduler
 from holdfast.webhook.controller.pending import PendingRelease
-from holdfast.webhook.kube import leader_election, reflector, server_clock
+from holdfast.webhook.kube import leader_election, listing, reflector, server_clock
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.registration import drift, reconciler
 from holdfast.webhook.workqueue import backoff, fair
@@ -201,7 +201,8 @@ def never_repairs() -> None:
     proper, published = reconciler.WebhookReconciler._ensure, threading.Event()
 
     def _ensure(self: Any, now: Any) -> None:
-        if all(drift.ours(self._writer.read(path) or {}) for path in self._paths):
+        live = [listing.one(self.api, path, dict[str, Any]) or {} for path in self._paths]
+        if all(map(drift.ours, live)):
             published.set()
         if not published.is_set():
             proper(self, now)
