@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import click
 from click.exceptions import NoSuchCommand
@@ -15,26 +13,24 @@ from click.shell_completion import ShellComplete
 from holdfast.webhook import process
 from holdfast.webhook.errors import ApiStatusError, HoldfastError, UnreachableError
 
-COMMANDS: Mapping[str, str] = MappingProxyType(
-    {
-        "approve": "Approve held pods that wait for an approval.",
-        "check-config": "Check a configuration file.",
-        "controller": "Run the controller that releases held pods on time.",
-        "deny": "Deny held pods that wait for an approval: they stay held.",
-        "dev": "Run server and controller on this machine against a cluster, until Ctrl-C.",
-        "doctor": "Check the installation: webhooks, certificates, leader, clocks, overdue pods.",
-        "explain": "Explain why a pod is held, and what to do about it.",
-        "list": "List held pods, with the reason and the time left.",
-        "policies": "Print the admission policies that protect holds and Holdfast, as YAML.",
-        "preview": "Show what Holdfast would change in the pods and templates of files.",
-        "rbac": "Print the role with which the controller follows what pods wait for, as YAML.",
-        "release": "Release held pods now, by name or by label.",
-        "serve": "Run the admission server.",
-        "sticky": "Show and change the nodes that VMs return to.",
-        "uninstall": "Remove Holdfast from the cluster without leaving pods stuck.",
-        "version": "Show the versions of this command and of the cluster.",
-    }
-)
+COMMANDS = {
+    "approve": "Approve held pods that wait for an approval.",
+    "check-config": "Check a configuration file.",
+    "controller": "Run the controller that releases held pods on time.",
+    "deny": "Deny held pods that wait for an approval: they stay held.",
+    "dev": "Run server and controller on this machine against a cluster, until Ctrl-C.",
+    "doctor": "Check the installation: webhooks, certificates, leader, clocks, overdue pods.",
+    "explain": "Explain why a pod is held, and what to do about it.",
+    "list": "List held pods, with the reason and the time left.",
+    "policies": "Print the admission policies that protect holds and Holdfast, as YAML.",
+    "preview": "Show what Holdfast would change in the pods and templates of files.",
+    "rbac": "Print the role with which the controller follows what pods wait for, as YAML.",
+    "release": "Release held pods now, by name or by label.",
+    "serve": "Run the admission server.",
+    "sticky": "Show and change the nodes that VMs return to.",
+    "uninstall": "Remove Holdfast from the cluster without leaving pods stuck.",
+    "version": "Show the versions of this command and of the cluster.",
+}
 """Each command and its short help.
 
 The module `holdfast.webhook.cli.<name>` has a function of the same name. It is imported only when
@@ -42,12 +38,10 @@ the command is called, to keep `--help` fast.
 """
 
 
-_ADVICE: Mapping[int, str] = MappingProxyType(
-    {
-        401: "log in again, or choose another --context",
-        403: "ask an admin for this permission, or choose a namespace (-n) where you have it",
-    }
-)
+_ADVICE = {
+    401: "log in again, or choose another --context",
+    403: "ask an admin for this permission, or choose a namespace (-n) where you have it",
+}
 
 
 class LazyGroup(click.Group):

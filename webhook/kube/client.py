@@ -114,22 +114,21 @@ class Cluster:
         """The default namespace: the context's, or the pod's."""
         self._client = client
         self._manager: urllib3.PoolManager = client.rest_client.pool_manager
-        self._server: str = client.configuration.host.rstrip("/")
+        self.server: str = client.configuration.host.rstrip("/")
         # the manager rewrites URLs for a proxy
-        self._base = self._server if self._manager.proxy else urlsplit(self._server).path
+        self._base = self.server if self._manager.proxy else urlsplit(self.server).path
         self._pool = self._server_pool()
-        self._transport = None if self._manager.proxy else _transport(client.configuration, now)
+        self._transport = None
+        if not self._manager.proxy:
+            self._transport = Transport(
+                client.configuration, now=now, size=POOL_SIZE, connect_timeout=CONNECT_TIMEOUT
+            )
         self._now = now
         self._on_answer = on_answer
         self._renew = renew
         self._has_expired = has_expired
         self._token: tuple[float, Mapping[str, str]] = float("-inf"), {}
         """When the client was last asked for the token, and the resulting headers."""
-
-    @property
-    def server(self) -> str:
-        """The API server's address."""
-        return self._server
 
     @classmethod
     def connect(
@@ -155,8 +154,11 @@ class Cluster:
             )
         except Exception as exc:  # noqa: BLE001 - on a broken file the client raises anything
             named = f" {kubeconfig}" if kubeconfig else ""
+            problem = messages.one_line(exc)  # it may quote the file
+            if not isinstance(exc, (kubernetes_config.ConfigException, StartError)):
+                problem = f"{type(exc).__name__}: {problem}"
             raise StartError(
-                f"no usable kubeconfig{named} ({_problem(exc)}); give one with --kubeconfig or "
+                f"no usable kubeconfig{named} ({problem}); give one with --kubeconfig or "
                 "KUBECONFIG, or run in a pod with a ServiceAccount"
             ) from None
 
@@ -210,7 +212,7 @@ class Cluster:
                 *whole, rest = (rest + chunk).split(b"\n")
                 yield from whole
         except (urllib3.exceptions.HTTPError, OSError) as exc:
-            raise UnreachableError(f"{self._server}: the watch was interrupted: {exc}") from exc
+            raise UnreachableError(f"{self.server}: the watch was interrupted: {exc}") from exc
         finally:
             # an unfinished stream cannot be reused
             response.close()
@@ -219,9 +221,7 @@ class Cluster:
     def _server_pool(self) -> urllib3.PoolManager | urllib3.HTTPConnectionPool:
         """Return the server's pool: finding it for each request takes a fifth of the request."""
         return (
-            self._manager
-            if self._manager.proxy
-            else self._manager.connection_from_url(self._server)
+            self._manager if self._manager.proxy else self._manager.connection_from_url(self.server)
         )
 
     def _send_through_proxy(
@@ -283,7 +283,7 @@ class Cluster:
             self._client.update_params_for_auth(headers, [], ["BearerToken"], "", "", None)
         except _UNREADABLE as exc:
             reason = f"no token: {messages.one_line(exc)}"
-            raise UnreachableError(f"{self._server} cannot be asked: {reason}") from exc
+            raise UnreachableError(f"{self.server} cannot be asked: {reason}") from exc
         self._token = now, headers
         return headers
 
@@ -311,17 +311,11 @@ class Cluster:
 
     def _unreachable(self, exc: Exception) -> UnreachableError:
         reason = messages.one_line(exc) or type(exc).__name__
-        return UnreachableError(f"{self._server} does not answer: {reason}")
+        return UnreachableError(f"{self.server} does not answer: {reason}")
 
     def _report_timing(self, sent: float, received: float, headers: Mapping[str, str]) -> None:
         if self._on_answer is not None and (date := read_date(headers)) is not None:
             self._on_answer(sent=sent, received=received, date=date)
-
-
-def _transport(
-    configuration: kubernetes_client.Configuration, now: Callable[[], float]
-) -> Transport:
-    return Transport(configuration, now=now, size=POOL_SIZE, connect_timeout=CONNECT_TIMEOUT)
 
 
 def _read_response(response: urllib3.BaseHTTPResponse, received: float) -> Response:
@@ -365,10 +359,3 @@ def _default() -> list[Path]:
         with suppress(RuntimeError):  # an account without a home, as in many containers
             found += [Path(name).expanduser()] if name else []
     return found
-
-
-def _problem(exc: Exception) -> str:
-    """Describe what is wrong with a kubeconfig; for an unexpected exception, name its type."""
-    message = messages.one_line(exc)  # it may quote the file
-    expected = isinstance(exc, (kubernetes_config.ConfigException, StartError))
-    return message if expected else f"{type(exc).__name__}: {message}"

@@ -12,9 +12,8 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from types import MappingProxyType
 from typing import Protocol
 from urllib.parse import quote
 
@@ -50,23 +49,12 @@ _NAME_LENGTH = 200  # of 253 characters that a name may have; the hash comes aft
 _log = logging.getLogger("holdfast.controller")
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectKind:
-    """The kind of object that an Event is about."""
-
-    api_version: str
-    name: str
-
-
-POD, VM = ObjectKind("v1", "Pod"), ObjectKind("kubevirt.io/v1", "VirtualMachine")
-_ACTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        HELD: "Hold",
-        NODE_RECORDED: "Record",
-        NODE_NOT_RECORDED: "Record",
-        NODE_UNAVAILABLE: "Wait",
-    }
-)
+ObjectKind = tuple[str, str]
+"""The apiVersion and kind of the object that an Event is about."""
+POD: ObjectKind = ("v1", "Pod")
+VM: ObjectKind = ("kubevirt.io/v1", "VirtualMachine")
+_RECORD = dict.fromkeys((NODE_RECORDED, NODE_NOT_RECORDED), "Record")
+_ACTIONS = {HELD: "Hold", NODE_UNAVAILABLE: "Wait", **_RECORD}
 """The action by reason; `Release` for all others."""
 
 
@@ -188,13 +176,11 @@ def event_object(event: Event, *, now_ms: int, instance: str) -> dict[str, objec
     reason, note = _text(event.reason), _text(event.note)
     content = "\0".join((event.uid, reason, note))
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+    prefix = name[:_NAME_LENGTH].rstrip(".-")
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {
-            "namespace": namespace,
-            "name": f"{name[:_NAME_LENGTH].rstrip('.-')}.{digest}",
-        },
+        "metadata": {"namespace": namespace, "name": f"{prefix}.{digest}"},
         "eventTime": durations.to_datetime(now_ms).isoformat(timespec="microseconds"),
         "reportingController": "holdfast.dev/controller",
         "reportingInstance": instance,
@@ -203,8 +189,8 @@ def event_object(event: Event, *, now_ms: int, instance: str) -> dict[str, objec
         "type": "Warning" if event.warning else "Normal",
         "note": note.encode()[:NOTE_LENGTH].decode(errors="ignore"),
         "regarding": {
-            "apiVersion": event.kind.api_version,
-            "kind": event.kind.name,
+            "apiVersion": event.kind[0],
+            "kind": event.kind[1],
             "namespace": namespace,
             "name": name,
             "uid": event.uid,

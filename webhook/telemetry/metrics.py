@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from importlib.metadata import version
 from itertools import product
 
@@ -32,6 +33,9 @@ class _Metrics:
         # they would double the number of series
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self._gauge = partial(Gauge, namespace="holdfast", registry=self.registry)
+        self._info = partial(Info, namespace="holdfast", registry=self.registry)
+        self._histogram = partial(Histogram, namespace="holdfast", registry=self.registry)
         self._info("build", "The running version.").info({"version": version("holdfast")})
         self.configuration = self._info(
             "configuration", "Digest of the active configuration, without comments."
@@ -39,27 +43,23 @@ class _Metrics:
         self.lookup_seconds = self._histogram(
             "lookup_duration_seconds",
             "Duration of the lookups of plugins, by outcome (answered, failed).",
-            _LOOKUP_BUCKETS,
             ["outcome"],
+            buckets=_LOOKUP_BUCKETS,
         )
         self.point_seconds = self._histogram(
             "framework_extension_point_duration_seconds",
             "Duration of an extension point: all plugins of a profile.",
-            _PLUGIN_BUCKETS,
             ["extension_point", "status", "profile"],
+            buckets=_PLUGIN_BUCKETS,
         )
         self.plugin_seconds = self._histogram(
             "plugin_execution_duration_seconds",
             "Duration of one plugin at one extension point.",
-            _PLUGIN_BUCKETS,
             ["plugin", "extension_point", "status", "profile"],
+            buckets=_PLUGIN_BUCKETS,
         )
         # looking up a series takes longer than updating it
-        self._series: dict[tuple[str, str, str, str], Histogram] = {}
-        self._lookups: dict[str, Histogram] = {}
-
-    def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
-        return Gauge(f"holdfast_{name}", text, labels, registry=self.registry)
+        self._series = cache(self._labelled)
 
     def _counter(
         self,
@@ -77,32 +77,21 @@ class _Metrics:
             counter.labels(*values)
         return counter
 
-    def _info(self, name: str, text: str) -> Info:
-        return Info(f"holdfast_{name}", text, registry=self.registry)
-
-    def _histogram(
-        self, name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
-    ) -> Histogram:
-        return Histogram(f"holdfast_{name}", text, labels, buckets=buckets, registry=self.registry)
+    def _labelled(self, plugin: str, *labels: str) -> Histogram:
+        return (
+            self.plugin_seconds.labels(plugin, *labels)
+            if plugin
+            else self.point_seconds.labels(*labels)
+        )
 
     def observe_plugin(
         self, *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
     ) -> None:
         """Record the duration of one plugin, or of an extension point if `plugin` is empty."""
-        key = (plugin, extension_point, status, profile)
-        series = self._series.get(key)
-        if series is None:
-            histogram, labels = (
-                (self.plugin_seconds, key) if plugin else (self.point_seconds, key[1:])
-            )
-            series = self._series[key] = histogram.labels(*labels)
-        series.observe(seconds)
+        self._series(plugin, extension_point, status, profile).observe(seconds)
 
     def observe_lookup(self, outcome: str, seconds: float) -> None:
-        series = self._lookups.get(outcome)
-        if series is None:
-            series = self._lookups[outcome] = self.lookup_seconds.labels(outcome)
-        series.observe(seconds)
+        self.lookup_seconds.labels(outcome).observe(seconds)
 
     def exposition(self) -> bytes:
         return generate_latest(self.registry)
@@ -136,14 +125,11 @@ class ServerMetrics(_Metrics):
             "certificate_reload_failures",
             "Certificate files that could not be loaded; the last valid pair stays in use.",
         )
-        self._counters: dict[tuple[str, str], Counter] = {}
+        self._counted = cache(self.reviews.labels)
 
     def count(self, path: str, outcome: str) -> None:
         """Count a review by path and outcome."""
-        counter = self._counters.get((path, outcome))
-        if counter is None:
-            counter = self._counters[path, outcome] = self.reviews.labels(path, outcome)
-        counter.inc()
+        self._counted(path, outcome).inc()
 
 
 class ControllerMetrics(_Metrics):
@@ -186,7 +172,7 @@ class ControllerMetrics(_Metrics):
         self.lateness = self._histogram(
             "release_lateness_seconds",
             "Time from due time to release, by the API server's clock.",
-            _LATENESS_BUCKETS,
+            buckets=_LATENESS_BUCKETS,
         )
         self.watch_restarts = self._counter(
             "watch_restarts",
