@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol, Self, get_args
+from typing import Self, get_args
 
 from holdfast.webhook.errors import ClusterError, PluginFailedError, UndecidedError, described
 from holdfast.webhook.framework.plugin import Code, Plugin, Result, skip
@@ -17,30 +17,18 @@ _SKIPPED = skip()
 _UNSET = Result(Code.ERROR, reason="it returned nothing")
 
 
-class Observe(Protocol):
-    """Receives the duration of each call, in seconds.
+Observe = Callable[..., None]
+"""Receives `plugin`, `extension_point`, `status`, `profile` and `seconds` of each call.
 
-    An empty plugin name stands for a whole extension point, with all its plugins.
-    """
+An empty plugin name stands for a whole extension point, with all its plugins.
+"""
 
-    def __call__(
-        self, *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
-    ) -> None:
-        """Take one measurement."""
-        ...
+OnResult = Callable[[str, str, Result, Exception | None], None]
+"""Receives the plugin, the point, and the result; with an exception, the result's code is `Error`.
+"""
 
 
-class OnResult(Protocol):
-    """The runner's hook: receives each plugin's result, or the exception that it raised."""
-
-    def __call__(self, plugin: str, point: str, result: Result, problem: Exception | None) -> None:
-        """Take one result; with a problem, the result's code is `Error`."""
-        ...
-
-
-def unobserved(
-    *, plugin: str, extension_point: str, status: str, profile: str, seconds: float
-) -> None:
+def unobserved(**_measurement: str | float) -> None:
     """Discard a measurement."""
 
 

@@ -23,9 +23,12 @@ class _Named(msgspec.Struct):
     name: str
 
 
-class _Listed(msgspec.Struct):
-    groups: list[_Named] = []
-    resources: list[_Named] = []
+class _Groups(msgspec.Struct):
+    groups: list[_Named]
+
+
+class _Resources(msgspec.Struct):
+    resources: list[_Named]
 
 
 def serves(api: Api, resource: str, *, timeout: float = READ_TIMEOUT) -> bool:
@@ -35,11 +38,11 @@ def serves(api: Api, resource: str, *, timeout: float = READ_TIMEOUT) -> bool:
     names no such kind. Raises ClusterError, also if the group is listed and yet not found.
     """
     try:
-        served = listing.read(api, kubevirt.API_PATH, _Listed, timeout=timeout).resources
+        served = listing.read(api, kubevirt.API_PATH, _Resources, timeout=timeout).resources
     except ApiStatusError as exc:
         if exc.status != _NOT_FOUND:
             raise
-        groups = listing.read(api, GROUPS, _Listed, timeout=timeout).groups
+        groups = listing.read(api, GROUPS, _Groups, timeout=timeout).groups
         if any(group.name == kubevirt.GROUP for group in groups):
             raise
         return False
