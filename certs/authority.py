@@ -4,8 +4,6 @@ Pure: the caller passes the time, and gets bytes. Keys are P-256 and serial numb
 5280, 4.1.2.2). Certificates are backdated by an hour for peers whose clocks are behind.
 """
 
-from __future__ import annotations
-
 import enum
 import ipaddress
 import re

@@ -15,8 +15,6 @@ Nothing is renewed because of its age while the time has only just been set: one
 servers may report another year until its machine has synchronized its clock.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """`holdfast check-config`: validate a configuration file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`holdfast controller`: releases held pods on time."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Sequence

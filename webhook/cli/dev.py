@@ -1,7 +1,5 @@
 """`holdfast dev`: server and controller on this machine."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

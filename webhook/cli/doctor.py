@@ -1,7 +1,5 @@
 """`holdfast doctor`: find out what is wrong with an installation."""
 
-from __future__ import annotations
-
 import sys
 
 import click

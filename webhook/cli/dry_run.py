@@ -1,7 +1,5 @@
 """Preview objects by a server-side dry run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Read and judge everything that `holdfast doctor` checks, as far as permissions allow."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

@@ -1,7 +1,5 @@
 """The `holdfast` command, its subcommands and its errors."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

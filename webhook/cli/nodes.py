@@ -1,7 +1,5 @@
 """Read nodes and volumes for commands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import quote

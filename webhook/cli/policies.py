@@ -1,7 +1,5 @@
 """`holdfast policies`: the guard's manifests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

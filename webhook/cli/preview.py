@@ -1,7 +1,5 @@
 """`holdfast preview`: what Holdfast would change in manifests."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence

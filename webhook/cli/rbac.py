@@ -1,7 +1,5 @@
 """`holdfast rbac`: the role that the configured kinds of `holdfast.dev/after` need."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

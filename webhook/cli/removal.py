@@ -5,8 +5,6 @@ finalizer blocks a pod forever. So the configurations are removed first, then ga
 and the permissions to do so last.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

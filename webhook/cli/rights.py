@@ -1,7 +1,5 @@
 """The guard's rights of a user, which commands check before they try anything."""
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.webhook.errors import CommandError

@@ -1,7 +1,5 @@
 """Output of commands: colored on a terminal, plain in a pipe, always escaped."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

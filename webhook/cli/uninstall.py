@@ -1,7 +1,5 @@
 """`holdfast uninstall`: remove Holdfast from a cluster without leaving pods stuck."""
 
-from __future__ import annotations
-
 import sys
 
 import click

@@ -1,7 +1,5 @@
 """`holdfast version`: of this command, and of the cluster."""
 
-from __future__ import annotations
-
 from importlib.metadata import version as installed
 
 import click

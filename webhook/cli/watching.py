@@ -1,7 +1,5 @@
 """Watch pods: a table updated in place, or in a pipe, a new table at each change."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Sequence
 

@@ -4,8 +4,6 @@ One YAML file in the style of KubeSchedulerConfiguration. Every error names the 
 it, and the fix.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 from collections.abc import Collection, Iterable, Sequence

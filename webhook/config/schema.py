@@ -5,8 +5,6 @@ rejected at startup. Rules that no schema can express (two profiles with one nam
 no node can meet) are checked at startup and by `holdfast check-config`.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

@@ -4,8 +4,6 @@ Editors use the schema to show mistakes. Nothing here decides what is accepted: 
 startup do, with better messages. Patterns use the syntax that Python and ECMAScript share.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from msgspec import Meta

@@ -4,8 +4,6 @@ Each path is tested with `has()` at every level, because an expression that fail
 failed call of the webhook.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 POD = "object"

@@ -3,8 +3,6 @@
 Tests check that they agree with the plugins' predicates in Python.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from holdfast.webhook.framework.cel import POD, has_annotation, optional, string, strings

@@ -1,7 +1,5 @@
 """The handle gives plugins access to lookups, held pods and Events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 

@@ -4,8 +4,6 @@ Edits are idempotent, because webhooks are called again and releases are retried
 are never changed or moved, only added to; the API server's default tolerations can be replaced.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

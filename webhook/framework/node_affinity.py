@@ -6,8 +6,6 @@ only appended to, which is also all that the API server accepts in an update of 
 (validateNodeAffinityMutation in its source).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The admission pipeline: what the plugins of a profile decide about a pod under review."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -5,8 +5,6 @@ package `holdfast`, which documents what is stable.
 """
 # ruff: noqa: ARG002 - a default of an extension point uses no argument
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

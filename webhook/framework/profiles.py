@@ -4,8 +4,6 @@ A profile enables plugins in order, each with its own arguments. The pod's sched
 the profile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

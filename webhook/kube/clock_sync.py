@@ -3,8 +3,6 @@
 Now and then it compares `Date` with the creationTimestamp of an Event that it creates by dry run.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

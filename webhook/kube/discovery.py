@@ -4,8 +4,6 @@ A 404 without a Kubernetes reason may mean that a kind is not installed, or may 
 Only the discovery lists of the API server show which.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.webhook.errors import ApiStatusError

@@ -5,8 +5,6 @@ Events above the rate below are dropped and counted, warnings last: they are for
 metrics count everything.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import logging

@@ -5,8 +5,6 @@ without a limit. It ignores impersonation, reads a token file once and keeps its
 goes on without credentials after a credential plugin has failed.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import os

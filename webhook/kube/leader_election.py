@@ -6,8 +6,6 @@ own monotonic clock. No machine trusts another's clock. `leading` depends on tim
 process that was suspended past its deadline knows that it is no longer the leader.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,7 +1,5 @@
 """Reads of a cluster: whole lists page by page, single objects, and the API server's time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar

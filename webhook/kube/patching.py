@@ -4,8 +4,6 @@ The patch tests uid and resourceVersion before anything else. So a late write of
 paused, or one meant for an earlier object of that name, fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

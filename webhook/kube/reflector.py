@@ -5,8 +5,6 @@ silence is bounded, and all objects are listed again now and then. A kind that i
 that this process may not read, is logged once and retried.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

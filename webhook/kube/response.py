@@ -1,7 +1,5 @@
 """Responses of the API server: read from the connection, and converted to errors."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

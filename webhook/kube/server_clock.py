@@ -14,8 +14,6 @@ which bounds its clock in the same way. Once the two disagree, only creationTime
 Pure: no I/O, no clock. Times are seconds as floats, local time first.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ per request as this module, and urllib3 longer still; urllib3 carries watches, a
 a proxy. Nothing is retried here: only the caller knows whether that is safe.
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import ssl

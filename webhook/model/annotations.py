@@ -4,8 +4,6 @@ due = max(creation + delay, not-before) + share x jitter. All times are millisec
 creation is the API server's.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Annotations of a pod that waits for an approval, and their values. Pure."""
 
-from __future__ import annotations
-
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import messages
 from holdfast.webhook.model.annotations import DOMAIN

@@ -3,8 +3,6 @@
 The syntax is that of robfig/cron v3, which Kubernetes uses: five fields, or a macro.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

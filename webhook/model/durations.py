@@ -6,8 +6,6 @@ an offset (`time.RFC3339`). All times are whole milliseconds, rounded up: roundi
 release a pod early.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 

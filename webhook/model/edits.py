@@ -1,7 +1,5 @@
 """The edits that a plugin can make to a pod."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ A body of 7 MiB can contain millions of empty parts, and a rule may write a patc
 hundreds of bytes for each. Kubernetes only limits the size of the whole object.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.webhook.model.objects import NodeSelectorRequirement, NodeSelectorTerm, Pod

@@ -1,7 +1,5 @@
 """Quoting and shortening foreign text for messages and log lines."""
 
-from __future__ import annotations
-
 QUOTED_CHARACTERS = 40
 """Of a user's value: the API server cuts warnings at 256 bytes."""
 

@@ -1,7 +1,5 @@
 """Nodes and volumes, reduced to what decides whether a pod can run on a node."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from holdfast.webhook.model.objects import ApiStruct, Condition, Metadata, NodeSelector

@@ -1,7 +1,5 @@
 """Inline paces: how many pods may be starting, and how many may be released in a period."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """AdmissionReview requests and responses, in the format `admission.k8s.io/v1`. Pure."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Sequence

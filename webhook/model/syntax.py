@@ -1,7 +1,5 @@
 """The syntax of Kubernetes names, label values and annotation keys."""
 
-from __future__ import annotations
-
 import re
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")

@@ -10,8 +10,6 @@
 `window_calendar` says what windows mean on days with a clock change and on closed dates.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import UTC, date, tzinfo

@@ -3,8 +3,6 @@
 An invalid value is rejected in the template at `kubectl apply`, not later in a ReplicaSet's Events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

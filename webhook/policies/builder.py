@@ -3,8 +3,6 @@
 An expression that fails rejects the request, so optional fields are read with `?`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

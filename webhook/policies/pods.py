@@ -10,8 +10,6 @@ server evaluates them, so they also work while Holdfast is down:
 - `holdfast-controller-webhooks`: the webhooks that the controller may register.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from holdfast.webhook.framework.cel import string, strings

@@ -1,7 +1,5 @@
 """The role with which the controller follows the objects that pods wait for. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from holdfast.webhook.framework.profiles import Profiles

@@ -7,8 +7,6 @@ annotation. The policy therefore allows these defaults where a field was empty. 
 could be written on such a VM, and it would never start again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from holdfast.webhook.framework.cel import strings

@@ -1,7 +1,5 @@
 """The policy that limits the webhook configurations that the controller may write. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from holdfast.webhook.framework.cel import string, strings

@@ -4,8 +4,6 @@ The match conditions come from the plugins (`match`, `keys`). Pods without a req
 so they cost nothing and are safe from an outage.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence

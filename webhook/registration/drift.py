@@ -1,7 +1,5 @@
 """Compare webhook configurations with the desired ones. Pure."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Mapping

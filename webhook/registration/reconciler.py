@@ -5,8 +5,6 @@ all replicas serve a certificate that the caBundle trusts and have the same conf
 that it restores its own fields when others change them.
 """
 
-from __future__ import annotations
-
 import enum
 import logging
 import threading

@@ -4,8 +4,6 @@ Each is asked at its own address, over TLS without verification: the caller judg
 That needs only permission to list the Service's EndpointSlices.
 """
 
-from __future__ import annotations
-
 import http.client
 import socket
 import ssl

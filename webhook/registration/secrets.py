@@ -5,8 +5,6 @@ created by an apply without force under this process' own field manager. An appl
 way to create an object with permission for that name only.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import logging

@@ -1,7 +1,5 @@
 """Read and write webhook configurations without overwriting changes of others."""
 
-from __future__ import annotations
-
 import base64
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Find problems in what was read of an installation, and say what to do. Pure."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Pods with their status, and the nodes that they are restricted to. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

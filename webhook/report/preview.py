@@ -4,8 +4,6 @@ A pod is reviewed as at creation. A workload is reviewed as at `kubectl apply`, 
 its controller would create from the template.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

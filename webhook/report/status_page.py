@@ -3,8 +3,6 @@
 It needs no JavaScript and loads nothing. Text from pods is escaped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape

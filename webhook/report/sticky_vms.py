@@ -1,7 +1,5 @@
 """The nodes recorded on VMs, for tables, scripts and the status page. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

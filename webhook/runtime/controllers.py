@@ -1,7 +1,5 @@
 """Assemble the controllers of a process."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

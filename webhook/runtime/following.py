@@ -1,7 +1,5 @@
 """Following the objects that plugins ask for, in the controller."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Building the profiles of a configuration, and what decides by them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

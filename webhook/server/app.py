@@ -4,8 +4,6 @@
 deadlines that a WSGI server cannot set.
 """
 
-from __future__ import annotations
-
 import flask
 from werkzeug.routing import MapAdapter
 

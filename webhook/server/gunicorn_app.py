@@ -1,7 +1,5 @@
 """Run gunicorn from the program itself: settings, the listening socket, the master process."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import math

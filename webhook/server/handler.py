@@ -1,7 +1,5 @@
 """The answer to every request: reviews, health and metrics. No HTTP and no threads in here."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping

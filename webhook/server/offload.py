@@ -4,8 +4,6 @@ A review that cannot block is answered where it arrives: handing it to a thread 
 the CPU of answering it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

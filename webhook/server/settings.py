@@ -1,7 +1,5 @@
 """Settings of the admission server: addresses, files, deadlines and limits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The serving side of TLS: the context of new connections, and a new one for each certificate."""
 
-from __future__ import annotations
-
 import logging
 import os
 import ssl

@@ -4,8 +4,6 @@ It is a subclass of gunicorn's documented `Worker`. No connection is served with
 of a connection has a time limit, and shutdown is announced with `Connection: close`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import asyncio.sslproto
 import contextlib

@@ -1,7 +1,5 @@
 """Health and metrics over plain HTTP: nothing there is secret or writable."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST

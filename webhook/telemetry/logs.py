@@ -4,8 +4,6 @@ A record may carry fields (`extra=fields(...)`), which only JSON shows. Tokens a
 logged; users' values are shortened.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """All metrics of Holdfast, in their own registry."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Read-only pages over plain HTTP: a small Flask app under waitress, in separate threads."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket
