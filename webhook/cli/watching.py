@@ -46,9 +46,8 @@ class _WatchedPods:
 
 def follow_pods(api: Api, path: str, selection: Query, show: Show) -> None:
     """Show the pods and their changes until Ctrl-C. Raises ClusterError at startup."""
-    api.request(
-        "GET", path, query={**selection, "limit": 1}
-    )  # fail at once if the request is not allowed
+    # fail at once if the request is not allowed
+    api.request("GET", path, query={**selection, "limit": 1})
     pods = _WatchedPods()
     reflector = Reflector(
         api, pods, Pod, path=path, selection=selection, on_restart=lambda _reason: None

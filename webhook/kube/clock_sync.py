@@ -49,17 +49,9 @@ _log = logging.getLogger("holdfast.controller")
 
 
 def create_by_dry_run(api: Api) -> float:
-    """Return the creationTimestamp (epoch seconds) of an Event that is not stored.
-
-    Raises ClusterError.
-    """
-    answer = api.request(
-        "POST",
-        CREATE_PATH,
-        query={"dryRun": "All"},
-        body=msgspec.json.encode(_EVENT),
-        timeout=PROBE_TIMEOUT,
-    )
+    """Return the creationTimestamp (epoch seconds) of an unstored Event. Raises ClusterError."""
+    query, body = {"dryRun": "All"}, msgspec.json.encode(_EVENT)
+    answer = api.request("POST", CREATE_PATH, query=query, body=body, timeout=PROBE_TIMEOUT)
     created = listing.decoded(answer, CREATE_PATH, msgspec.json.Decoder(_Created))
     return created.metadata.creation_timestamp.timestamp()
 
@@ -84,10 +76,9 @@ class ClockSynchronizer:
                 continue
             try:
                 self._probe(probes, stop)
+                # responses without a Date must not make this a busy loop
                 if self.clock.bounds(self.now()) is None:
-                    stop.wait(
-                        IDLE_SECONDS
-                    )  # responses without a Date must not make this a busy loop
+                    stop.wait(IDLE_SECONDS)
             except ClusterError as exc:
                 _log.debug("probe of the API server's clock failed: %s", exc)
                 stop.wait(IDLE_SECONDS)

@@ -19,9 +19,7 @@ PENDING = "spec.nodeName=,status.phase=Pending"
 T = TypeVar("T")
 
 
-class ListMeta(msgspec.Struct, rename="camel"):
-    """The metadata of a list."""
-
+class _ListMeta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
 
@@ -29,7 +27,7 @@ class ListMeta(msgspec.Struct, rename="camel"):
 class Page(msgspec.Struct, Generic[T]):
     """A page of a list; without metadata a response is none, and says nothing about objects."""
 
-    metadata: ListMeta
+    metadata: _ListMeta
     items: list[T] | None = None
 
 

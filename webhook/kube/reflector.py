@@ -226,10 +226,9 @@ class Reflector(Generic[Object]):
                     return "expired"
                 raise
             self.on_restart("end")
+            # a server that ends each watch at once must not be flooded
             if self.now() - began < BACKOFF_SECONDS:
-                stop.wait(
-                    BACKOFF_SECONDS
-                )  # a server that ends each watch at once must not be flooded
+                stop.wait(BACKOFF_SECONDS)
         return "stop"
 
     def _watch(self, version: str, stop: threading.Event) -> str:

@@ -5,15 +5,11 @@ from collections.abc import Mapping
 from holdfast.webhook.model.objects import ApiStruct, Condition, Metadata, NodeSelector
 
 
-class NodeSpec(ApiStruct, frozen=True):
-    """The spec of a node; `unschedulable` is set by `kubectl cordon`."""
-
+class _NodeSpec(ApiStruct, frozen=True):
     unschedulable: bool = False
 
 
-class NodeStatus(ApiStruct, frozen=True):
-    """The status of a node."""
-
+class _NodeStatus(ApiStruct, frozen=True):
     conditions: list[Condition] | None = None
 
 
@@ -21,8 +17,8 @@ class Node(ApiStruct, frozen=True):
     """A node."""
 
     metadata: Metadata = Metadata()
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -36,7 +32,7 @@ class Node(ApiStruct, frozen=True):
         return "" if ready is None or ready.status == "True" else ready.reason or ready.status
 
 
-class ClaimReference(ApiStruct, frozen=True):
+class _ClaimReference(ApiStruct, frozen=True):
     """A volume's claim, by name; a DataVolume has a claim of its name."""
 
     claim_name: str = ""
@@ -46,41 +42,35 @@ class ClaimReference(ApiStruct, frozen=True):
 class MountedVolume(ApiStruct, frozen=True):
     """A volume of a pod or of a VM's template."""
 
-    persistent_volume_claim: ClaimReference | None = None
-    data_volume: ClaimReference | None = None
+    persistent_volume_claim: _ClaimReference | None = None
+    data_volume: _ClaimReference | None = None
 
     @property
     def claim(self) -> str:
         """The name of its PersistentVolumeClaim; empty for a volume without one."""
-        reference = self.persistent_volume_claim or self.data_volume or ClaimReference()
+        reference = self.persistent_volume_claim or self.data_volume or _ClaimReference()
         return reference.claim_name or reference.name
 
 
-class ClaimSpec(ApiStruct, frozen=True):
-    """The spec of a claim; the volume is empty until one is bound."""
-
+class _ClaimSpec(ApiStruct, frozen=True):
     volume_name: str = ""
 
 
 class PersistentVolumeClaim(ApiStruct, frozen=True):
     """A claim."""
 
-    spec: ClaimSpec = ClaimSpec()
+    spec: _ClaimSpec = _ClaimSpec()
 
 
-class VolumeNodeAffinity(ApiStruct, frozen=True):
-    """The nodes from which a volume can be reached."""
-
+class _VolumeNodeAffinity(ApiStruct, frozen=True):
     required: NodeSelector | None = None
 
 
-class VolumeSpec(ApiStruct, frozen=True):
-    """The spec of a volume."""
-
-    node_affinity: VolumeNodeAffinity = VolumeNodeAffinity()
+class _VolumeSpec(ApiStruct, frozen=True):
+    node_affinity: _VolumeNodeAffinity = _VolumeNodeAffinity()
 
 
 class PersistentVolume(ApiStruct, frozen=True):
     """A volume."""
 
-    spec: VolumeSpec = VolumeSpec()
+    spec: _VolumeSpec = _VolumeSpec()

@@ -93,9 +93,7 @@ class NodeSelector(ApiStruct, frozen=True):
     node_selector_terms: list[NodeSelectorTerm] | None = None
 
 
-class PreferredSchedulingTerm(ApiStruct, frozen=True):
-    """A preferred term, with its weight."""
-
+class _PreferredSchedulingTerm(ApiStruct, frozen=True):
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
@@ -106,7 +104,7 @@ class NodeAffinity(ApiStruct, frozen=True):
     required: NodeSelector | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
-    preferred: list[PreferredSchedulingTerm] | None = msgspec.field(
+    preferred: list[_PreferredSchedulingTerm] | None = msgspec.field(
         default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
     )
 

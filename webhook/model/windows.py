@@ -116,10 +116,7 @@ def _minutes(text: str, word: str) -> tuple[int, int]:
 
 
 def parse_zone(name: str) -> tzinfo:
-    """Look up a time zone.
-
-    Raises InvalidValueError; UndecidedError if this machine has no time zone data.
-    """
+    """Look up a time zone. Raises InvalidValueError; UndecidedError without time zone data."""
     if name == "UTC":
         return UTC
     if _ZONE.fullmatch(name):
@@ -144,10 +141,7 @@ def _lookup(name: str) -> tzinfo | None:
 
 
 def parse_dates(text: str) -> Span:
-    """Parse a date, or a range of dates, into its first and last day since 1970.
-
-    Raises InvalidValueError.
-    """
+    """Parse a date or range into its first and last day since 1970. Raises InvalidValueError."""
     match = _DATES.fullmatch(text)
     try:
         first, last = (

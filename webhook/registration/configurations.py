@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.webhook.framework import cel, conditions
-from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.framework.profiles import Profiles, Selectors
 from holdfast.webhook.model import workloads
 from holdfast.webhook.model.workloads import RESOURCES, Resource
 
@@ -39,6 +39,7 @@ _TEMPLATE_NAMES = {
     workloads.WORKER_TEMPLATE: "worker-templates",
 }
 _PODS = (("", "pods"),)
+_BOTH = ["CREATE", "UPDATE"]
 
 Configuration = dict[str, Any]
 
@@ -56,48 +57,39 @@ class Registration:
 
     def configurations(self, profiles: Profiles) -> dict[str, Configuration]:
         """Build both configurations, by API path."""
-        validating = [self._pods(profiles)]
-        for template, resources in _by_template().items():
-            validating.append(self._templates(profiles, template, resources))
+        templates = [self._templates(profiles, *each) for each in _by_template().items()]
+        webhooks = {
+            "mutating": [self._mutating(profiles)],
+            "validating": [self._pods(profiles), *templates],
+        }
         return {
-            path("mutating", self.name): self._object(
-                "MutatingWebhookConfiguration", [self._mutating(profiles)]
-            ),
-            path("validating", self.name): self._object(
-                "ValidatingWebhookConfiguration", validating
-            ),
+            path(kind, self.name): self._object(f"{kind.title()}WebhookConfiguration", each)
+            for kind, each in webhooks.items()
         }
 
     def _mutating(self, profiles: Profiles) -> Configuration:
         """Hold and place pods at creation; without Holdfast, pods with a request are rejected."""
+        condition = conditions.create_condition(profiles)
         # Only CREATE: a patch at an UPDATE could make a stored pod impossible to change.
-        asks = conditions.create_condition(profiles)
-        webhook = self._pod_webhook(profiles, "pods", "/mutate", ["CREATE"], asks)
+        webhook = self._webhook("pods", ["CREATE"], _PODS, condition, profiles.selectors)
         # IfNeeded: another mutating webhook may change the pod after ours.
-        return {**webhook, "failurePolicy": "Fail", "reinvocationPolicy": "IfNeeded"}
+        return {**webhook, "reinvocationPolicy": "IfNeeded"}
 
     def _pods(self, profiles: Profiles) -> Configuration:
         """Validate pods that CEL cannot validate; on UPDATE only if one of our keys changes."""
         condition = conditions.by_operation(
             conditions.validate_condition(profiles), conditions.update_condition(profiles)
         )
-        webhook = self._pod_webhook(
-            profiles, "validate.pods", "/validate", ["CREATE", "UPDATE"], condition
-        )
-        return {**webhook, "failurePolicy": "Fail"}
+        return self._webhook("validate.pods", _BOTH, _PODS, condition, profiles.selectors)
 
     def _templates(
         self, profiles: Profiles, template: str, resources: list[Resource]
     ) -> Configuration:
         """Reject invalid values in templates; the pods are validated again."""
-        pod = f"{cel.POD}.{template}"
-        condition = conditions.template_condition(profiles, pod)
+        condition = conditions.template_condition(profiles, f"{cel.POD}.{template}")
         kinds = [(resource.group, resource.name) for resource in resources]
-        name = _TEMPLATE_NAMES[template]
-        selector = profiles.selectors.namespaces
-        webhook = self._webhook(
-            name, "/validate", ["CREATE", "UPDATE"], kinds, condition, namespaces=selector
-        )
+        selectors = Selectors(profiles.selectors.namespaces)
+        webhook = self._webhook(_TEMPLATE_NAMES[template], _BOTH, kinds, condition, selectors)
         # Workloads must not depend on Holdfast: their pods are validated at creation.
         return {**webhook, "failurePolicy": "Ignore"}
 
@@ -109,29 +101,13 @@ class Registration:
             "webhooks": webhooks,
         }
 
-    def _pod_webhook(
-        self,
-        profiles: Profiles,
-        name: str,
-        url_path: str,
-        operations: list[str],
-        condition: str,
-    ) -> Configuration:
-        selectors = profiles.selectors
-        webhook = self._webhook(
-            name, url_path, operations, _PODS, condition, namespaces=selectors.namespaces
-        )
-        return {**webhook, "objectSelector": selectors.objects} if selectors.objects else webhook
-
     def _webhook(
         self,
         name: str,
-        url_path: str,
         operations: list[str],
         resources: Sequence[tuple[str, str]],
         condition: str,
-        *,
-        namespaces: Mapping[str, Any],
+        selectors: Selectors,
     ) -> Configuration:
         excluded = {
             "key": "kubernetes.io/metadata.name",
@@ -141,7 +117,7 @@ class Registration:
         groups = dict.fromkeys(group for group, _ in resources)
         return {
             "name": f"{name}.holdfast.dev",
-            "clientConfig": self.client_config(url_path),
+            "clientConfig": self.client_config("/mutate" if name == "pods" else "/validate"),
             "rules": [
                 {
                     "apiGroups": [group],
@@ -154,9 +130,11 @@ class Registration:
             ],
             "matchConditions": [{"name": ASKS, "expression": condition}],
             "namespaceSelector": {
-                **namespaces,
-                "matchExpressions": [excluded, *namespaces.get("matchExpressions", ())],
+                **selectors.namespaces,
+                "matchExpressions": [excluded, *selectors.namespaces.get("matchExpressions", ())],
             },
+            **({"objectSelector": selectors.objects} if selectors.objects else {}),
+            "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
             # The webhook writes nothing: so `--dry-run=server` and `kubectl diff` work.
             "sideEffects": "None",

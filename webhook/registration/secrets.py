@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -57,13 +57,6 @@ class PublishedBundles:
         return {one: timedelta(seconds=now - since) for one, since in self.since.items()}
 
 
-class SecretsResult(NamedTuple):
-    """The bundle to register, and the error if a Secret could not be written."""
-
-    bundle: bytes
-    problem: ClusterError | None = None
-
-
 @dataclass(eq=False)
 class CertificateSecrets:
     """Reconciles both Secrets, one step at a time."""
@@ -84,12 +77,11 @@ class CertificateSecrets:
         bundles: Sequence[bytes],
         trusted: Mapping[str, timedelta],
         asked: Sequence[Replica],
-    ) -> SecretsResult:
-        """Take all steps that are due, and return the bundle to register.
+    ) -> tuple[bytes, ClusterError | None]:
+        """Take all steps that are due; return the bundle to register, and why a write failed.
 
-        `now` is the API server's time, which has not been set for `known_for`. If a Secret cannot
-        be written, the bundle of the existing ones is returned. Raises ClusterError if the Secrets
-        cannot be read, or if another process wrote first.
+        `now` is the API server's time, which has not been set for `known_for`. Raises ClusterError
+        if the Secrets cannot be read, or if another process wrote first.
         """
         for _ in range(MOST_STEPS):
             secrets = {
@@ -107,7 +99,7 @@ class CertificateSecrets:
             )
             step = rotation.next_step(observed, self.plan)
             if step is None or not self.may_write():
-                return SecretsResult(self._bundle(observed))
+                return self._bundle(observed), None
             name = LEAF_SECRET if step.action is Action.ISSUE else CA_SECRET
             try:
                 self._write(name, secrets[name], rotation.carry_out(step, observed, self.plan))
@@ -115,10 +107,10 @@ class CertificateSecrets:
                 # After a lost race all that was read is outdated; without a CA there is no bundle.
                 if exc.status == _CONFLICT or Authority.read(observed.authority) is None:
                     raise
-                return SecretsResult(self._bundle(observed), exc)
+                return self._bundle(observed), exc
             self.metrics.certificate_writes.labels(step.action.name.lower()).inc()
             _log.info("Secret %s: %s (%s)", name, step.action.value, step.reason)
-        return SecretsResult(self._bundle(observed))
+        return self._bundle(observed), None
 
     def _bundle(self, observed: Observation) -> bytes:
         known = Authority.read(observed.authority)

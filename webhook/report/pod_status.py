@@ -13,16 +13,14 @@ _MAX_NAMED = 3
 """Requirements that a message names."""
 
 
-class MountingPodSpec(PodSpec, frozen=True):
-    """A pod's spec with its volumes."""
-
+class _MountingPodSpec(PodSpec, frozen=True):
     volumes: list[MountedVolume] | None = None
 
 
 class PodWithStatus(Pod, frozen=True, rename="camel"):
     """A pod with its status."""
 
-    spec: MountingPodSpec = MountingPodSpec()
+    spec: _MountingPodSpec = _MountingPodSpec()
     status: PodStatus = PodStatus()
 
     def condition(self, kind: str) -> Condition | None:

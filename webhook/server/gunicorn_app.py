@@ -54,10 +54,7 @@ def run(make_app: Callable[[], AsyncHandler], settings: ServerSettings) -> NoRet
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bind the port. Raises StartError.
-
-    gunicorn itself would retry five times, and log each attempt.
-    """
+    """Bind the port. Raises StartError. gunicorn would retry five times, and log each attempt."""
     try:
         return sockets.bound(host, port, BACKLOG)
     except (OSError, OverflowError) as error:

@@ -53,7 +53,7 @@ class AsyncHandler:
         self.body_limit = body_limit
         self._deadline = deadline
         self._pool = ThreadPool(pool_size, "holdfast-review")
-        self._capacity = CapacityLimit(2 * pool_size, body_limit)
+        self._capacity = _CapacityLimit(2 * pool_size, body_limit)
 
     def post(
         self, path: str, content_type: str, body: bytes, content_encoding: str
@@ -149,7 +149,7 @@ class OffloadedCall(Generic[T]):
             self._future.set_result(result)
 
 
-class CapacityLimit:
+class _CapacityLimit:
     """Limits the calls in threads, and the bytes of their bodies. Safe to use from several threads.
 
     The thread of a call that was given up still runs, and keeps the review: its share is free when
@@ -161,7 +161,6 @@ class CapacityLimit:
         self._calls, self._size = calls, size
 
     def acquire(self, size: int) -> bool:
-        """Take a share for a body of so many bytes; False, with nothing taken, where none is."""
         with self._lock:
             if not self._calls or size > self._size:
                 return False
@@ -170,7 +169,6 @@ class CapacityLimit:
             return True
 
     def release(self, size: int) -> None:
-        """Return the share of a body of so many bytes."""
         with self._lock:
             self._calls += 1
             self._size += size
