@@ -48,15 +48,7 @@ def new_ca(common_name: str, *, now: datetime, lifetime: timedelta = CA_LIFETIME
     """Create a self-signed CA that can sign leaves only."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(common_name)
-    builder = (
-        _builder(name, name, key.public_key(), now, lifetime)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
-        )
-    )
-    return _signed(builder, key, key)
+    return _signed(_builder(name, key, name, key, now=now, lifetime=lifetime, is_ca=True), key, key)
 
 
 def issue(
@@ -80,22 +72,11 @@ def issue(
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise ValueError("the CA's key is not an elliptic-curve key; issue a new CA")  # noqa: TRY004
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = (
-        _builder(
-            _name(common_name, organizations),
-            ca_certificate.subject,
-            key.public_key(),
-            now,
-            lifetime,
-        )
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(
-            x509.ExtendedKeyUsage([_USAGE_OIDS[one.name or ""] for one in usage]), critical=False
-        )
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
-        )
+    subject = _name(common_name, organizations)
+    builder = _builder(
+        subject, key, ca_certificate.subject, ca_key, now=now, lifetime=lifetime, is_ca=False
+    ).add_extension(
+        x509.ExtendedKeyUsage([_USAGE_OIDS[one.name or ""] for one in usage]), critical=False
     )
     names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
     names += [x509.IPAddress(ipaddress.ip_address(address)) for address in ip_addresses]
@@ -237,34 +218,39 @@ def _name(common_name: str, organizations: Sequence[str] = ()) -> x509.Name:
 
 def _builder(
     subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
     issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    *,
     now: datetime,
     lifetime: timedelta,
+    is_ca: bool,
 ) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
-        .not_valid_after(now + lifetime)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-    )
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    public = key.public_key()
+    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    usage = x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
         key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
         encipher_only=False,
         decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + lifetime)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(issuer_id, critical=False)
+        .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
@@ -274,14 +260,9 @@ def _signed(
     signer: ec.EllipticCurvePrivateKey,
 ) -> KeyPair:
     certificate = builder.sign(signer, hashes.SHA256())
-    return KeyPair(
-        certificate=certificate.public_bytes(serialization.Encoding.PEM), key=_private_pem(key)
-    )
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
+    private = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), private)

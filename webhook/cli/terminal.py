@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.webhook.errors import CommandError
+from holdfast.webhook.model import messages
 from holdfast.webhook.report import table as tables
 
 _MOST_NAMED = 20
@@ -25,22 +26,17 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-def safe(text: str) -> str:
-    """Escape control characters."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
 def write(lines: Iterable[Styled], to: Console | None = None) -> None:
     """Write lines; the terminal wraps long ones."""
     out = to or console()
     if not out.is_terminal:
-        click.echo("".join(f"{safe(line)}\n" for line, _ in lines), nl=False, file=out.file)
+        click.echo(
+            "".join(f"{messages.escape(line)}\n" for line, _ in lines), nl=False, file=out.file
+        )
         return
     text = Text()
     for line, style in lines:
-        text.append(safe(line) + "\n", style=style or None)
+        text.append(messages.escape(line) + "\n", style=style or None)
     out.print(text, end="", soft_wrap=True)
 
 
@@ -63,7 +59,9 @@ def table(
     """Format a table to the width of the terminal; unlimited in a pipe."""
     out = to or console()
     width = out.width if out.is_terminal else None
-    first, *others = tables.lines(head, [[safe(cell) for cell in row] for row in rows], width=width)
+    first, *others = tables.lines(
+        head, [[messages.escape(cell) for cell in row] for row in rows], width=width
+    )
     return [(first, "bold"), *((line, style(number)) for number, line in enumerate(others))]
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 from holdfast.webhook.cli import terminal
 from holdfast.webhook.kube.client import Api, Query
 from holdfast.webhook.kube.reflector import Reflector
+from holdfast.webhook.model import messages
 from holdfast.webhook.model.objects import ObjectKey, Pod
 
 TICK_SECONDS = 1.0
@@ -85,6 +86,6 @@ def _in_a_pipe(pods: _WatchedPods, show: Show) -> None:
 def _text(lines: Iterable[terminal.Styled]) -> Text:
     text = Text(no_wrap=True, overflow="crop")
     for line, style in lines:
-        text.append(f"{terminal.safe(line)}\n", style=style or None)
+        text.append(f"{messages.escape(line)}\n", style=style or None)
     text.rstrip()
     return text

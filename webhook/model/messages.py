@@ -28,6 +28,13 @@ def shorten(text: str, characters: int = MESSAGE_CHARACTERS) -> str:
     return f"{text[:half]}…{text[-half:]}"
 
 
+def escape(text: str) -> str:
+    """Escape the characters of a text that are not printable, such as line breaks."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def one_line(exc: Exception) -> str:
     """Format a foreign exception on one line; it may quote its input."""
     line = shorten(" ".join(str(exc).split()))

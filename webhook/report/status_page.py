@@ -145,24 +145,13 @@ def _machines(machines: Sequence[StickyVm] | None) -> Iterator[str]:
     shown = machines[:MOST_ROWS]
     number = len(machines)
     title = f"First {MOST_ROWS} VMs" if number > MOST_ROWS else table.counted(number, "VM")
-    rows = (
-        (
-            (
-                f"{one.namespace}/{one.name}",
-                one.node or "any",
-                one.runs_on or "not running",
-                _sticks(one),
-            ),
-            True,
-        )
-        for one in shown
-    )
     head = ("VM", "Returns to", "Runs on", "Note")
-    yield from _table(title, head, rows)
+    yield from _table(title, head, map(_machine_row, shown))
 
 
-def _sticks(one: StickyVm) -> str:
-    return one.remark if one.is_sticky else "not sticky"
+def _machine_row(one: StickyVm) -> tuple[Sequence[str], bool]:
+    name, note = f"{one.namespace}/{one.name}", one.remark if one.is_sticky else "not sticky"
+    return (name, one.node or "any", one.runs_on or "not running", note), True
 
 
 def _table(

@@ -80,14 +80,6 @@ def _annotation(edit: edits.SetAnnotation) -> str:
     return "" if _is_hint(edit) else f"sets annotation {edit.key}: {edit.value}"
 
 
-def _required(edit: edits.RequireNodes) -> str:
-    return f"requires nodes with {_all(edit.requirements)}"
-
-
-def _preferred(edit: edits.PreferNodes) -> str:
-    return f"prefers nodes with {_all(edit.requirements)} (weight {edit.weight})"
-
-
 def _all(requirements: Sequence[edits.Requirement]) -> str:
     return " and ".join(map(str, requirements))
 
@@ -103,8 +95,10 @@ _WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     edits.RemoveAnnotation: lambda _: "",
     edits.SetLabel: lambda edit: f"sets label {edit.key}: {edit.value}",
     edits.SetSchedulerName: lambda edit: f"sets scheduler {edit.name}",
-    edits.RequireNodes: _required,
-    edits.PreferNodes: _preferred,
+    edits.RequireNodes: lambda edit: f"requires nodes with {_all(edit.requirements)}",
+    edits.PreferNodes: lambda edit: (
+        f"prefers nodes with {_all(edit.requirements)} (weight {edit.weight})"
+    ),
     edits.SelectNodes: lambda edit: f"selects nodes with {edit.key}={edit.value}",
     edits.Tolerate: _tolerated,
 }

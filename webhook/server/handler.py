@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
@@ -108,11 +108,7 @@ class AdmissionHandler:
             return self._undecided(path, review, str(error))
         except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
             # HTTP 500: the API server then follows failurePolicy, and nothing is let through unheld
-            self.metrics.count(path, "failed")
-            fields = _fields(path, review, "failed")
-            _log.exception(
-                "%s failed: %s uid=%s", path, review.display_name, review.uid, extra=fields
-            )
+            self._report(logging.ERROR, path, "failed", review, exc_info=True)
             return text(_FAILED, 500)
 
     def reject_late(self, prepared: PreparedReview, seconds: float) -> HttpResponse:
@@ -166,39 +162,49 @@ class AdmissionHandler:
             return self._rejected(path, review, verdict)
         operations = patch(review.pod, verdict.edits)
         body = reviews.allowed(review.request, operations, verdict.warnings)
-        outcome = "patched" if operations else "allowed"
-        self.metrics.count(path, outcome)
-        if _log.isEnabledFor(logging.DEBUG):
-            fields = _fields(path, review, outcome)
-            _log.debug(
-                "%s %s: %s uid=%s", path, outcome, review.display_name, review.uid, extra=fields
-            )
+        self._report(logging.DEBUG, path, "patched" if operations else "allowed", review)
         return body
 
     def _rejected(self, path: str, review: PodReview, verdict: Verdict) -> bytes:
-        # Dashboards and alerts use this label value, so it stays though the code is REJECT.
-        self.metrics.count(path, "refused")
         message = verdict.message[: reviews.MESSAGE_LENGTH]
-        _log.info(
-            "%s refused: %s uid=%s: %s",
-            path,
-            review.display_name,
-            review.uid,
-            message,
-            extra=_fields(path, review, "refused", message),
-        )
+        # Dashboards and alerts use this label value, so it stays though the code is REJECT.
+        self._report(logging.INFO, path, "refused", review, message)
         return reviews.rejected(review.request, message, verdict.warnings)
 
     def _undecided(self, path: str, review: PodReview, why: str) -> HttpResponse:
         """Reject a pod about which a lookup failed: nothing is let through on a guess."""
-        self.metrics.count(path, "failed")
-        fields = _fields(path, review, "failed", why)
-        _log.error(
-            "%s failed: %s uid=%s: %s", path, review.display_name, review.uid, why, extra=fields
-        )
+        self._report(logging.ERROR, path, "failed", review, why)
         if review.workload:
             return text(_FAILED, 500)
         return _too_many(review, f"{why}; try again")
+
+    def _report(
+        self,
+        level: int,
+        path: str,
+        outcome: str,
+        review: PodReview,
+        reason: str | None = None,
+        *,
+        exc_info: bool = False,
+    ) -> None:
+        """Count a review, and log its outcome."""
+        self.metrics.count(path, outcome)
+        if not _log.isEnabledFor(level):
+            return
+        fields = logs.fields(
+            review=path,
+            outcome=outcome,
+            uid=review.uid,
+            kind=review.workload.kind if review.workload else "Pod",
+            namespace=review.namespace,
+            name=review.name,
+            dryRun=bool(review.request.dry_run),
+            reason=reason,
+        )
+        because = "" if reason is None else f": {reason}"
+        shown = (path, outcome, review.display_name, review.uid, because)
+        _log.log(level, "%s %s: %s uid=%s%s", *shown, exc_info=exc_info, extra=fields)
 
 
 def _too_many(review: PodReview, why: str) -> HttpResponse:
@@ -206,18 +212,3 @@ def _too_many(review: PodReview, why: str) -> HttpResponse:
     if review.workload:
         return text(why, 429)
     return HttpResponse(200, reviews.retry_later(review.request, why), JSON)
-
-
-def _fields(
-    path: str, review: PodReview, outcome: str, reason: str | None = None
-) -> dict[str, Mapping[str, logs.Value]]:
-    return logs.fields(
-        review=path,
-        outcome=outcome,
-        uid=review.uid,
-        kind=review.workload.kind if review.workload else "Pod",
-        namespace=review.namespace,
-        name=review.name,
-        dryRun=bool(review.request.dry_run),
-        reason=reason,
-    )

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
+from holdfast.webhook.model import messages
+
 Format = Literal["text", "json"]
 """The format of log lines."""
 
@@ -28,11 +30,7 @@ class OneLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record and its traceback."""
-        text = super().format(record)
-        text = text.replace("\\", "\\\\")
-        if text.isprintable():
-            return text
-        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+        return messages.escape(super().format(record).replace("\\", "\\\\"))
 
 
 class Json(logging.Formatter):
