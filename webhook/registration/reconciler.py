@@ -23,7 +23,7 @@ from holdfast.webhook.kube.server_clock import ClockStability
 from holdfast.webhook.registration import configurations, drift, replicas
 from holdfast.webhook.registration.configurations import Configuration, Registration
 from holdfast.webhook.registration.replicas import Replica, Service
-from holdfast.webhook.registration.secrets import CertificateSecrets, PublishedBundles
+from holdfast.webhook.registration.secrets import CertificateSecrets
 from holdfast.webhook.registration.writer import ConfigurationWriter
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
@@ -65,7 +65,8 @@ class WebhookReconciler:
 
     def __post_init__(self) -> None:
         self._writer = ConfigurationWriter(self.api, self.metrics, self.leading)
-        self._published = PublishedBundles()
+        self._trusted_since: dict[str, float] = {}
+        """When each CA, by fingerprint, was first in all registered caBundles, by `now`."""
         self._steadiness = ClockStability()
         self._is_published = False
         self._digest = configurations.digest(self.profiles)
@@ -83,7 +84,7 @@ class WebhookReconciler:
         if seconds is not None:
             self._steadiness.observe(seconds, self.now())
         if not self.leading() or seconds is None:
-            self._published = PublishedBundles()  # another leader may change it
+            self._trusted_since = {}  # another leader may change the bundles
             self._writer.forget()
             self._is_published = False
             self.metrics.registered.set(0)
@@ -103,13 +104,18 @@ class WebhookReconciler:
 
     def _ensure(self, now: datetime) -> None:
         """Reconcile certificates and configurations. Raises ClusterError with all failures."""
-        live = {path: listing.one(self.api, path, Configuration) for path in self._paths}
-        missing = [path for path, found in live.items() if found is None]
+        found = {path: listing.one(self.api, path, Configuration) for path in self._paths}
+        live = {path: one for path, one in found.items() if one is not None}
+        missing = [path for path in self._paths if path not in live]
         problems = [ClusterError(f"{path} does not exist; apply the manifests") for path in missing]
-        bundles = self._observe_bundles(live)
+        bundles = [drift.bundle_of(one) for each in live.values() for one in drift.ours(each)]
+        since, local = self._trusted_since, self.now()
+        self._trusted_since = {ca: since.get(ca, local) for ca in rotation.common(bundles)}
         replicas_seen = self.ask(self.api, self.service)
-        bundle, problem = self._reconcile_certificates(now, bundles, replicas_seen)
-        problems += [problem] if problem is not None else []
+        bundle: bytes | None = None
+        if self.certificates is not None:
+            bundle, problem = self._renew(self.certificates, now, bundles, replicas_seen)
+            problems += [problem] if problem is not None else []
         # Without any bundle no replica is trusted: an empty list would mean that all are.
         trust = (bundles or [b""]) if bundle is None else [bundle]
         self._blocker = self._publish_blocker(now, trust, replicas_seen)
@@ -117,61 +123,55 @@ class WebhookReconciler:
         if problems:
             raise ClusterError("; ".join(map(str, problems)))
 
-    def _observe_bundles(self, live: Mapping[str, Configuration | None]) -> list[bytes]:
-        webhooks = [one for each in live.values() if each for one in drift.ours(each)]
-        bundles = [drift.bundle_of(one) for one in webhooks]
-        self._published.observe(bundles, self.now())
-        return bundles
-
-    def _reconcile_certificates(
-        self, now: datetime, bundles: Sequence[bytes], replicas_seen: Sequence[Replica]
-    ) -> tuple[bytes | None, ClusterError | None]:
-        """Renew certificates; return the bundle to publish, None if cert-manager writes it."""
-        if self.certificates is None:
-            return None, None
-        return self.certificates.reconcile(
+    def _renew(
+        self,
+        certificates: CertificateSecrets,
+        now: datetime,
+        bundles: Sequence[bytes],
+        replicas_seen: Sequence[Replica],
+    ) -> tuple[bytes, ClusterError | None]:
+        local = self.now()
+        return certificates.reconcile(
             now,
-            known_for=timedelta(seconds=self._steadiness.seconds(self.now())),
+            known_for=timedelta(seconds=self._steadiness.seconds(local)),
             bundles=bundles,
-            trusted=self._published.trusted(self.now()),
+            trusted={
+                ca: timedelta(seconds=local - since) for ca, since in self._trusted_since.items()
+            },
             asked=replicas_seen,
         )
 
     def _publish(
-        self,
-        live: Mapping[str, Configuration | None],
-        bundle: bytes | None,
-        *,
-        may_publish: bool,
+        self, live: Mapping[str, Configuration], bundle: bytes | None, *, may_publish: bool
     ) -> Sequence[ClusterError]:
-        wanted, correct, problems = self._wanted(bundle), [], list[ClusterError]()
+        wanted, correct, problems = self._wanted(bundle), 0, list[ClusterError]()
         if may_publish:
             problems += self._dry_run(wanted, live)
             may_publish = not problems
         for path, found in live.items():
             try:
-                is_correct = found is not None and self._update(
-                    path, found, wanted[path], bundle, may_publish=may_publish
-                )
+                correct += self._update(path, found, wanted[path], bundle, may_publish=may_publish)
             except ApiStatusError as exc:
-                is_correct = False
                 problems.append(exc)
-            correct.append(is_correct)
-        if not problems and None not in live.values():
+        are_correct = correct == len(self._paths)
+        if not problems and len(live) == len(self._paths):
             # A configuration that was just written was not correct before: it counts all the same.
-            self._is_published = may_publish or all(correct)
-        self.metrics.registered.set(all(correct))
-        self._log_blocker("" if all(correct) else self._blocker)
+            self._is_published = may_publish or are_correct
+        self.metrics.registered.set(are_correct)
+        blocker = "" if are_correct else self._blocker
+        if blocker and blocker != self._logged_blocker:
+            _log.info("webhooks are not registered as configured: %s", blocker)
+        self._logged_blocker = blocker
         return problems
 
     def _dry_run(
-        self, wanted: Mapping[str, Configuration], live: Mapping[str, Configuration | None]
+        self, wanted: Mapping[str, Configuration], live: Mapping[str, Configuration]
     ) -> list[ClusterError]:
         """Try to write the configurations if both differ: either both are published or neither."""
         differing = {
             path: found
             for path, found in live.items()
-            if found is not None and not self._writer.is_correct(path, found, wanted[path])
+            if not self._writer.is_correct(path, found, wanted[path])
         }
         problems: list[ClusterError] = []
         for path, found in differing.items() if len(differing) > 1 else ():
@@ -217,7 +217,9 @@ class WebhookReconciler:
         for one in called:
             if one.certificate is None or one.conditions is None:
                 return f"replica {one.address} does not answer"
-            if not self._is_trusted(one, trust, now):
+            # API servers use the last name, SERVICE.NAMESPACE.svc
+            certificate, names = one.certificate, self.service.dns_names[-1:]
+            if not all(rotation.serves(certificate, bundle, now, names) for bundle in trust):
                 return (
                     f"replica {one.address} serves a certificate that the caBundle does not trust"
                 )
@@ -225,21 +227,9 @@ class WebhookReconciler:
             return f"Deployment {self.service.deployment} is not rolled out"
         return ""
 
-    def _is_trusted(self, replica: Replica, trust: Sequence[bytes], now: datetime) -> bool:
-        names = self.service.dns_names[-1:]  # API servers use this one, SERVICE.NAMESPACE.svc
-        certificate = replica.certificate
-        return certificate is not None and all(
-            rotation.serves(certificate, bundle, now, names) for bundle in trust
-        )
-
     def _wanted(self, bundle: bytes | None) -> dict[str, Configuration]:
         service = self.service
         client = configurations.by_service(service.namespace, service.name, bundle)
         excluded = dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, service.namespace))
         registration = Registration(service.configurations, client, tuple(excluded))
         return registration.configurations(self.profiles)
-
-    def _log_blocker(self, blocker: str) -> None:
-        if blocker and blocker != self._logged_blocker:
-            _log.info("webhooks are not registered as configured: %s", blocker)
-        self._logged_blocker = blocker

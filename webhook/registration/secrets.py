@@ -9,7 +9,7 @@ import base64
 import binascii
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -35,26 +35,6 @@ _CONFLICT = 409
 """HTTP status of a write that lost a race."""
 
 _log = logging.getLogger("holdfast.certificates")
-
-
-@dataclass
-class PublishedBundles:
-    """The registered caBundles, and the time when each CA was first in all of them.
-
-    Times are seconds of the process' monotonic clock.
-    """
-
-    bundles: Sequence[bytes] = ()
-    since: Mapping[str, float] = field(default_factory=dict)
-
-    def observe(self, bundles: Sequence[bytes], now: float) -> None:
-        """Update with the bundles just read."""
-        self.bundles = bundles
-        self.since = {one: self.since.get(one, now) for one in rotation.common(bundles)}
-
-    def trusted(self, now: float) -> dict[str, timedelta]:
-        """Return for how long each CA has been in every bundle."""
-        return {one: timedelta(seconds=now - since) for one, since in self.since.items()}
 
 
 @dataclass(eq=False)
