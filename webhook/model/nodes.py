@@ -1,8 +1,6 @@
 """Nodes and volumes, reduced to what decides whether a pod can run on a node."""
 
-from collections.abc import Mapping
-
-from holdfast.webhook.model.objects import ApiStruct, Condition, Metadata, NodeSelector
+from holdfast.webhook.model.objects import ApiObject, ApiStruct, Condition, NodeSelector
 
 
 class _NodeSpec(ApiStruct, frozen=True):
@@ -13,17 +11,11 @@ class _NodeStatus(ApiStruct, frozen=True):
     conditions: list[Condition] | None = None
 
 
-class Node(ApiStruct, frozen=True):
+class Node(ApiObject, frozen=True):
     """A node."""
 
-    metadata: Metadata = Metadata()
     spec: _NodeSpec = _NodeSpec()
     status: _NodeStatus = _NodeStatus()
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The labels; empty if there are none."""
-        return self.metadata.labels or {}
 
     @property
     def not_ready(self) -> str:

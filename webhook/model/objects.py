@@ -49,6 +49,27 @@ class Metadata(ApiStruct, frozen=True):
     owner_references: list[OwnerReference] | None = None
 
 
+class ApiObject(ApiStruct, frozen=True):
+    """An object of the API; only its metadata."""
+
+    metadata: Metadata = Metadata()
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The annotations; empty if there are none."""
+        return self.metadata.annotations or {}
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels; empty if there are none."""
+        return self.metadata.labels or {}
+
+    @property
+    def key(self) -> ObjectKey:
+        """The namespace and name; objects of a namespace share the interned string."""
+        return sys.intern(self.metadata.namespace), self.metadata.name
+
+
 class Condition(ApiStruct, frozen=True):
     """A condition of an object; a pod's `PodScheduled` is `False` while no node fits."""
 
@@ -137,21 +158,10 @@ class PodSpec(ApiStruct, frozen=True):
     tolerations: list[Toleration] | None = None
 
 
-class Pod(ApiStruct, frozen=True):
+class Pod(ApiObject, frozen=True):
     """A pod, reduced to the fields that plugins need."""
 
-    metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """The annotations; empty if there are none."""
-        return self.metadata.annotations or {}
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The labels; empty if there are none."""
-        return self.metadata.labels or {}
 
     @property
     def gates(self) -> Sequence[str]:
@@ -167,11 +177,6 @@ class Pod(ApiStruct, frozen=True):
     def node_selector(self) -> Mapping[str, str]:
         """The node selector; empty if there is none."""
         return self.spec.node_selector or {}
-
-    @property
-    def key(self) -> ObjectKey:
-        """The namespace and name; pods of a namespace share the interned string."""
-        return sys.intern(self.metadata.namespace), self.metadata.name
 
     @property
     def created_ms(self) -> int:
