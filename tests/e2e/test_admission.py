@@ -12,6 +12,7 @@ def test_a_delayed_pod_is_held_then_released_on_time_and_runs(ns: Namespace) -> 
     (made,) = ns.apply(pod("held", {"delay": "3"}))
     assert gates(made) == [GATE]
     assert made["metadata"]["annotations"]["holdfast.dev/held"] == "delay=3s"
+    assert made["metadata"]["labels"]["holdfast.dev/held"] == "true"
 
     ns.eventually(
         lambda: (
@@ -21,6 +22,7 @@ def test_a_delayed_pod_is_held_then_released_on_time_and_runs(ns: Namespace) -> 
     )
     ns.eventually(lambda: ns.get("pod", "held")["status"]["phase"] == "Running")
     assert ns.releases()["held"] - created(made) >= 3
+    assert "labels" not in ns.get("pod", "held")["metadata"]
 
 
 @pytest.mark.parametrize(

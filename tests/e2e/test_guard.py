@@ -105,6 +105,7 @@ CONTROLLER_MAY_NOT: Mapping[str, Row] = {
     "label": ([write("/metadata/labels/app", "other")], "metadata.labels"),
     "label added": ([write("/metadata/labels/new", "one")], "metadata.labels"),
     "labels removed": ([{"op": "remove", "path": "/metadata/labels"}], "metadata.labels"),
+    "our label changed": ([write("/metadata/labels/holdfast.dev~1held", "no")], "metadata.labels"),
     "annotation of others": (
         [annotation("team", "b")],
         "annotations outside holdfast.dev/",
@@ -686,7 +687,7 @@ def test_largest_pod_is_released_and_guarded(guarded: Guarded, ns: Namespace) ->
         ],
         initContainers=[{"name": f"first-{number}", "image": "busybox"} for number in range(200)],
     )
-    large["metadata"]["labels"] = {f"label-{number:04}": "x" * 60 for number in range(1000)}
+    large["metadata"]["labels"] = {f"label-{number:05}": "x" * 60 for number in range(10_000)}
     jane = guarded.user(ns, "jane")
     jane.create(large, dry_run=False)
     jane.kubectl("label", "pod", "large", "app=mine")

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from holdfast.webhook.framework.profiles import Verdict
-from holdfast.webhook.model.annotations import OWN_PREFIX, Due
+from holdfast.webhook.model.annotations import HELD_LABEL, OWN_PREFIX, Due
 from holdfast.webhook.model.objects import Pod
 
 
@@ -17,7 +17,8 @@ class PendingRelease(NamedTuple):
     it waits for. `known_ms` is when the due time was
     first seen, 0 for a pod that was there at startup: a pod that fell due while no controller ran
     is late. Of pods due at the same time, the one with the lowest `rank` is released first.
-    `annotated` says that the pod has annotations, to which a release adds its time.
+    `annotated` says that the pod has annotations, to which a release adds its time; `labelled`,
+    that it has the label of held pods.
     """
 
     due_ms: int
@@ -30,6 +31,7 @@ class PendingRelease(NamedTuple):
     known_ms: int = 0
     rank: int = 0
     annotated: bool = False
+    labelled: bool = False
 
 
 _SECONDS = 2**40
@@ -89,6 +91,7 @@ def pending_release(pod: Pod, decider: Decider, now_ms: int | None = None) -> Pe
         due.recheck or decider.concerns_at_release(pod),
         rank=_rank(pod),
         annotated=metadata.annotations is not None,
+        labelled=HELD_LABEL in pod.labels,
     )
 
 

@@ -24,6 +24,7 @@ from holdfast.webhook.kube.client import Api, pod_path
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import (
     ALLOWED_ANNOTATION,
+    HELD_LABEL,
     OWN_PREFIX,
     RELEASED_ANNOTATION,
     allowed_plugins,
@@ -211,7 +212,8 @@ def _retry(exc: Exception) -> Attempt:
 def release_patch(held: PendingRelease, now_ms: int) -> Sequence[Operation]:
     """Return the patch that removes our gates, and only ours, from exactly this pod.
 
-    It records the time, which shows that it was not somebody else who removed them.
+    It records the time, which shows that it was not somebody else who removed them, and removes
+    the label of held pods.
     """
     operations: list[Operation] = []
     for index in reversed(range(len(held.gates))):  # from the end, so that indexes stay valid
@@ -224,4 +226,6 @@ def release_patch(held: PendingRelease, now_ms: int) -> Sequence[Operation]:
         path = f"/metadata/annotations/{pointer(RELEASED_ANNOTATION)}"
         released_at = durations.canonical_instant(now_ms)
         operations.append({"op": "add", "path": path, "value": released_at})
+    if held.labelled:
+        operations.append({"op": "remove", "path": f"/metadata/labels/{pointer(HELD_LABEL)}"})
     return patching.guarded(held.uid, held.resource_version, operations)

@@ -10,8 +10,13 @@ from holdfast.webhook.framework.plugin import Code, Context, Plugin, Result, ski
 from holdfast.webhook.framework.profiles import Profile, Profiles, Verdict
 from holdfast.webhook.framework.runner import Runner
 from holdfast.webhook.model import limits, messages
-from holdfast.webhook.model.annotations import ALLOWED_ANNOTATION, OWN_PREFIX, PROFILE_ANNOTATION
-from holdfast.webhook.model.edits import AddGate, Edit, RemoveAnnotation, SetAnnotation
+from holdfast.webhook.model.annotations import (
+    ALLOWED_ANNOTATION,
+    HELD_LABEL,
+    OWN_PREFIX,
+    PROFILE_ANNOTATION,
+)
+from holdfast.webhook.model.edits import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetLabel
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import Workload
 
@@ -82,6 +87,8 @@ class AdmissionPipeline:
         if reasons:
             further = self._further_reasons(succeeded, edits, context) if profile.run_all else ()
             return Verdict(Code.REJECT, (), list(dict.fromkeys((*reasons, *further))))
+        if context.held:
+            edits.append(SetLabel(HELD_LABEL, "true"))
         if any(not isinstance(edit, RemoveAnnotation) for edit in edits):
             edits.append(SetAnnotation(PROFILE_ANNOTATION, profile.name))
         if ALLOWED_ANNOTATION in context.review.pod.annotations:

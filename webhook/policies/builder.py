@@ -124,11 +124,11 @@ def fixed(paths: Iterable[str], may_not: str) -> list[Check]:
     ]
 
 
-def annotations_kept(exempt: str) -> str:
-    """Test that no annotation is changed, except those whose `key` is exempt."""
-    same = f"{annotation('object', 'key')} == {annotation('oldObject', 'key')}"
+def entries_kept(field: str, exempt: str) -> str:
+    """Test that no entry of `annotations` or `labels` is changed, except where `key` is exempt."""
+    same = f"object.metadata.?{field}[?key] == oldObject.metadata.?{field}[?key]"
     return "\n&& ".join(
-        f"{version}.metadata.?annotations.orValue({{}}).all(key, {exempt}\n  || {same})"
+        f"{version}.metadata.?{field}.orValue({{}}).all(key, {exempt}\n  || {same})"
         for version in ("object", "oldObject")
     )
 

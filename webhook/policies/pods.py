@@ -20,6 +20,7 @@ from holdfast.webhook.model.annotations import (
     DELAY_KEYS,
     DOMAIN,
     HELD_ANNOTATION,
+    HELD_LABEL,
     JITTER,
     NOT_BEFORE,
     OWN_PREFIX,
@@ -31,8 +32,8 @@ from holdfast.webhook.policies.builder import (
     InstallationNames,
     Object,
     annotation,
-    annotations_kept,
     by_controller,
+    entries_kept,
     fixed,
     make_binding,
     make_policy,
@@ -58,7 +59,6 @@ RELEASER = "holdfast-releaser"
 """The ClusterRole that grants it; messages name it."""
 
 FIXED_FIELDS = (
-    "metadata.labels",
     "metadata.ownerReferences",
     "metadata.generateName",
     "spec.containers",
@@ -206,8 +206,12 @@ def pods_policy(where: InstallationNames) -> Object:
                 f"{may_not} metadata.finalizers, except by removing finalizers under {OWN_PREFIX}",
             ),
             Check(
-                annotations_kept(_is_own("key")),
+                entries_kept("annotations", _is_own("key")),
                 f"{may_not} annotations outside {OWN_PREFIX}",
+            ),
+            Check(
+                entries_kept("labels", _label_removed()),
+                f"{may_not} metadata.labels, except by removing {HELD_LABEL}",
             ),
             Check(tolerations_kept(), f"{may_not} spec.tolerations"),
             *fixed(FIXED_FIELDS, may_not),
@@ -267,6 +271,10 @@ def _only_own_removed(path: str) -> str:
         f"{new}.filter(name, !{own})\n  == {old}.filter(name, !{own})\n"
         f"&& {new}.filter(name, {own})\n  .all(name, name in {old})"
     )
+
+
+def _label_removed() -> str:
+    return f"(key == {string(HELD_LABEL)}\n    && !(key in object.metadata.?labels.orValue({{}})))"
 
 
 def _is_own(name: str) -> str:

@@ -48,7 +48,7 @@ def vms_policy(keys: Sequence[str], where: builder.InstallationNames) -> builder
                 f"{may_not} a subresource of a VirtualMachine",
             ),
             Check(
-                builder.annotations_kept(f"key in {strings(keys)}"),
+                builder.entries_kept("annotations", f"key in {strings(keys)}"),
                 f"{may_not} annotations of a VirtualMachine other than {' and '.join(keys)}",
             ),
             *builder.fixed(FIXED_VM_FIELDS, may_not),

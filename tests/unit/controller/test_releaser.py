@@ -92,6 +92,8 @@ def test_patch_tests_all_that_it_relies_on() -> None:
     ]
     stamp = {"op": "add", "path": STAMP, "value": "2026-03-01T12:00:15Z"}
     assert release_patch(known._replace(annotated=True), now_ms())[-1] == stamp
+    label = {"op": "remove", "path": "/metadata/labels/holdfast.dev~1held"}
+    assert release_patch(known._replace(labelled=True), now_ms())[-1] == label
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,14 @@ from holdfast.webhook.framework.plugin import (
     success,
 )
 from holdfast.webhook.framework.profiles import Verdict
-from holdfast.webhook.model.annotations import HELD_ANNOTATION, PROFILE_ANNOTATION
-from holdfast.webhook.model.edits import AddGate, RemoveAnnotation, SetAnnotation, SetSchedulerName
+from holdfast.webhook.model.annotations import HELD_ANNOTATION, HELD_LABEL, PROFILE_ANNOTATION
+from holdfast.webhook.model.edits import (
+    AddGate,
+    RemoveAnnotation,
+    SetAnnotation,
+    SetLabel,
+    SetSchedulerName,
+)
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import Workload
@@ -194,6 +200,7 @@ def test_profile_is_recorded_with_what_is_written() -> None:
     assert [
         AddGate(GATE),
         SetAnnotation(HELD_ANNOTATION, "delay=15s"),
+        SetLabel(HELD_LABEL, "true"),
         SetAnnotation(PROFILE_ANNOTATION, "mine"),
     ] == verdict.edits
 
