@@ -754,7 +754,7 @@ CONTROL_PLANE: Sequence[Case] = (
 
 def _problem(annotations: Mapping[str, str]) -> Callable[[], str]:
     return lambda: (
-        decide_due(annotations, created_ms=NOW_MS, uid=UID, delay_keys=DELAY_KEYS).problem
+        decide_due(annotations, created_ms=NOW_MS, jitter_key=UID, delay_keys=DELAY_KEYS).problem
     )
 
 

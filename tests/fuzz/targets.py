@@ -145,7 +145,7 @@ def hints(content: bytes) -> None:
         {HELD_ANNOTATION: text, "delay": "soon"},
         {"delay": text},
     ):
-        due = decide_due(texts, created_ms=CREATED_MS, uid=UID, delay_keys=keys)
+        due = decide_due(texts, created_ms=CREATED_MS, jitter_key=UID, delay_keys=keys)
         assert due.at_ms >= CREATED_MS, "due before its creation"
         assert due.problem.isprintable(), ascii(due.problem)
     try:

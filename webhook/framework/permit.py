@@ -289,6 +289,6 @@ def _by_annotations(pod: Pod) -> Due:
     return decide_due(
         pod.annotations,
         created_ms=pod.created_ms,
-        uid=pod.metadata.uid,
+        jitter_key=pod.jitter_key,
         delay_keys=DELAY_KEYS,
     )

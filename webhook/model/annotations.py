@@ -67,12 +67,12 @@ class HoldRequest:
             return True
         return self.not_before_ms is not None and self.not_before_ms >= now_ms - tolerance_ms
 
-    def due_ms(self, *, created_ms: int, uid: str) -> int:
+    def due_ms(self, *, created_ms: int, jitter_key: str) -> int:
         """Return when the pod is due, by the API server's clock."""
         due = created_ms + self.delay_ms
         if self.not_before_ms is not None:
             due = max(due, self.not_before_ms)
-        return due + jitter_share_ms(uid, self.jitter_ms)
+        return due + jitter_share_ms(jitter_key, self.jitter_ms)
 
 
 NOTHING_ASKED = "no annotation asks for a hold: released at once"
@@ -98,9 +98,12 @@ def allowed_plugins(annotations: Mapping[str, str]) -> Sequence[str]:
     return text.split(",") if text else ()
 
 
-def jitter_share_ms(uid: str, jitter_ms: int) -> int:
-    """Return a pod's share of the jitter, from 0 to all of it; it never changes."""
-    digest = hashlib.sha256(uid.encode()).digest()[:8]
+def jitter_share_ms(key: str, jitter_ms: int) -> int:
+    """Return the share of the jitter of pods with a `jitter_key`, from 0 to all of it.
+
+    It never changes.
+    """
+    digest = hashlib.sha256(key.encode()).digest()[:8]
     return jitter_ms * int.from_bytes(digest, "big") >> 64
 
 
@@ -190,7 +193,7 @@ def read_hint(text: str) -> HoldRequest:
 
 
 def decide_due(
-    annotations: Mapping[str, str], *, created_ms: int, uid: str, delay_keys: Iterable[str]
+    annotations: Mapping[str, str], *, created_ms: int, jitter_key: str, delay_keys: Iterable[str]
 ) -> Due:
     """Decide when a pod with our gate is due.
 
@@ -208,9 +211,9 @@ def decide_due(
     except InvalidValueError as exc:
         if hinted is None:
             return Due(created_ms, f"{exc}; {hint_problem}: released at once")
-        due = hinted.due_ms(created_ms=created_ms, uid=uid)
+        due = hinted.due_ms(created_ms=created_ms, jitter_key=jitter_key)
         return Due(due, f"{exc}; using annotation {HELD_ANNOTATION} instead")
-    return Due(request.due_ms(created_ms=created_ms, uid=uid))
+    return Due(request.due_ms(created_ms=created_ms, jitter_key=jitter_key))
 
 
 def _hinted(annotations: Mapping[str, str]) -> tuple[HoldRequest | None, str]:

@@ -18,6 +18,9 @@ ObjectKey = tuple[str, str]
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time with an offset; Kubernetes writes no others."""
 
+KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
+"""The label of pods that Kueue queues as a group."""
+
 
 class ApiStruct(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Base class: immutable, camelCase on the wire, ignored by the cyclic garbage collector."""
@@ -146,6 +149,12 @@ class Toleration(ApiStruct, frozen=True):
     toleration_seconds: int | None = None
 
 
+class SchedulingGroup(ApiStruct, frozen=True):
+    """The PodGroup that the scheduler places a pod with."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(ApiStruct, frozen=True):
     """The fields of a pod's spec that affect scheduling."""
 
@@ -153,6 +162,7 @@ class PodSpec(ApiStruct, frozen=True):
     node_name: str = ""
     priority: int | None = None
     scheduling_gates: list[SchedulingGate] | None = None
+    scheduling_group: SchedulingGroup | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
@@ -183,6 +193,20 @@ class Pod(ApiObject, frozen=True):
         """The creation time in milliseconds since 1970; 0 before the API server stores the pod."""
         created = self.metadata.creation_timestamp
         return 0 if created is None else int(created.timestamp()) * 1_000
+
+    @property
+    def jitter_key(self) -> str:
+        """The UID; for pods that are placed or queued as a group, and those of a Job, the group's.
+
+        All pods with one key get the same share of their jitter.
+        """
+        group = self.spec.scheduling_group
+        name = (group.pod_group_name if group else "") or self.labels.get(KUEUE_GROUP)
+        if name:
+            return f"{self.metadata.namespace}/{name}"
+        owners = self.metadata.owner_references or ()
+        job = next((one for one in owners if one.controller and one.kind == "Job"), None)
+        return job.uid if job else self.metadata.uid
 
     @classmethod
     def of(cls, source: Mapping[str, Any]) -> Pod:

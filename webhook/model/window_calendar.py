@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import itemgetter
 
 from holdfast.webhook.model import durations
@@ -90,6 +90,16 @@ class Windows:
             if closes == before:
                 return closes
         return None
+
+    @lru_cache(maxsize=1_024)  # noqa: B019 - one entry for each window that is open now
+    def opened_ms(self, closes_ms: int) -> int:
+        """Return when the window that closes then has opened, at most HORIZON_DAYS before."""
+        instants = range(max(0, closes_ms - _HORIZON_MS), closes_ms)
+        return instants[
+            bisect_left(
+                instants, 1, key=lambda at: self.is_open(at) and self.closes_ms(at) == closes_ms
+            )
+        ]
 
     @cached_property
     def _calendars(self) -> list[_Calendar]:

@@ -170,7 +170,7 @@ class Delay(Plugin):
         due = decide_due(
             pod.annotations,
             created_ms=created_ms,
-            uid=pod.metadata.uid,
+            jitter_key=pod.jitter_key,
             delay_keys=self.args.annotations,
         )
         if now_ms >= due.at_ms:

@@ -24,7 +24,7 @@ from holdfast.webhook.framework.plugin import (
     success,
 )
 from holdfast.webhook.model import durations, messages, windows
-from holdfast.webhook.model.annotations import DOMAIN
+from holdfast.webhook.model.annotations import DOMAIN, JITTER, jitter_share_ms
 from holdfast.webhook.model.edits import AddGate
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.window_calendar import Windows
@@ -129,15 +129,38 @@ class Window(Plugin):
     # --- held pods -----------------------------------------------------------------------------
 
     def permit(self, pod: Pod, now_ms: int) -> Permit:
-        """Allow the pod while a window is open."""
+        """Allow the pod while a window is open, after its share of the jitter."""
         if KEY not in pod.annotations:
             return Allow(f"annotation {KEY} was removed: released without a window")
         try:
-            opens_ms = self._read(pod).next_open_ms(now_ms)
+            windows = self._read(pod)
         except InvalidValueError as exc:
             return Wait(problem=f"{exc}: held until the annotation is corrected")
+        opens_ms = windows.next_open_ms(now_ms)
         if opens_ms is None:
             return Wait(problem=_NEVER)
-        if opens_ms <= now_ms:
+        starts_ms = _with_jitter(pod, windows, opens_ms)
+        if starts_ms <= now_ms:
             return Allow()
-        return Wait(opens_ms, f"opens at {durations.canonical_instant(opens_ms)}")
+        opens = f"opens at {durations.canonical_instant(opens_ms)}"
+        return Wait(starts_ms, opens if opens_ms > now_ms else "is open; the jitter has to pass")
+
+
+def _with_jitter(pod: Pod, windows: Windows, open_ms: int) -> int:
+    """Return when a pod may start in the window that is open at a time.
+
+    The jitter of pods that have waited for the window counts from its opening, and ends with it. A
+    pod that was created while the window was open has waited for its jitter by then.
+    """
+    jitter = pod.annotations.get(JITTER)
+    closes_ms = windows.closes_ms(open_ms) if jitter else None
+    if jitter is None or closes_ms is None:
+        return open_ms
+    opened_ms = windows.opened_ms(closes_ms)
+    if opened_ms <= pod.created_ms:
+        return open_ms
+    try:
+        jitter_ms = min(durations.parse_delay(jitter), closes_ms - opened_ms - 1)
+    except InvalidValueError:
+        return open_ms  # the delay plugin reports it
+    return max(open_ms, opened_ms + jitter_share_ms(pod.jitter_key, jitter_ms))

@@ -111,7 +111,7 @@ def _meaning(key: str, text: str, facts: PodFacts) -> str:
             return f": not before {durations.canonical_instant(durations.parse_instant(text))}"
         length = durations.parse_delay(text)
         if key == JITTER:
-            share = jitter_share_ms(facts.pod.metadata.uid, length)
+            share = jitter_share_ms(facts.pod.jitter_key, length)
             return (
                 f": up to {durations.canonical_delay(length)}; "
                 f"{durations.canonical_delay(share)} for this pod"

@@ -50,7 +50,7 @@ def share(jitter_ms: int) -> int:
     ],
 )
 def test_due(ask: HoldRequest, expected: int) -> None:
-    assert expected == ask.due_ms(created_ms=CREATED_MS, uid=UID)
+    assert expected == ask.due_ms(created_ms=CREATED_MS, jitter_key=UID)
 
 
 @given(st.text(), st.integers(0, LONGEST_MS))
@@ -233,7 +233,7 @@ def test_hostile_hints_are_refused_on_one_line(text: str) -> None:
 
 
 def decide(annotations: dict[str, str], *, keys: tuple[str, ...] = DELAY_KEYS) -> Due:
-    return decide_due(annotations, created_ms=CREATED_MS, uid=UID, delay_keys=keys)
+    return decide_due(annotations, created_ms=CREATED_MS, jitter_key=UID, delay_keys=keys)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_whatever_is_written_there_is_a_decision(annotations: dict[str, str]) ->
 
 @given(holding, st.uuids())
 def test_due_is_never_before_what_was_asked(ask: HoldRequest, uid: uuid.UUID) -> None:
-    due = ask.due_ms(created_ms=CREATED_MS, uid=str(uid))
+    due = ask.due_ms(created_ms=CREATED_MS, jitter_key=str(uid))
 
     assert due >= CREATED_MS + ask.delay_ms
     assert due >= (ask.not_before_ms or due)

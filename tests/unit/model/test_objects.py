@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -64,3 +65,29 @@ def test_time_at_the_ends_of_the_calendar_is_read_or_refused(offset: str, time: 
         assert outside
     else:
         assert abs(created_ms - (FIRST_MS if time == FIRST else LAST_MS)) <= 24 * HOUR
+
+
+JOB = {"kind": "Job", "name": "work", "uid": "j-1", "controller": True, "apiVersion": "batch/v1"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "group", "expected"),
+    [
+        ({}, None, "u-1"),
+        ({"owners": [JOB]}, None, "j-1"),
+        ({"owners": [{**JOB, "controller": False}]}, None, "u-1"),
+        ({"owners": [{**JOB, "kind": "ReplicaSet"}]}, None, "u-1"),
+        ({"labels": {"kueue.x-k8s.io/pod-group-name": "ranks"}}, None, "default/ranks"),
+        ({"owners": [JOB]}, {"podGroupName": "gang"}, "default/gang"),
+        ({}, {}, "u-1"),
+    ],
+    ids=["alone", "Job", "not its controller", "ReplicaSet", "Kueue", "PodGroup", "no PodGroup"],
+)
+def test_members_of_a_group_share_their_jitter(
+    fields: dict[str, Any], group: dict[str, str] | None, expected: str
+) -> None:
+    source = make_pod(uid="u-1", **fields)
+    if group is not None:
+        source["spec"]["schedulingGroup"] = group
+
+    assert Pod.of(source).jitter_key == expected

@@ -268,4 +268,8 @@ def test_a_day_in_all_zones(hours: str) -> None:
             assert opened.is_open(opens)
             assert opened.is_open(closes - 1)
             assert not opened.is_open(closes)
+            began = opened.opened_ms(closes)
+            assert began == opens if opens > at else began <= opens
+            assert opened.is_open(began)
+            assert not opened.is_open(began - 1)
             at = closes

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.errors import ConfigurationError
-from holdfast.webhook.framework.plugin import Allow, Code, Context, Result, Wait, skip, success
+from holdfast.webhook.framework.plugin import (
+    Allow,
+    Code,
+    Context,
+    Permit,
+    Result,
+    Wait,
+    skip,
+    success,
+)
+from holdfast.webhook.model.annotations import JITTER
 from holdfast.webhook.model.edits import AddGate
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.named_windows import NamedWindow
@@ -91,8 +101,14 @@ def test_invalid_arguments(windows: list[NamedWindow], args: Any, message: str) 
         window_of(*windows, **args)
 
 
-def pod_of(text: str) -> Pod:
-    return Pod.of(make_pod({KEY: text}, gates=[GATE]))
+def pod_of(text: str, key: str = "", value: str = "", uid: str = "u-1") -> Pod:
+    return Pod.of(make_pod({KEY: text, **({key: value} if key else {})}, gates=[GATE], uid=uid))
+
+
+def until(answer: Permit) -> int:
+    assert isinstance(answer, Wait)
+    assert answer.until_ms is not None
+    return answer.until_ms
 
 
 def test_pod_is_held_until_the_window_opens() -> None:
@@ -105,6 +121,37 @@ def test_pod_is_held_until_the_window_opens() -> None:
     assert plugin.permit(pod, opens_ms + 8 * HOUR) == Wait(
         opens_ms + 24 * HOUR, "opens at 2026-03-02T21:00:00Z"
     )
+
+
+def test_pods_that_wait_for_a_window_share_its_beginning_out_by_their_jitter() -> None:
+    plugin = window_of(NIGHT)
+    opens_ms = CREATED_MS + 9 * HOUR
+    pods = [pod_of("night", JITTER, "1h", uid=str(number)) for number in range(200)]
+    starts = [until(plugin.permit(pod, CREATED_MS)) - opens_ms for pod in pods]
+
+    assert 0 <= min(starts) < 2 * MINUTE
+    assert 58 * MINUTE < max(starts) < HOUR
+    for pod, start in zip(pods, starts, strict=True):
+        assert until(plugin.permit(pod, opens_ms)) == opens_ms + start
+        assert plugin.permit(pod, opens_ms + start) == Allow()
+
+
+def test_jitter_ends_with_the_window() -> None:
+    plugin = window_of()
+    pods = [pod_of("13:00-14:00", JITTER, "10h", uid=str(number)) for number in range(200)]
+    starts = [until(plugin.permit(pod, CREATED_MS)) - CREATED_MS for pod in pods]
+
+    assert HOUR <= min(starts) < HOUR + 2 * MINUTE
+    assert 2 * HOUR - 2 * MINUTE < max(starts) < 2 * HOUR
+
+
+@pytest.mark.parametrize("value", ["1h", "soon"])
+def test_jitter_of_a_pod_created_while_the_window_is_open_counts_once(value: str) -> None:
+    assert window_of().permit(pod_of(OPEN_HOURS, JITTER, value), CREATED_MS) == Allow()
+
+
+def test_window_that_never_closes_has_no_beginning() -> None:
+    assert window_of().permit(pod_of("00:00-24:00", JITTER, "1h"), CREATED_MS) == Allow()
 
 
 @pytest.mark.parametrize("text", ["nights", "night;", ""])
