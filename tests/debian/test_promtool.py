@@ -50,6 +50,11 @@ def reviews(outcome: str, values: str) -> Series:
     return {f'holdfast_reviews_total{{path="mutate",outcome="{outcome}"}}': values}
 
 
+def decisions(status: str, values: str) -> Series:
+    labels = f'extension_point="permit",plugin="after",status="{status}"'
+    return {f"holdfast_plugin_execution_duration_seconds_count{{{labels}}}": values}
+
+
 def late(in_time: int, all_of_them: int) -> Series:
     """So many releases a minute are at most 5 s late, and all at most 15 s."""
     counts = {"5.0": in_time, "15.0": all_of_them, "+Inf": all_of_them}
@@ -103,6 +108,7 @@ FIRES = [
         "",
         id="no controller in one cluster of two",
     ),
+    pytest.param("HoldfastPermitFails", decisions("Error", "0+1x30"), 9, "", id="a plugin fails"),
     pytest.param("HoldfastReleasesLate", late(0, 6), 1, "14.9s", id="all are late"),
     pytest.param("HoldfastReleasesLate", late(40, 41), 1, "10.9s", id="one of 41 is late"),
     pytest.param("HoldfastClockUnknown", led(UNCERTAIN, "0x2 2x20", "0x40"), 3, "", id="clock"),
@@ -144,6 +150,8 @@ QUIET = [
         HOUR,
         id="the lead changes hands",
     ),
+    pytest.param("HoldfastPermitFails", decisions("Wait", "0+9x60"), HOUR, id="pods wait"),
+    pytest.param("HoldfastPermitFails", decisions("Error", "0x5 1x60"), HOUR, id="fails once"),
     pytest.param("HoldfastReleasesLate", late(199, 200), HOUR, id="one of 200 is late"),
     pytest.param("HoldfastReleasesLate", late(0, 0), HOUR, id="no release"),
     pytest.param("HoldfastClockUnknown", led(UNCERTAIN, "0.5x60", "2x60"), HOUR, id="standby's"),

@@ -56,7 +56,7 @@ def status(mgr: Manager) -> Status:
     for key in mgr.releases:
         due = mgr.releases.get(key)
         if due is not None:
-            held.append(HeldPodRow(key, due.at_ms, due.problem))
+            held.append(HeldPodRow(key, due.at_ms, due.problem, due.reason))
     found = [*facts(mgr.metrics.registry.get_sample_value, now_ms, synced=mgr.synced)]
     seen = None
     if mgr.sticky_args is not None:
