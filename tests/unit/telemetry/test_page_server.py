@@ -219,7 +219,7 @@ def test_page_that_fails_is_answered_and_logged(
 def test_page_that_takes_its_time_is_served_whatever_the_deadline() -> None:
     def slow() -> tuple[bytes, int, dict[str, str]]:
         time.sleep(2 * SHORT)
-        return bytes(LARGE), 200, {}
+        return b"slow", 200, {}
 
     server = PageServer(HOST, 0, create_app({"/": slow}), option="-p", deadline=SHORT)
     server.start()
