@@ -90,6 +90,9 @@ class ProfileConfig(_Part, frozen=True):
     run_all_filters: bool = True
     """Whether the message of a rejected pod names everything that is wrong, or only the first
     reason."""
+    permit_timeout: arg_types.Delay | None = None
+    """How long a plugin may fail to decide whether a held pod may start. Then the pod is released
+    without it; by default never."""
 
 
 class SelectorRequirement(_Part, frozen=True, omit_defaults=True):

@@ -48,6 +48,8 @@ class ReleaseDecider:
     def __init__(self, profiles: Profiles, runner: Runner) -> None:
         self.profiles = profiles
         self._runner = runner
+        self._failing: dict[str, dict[str, int]] = {}
+        """Since when plugins fail to decide about a pod, by its uid and their names."""
         self._forgetting = [one for one in profiles.plugins if overrides(one, "forget")]
         self._pools = {
             plugin.name: ThreadPool(PERMIT_THREADS, f"permit-{plugin.name}")
@@ -72,7 +74,7 @@ class ReleaseDecider:
         waiting: set[Plugin] = set()
 
         def ask(plugin: Plugin, pod: Pod, at_ms: int) -> Due:
-            due = self._ask(plugin, pod, at_ms)
+            due = self._ask(plugin, pod, at_ms, now_ms)
             if due.at_ms > at_ms:
                 waiting.add(plugin)
             return due
@@ -113,6 +115,7 @@ class ReleaseDecider:
 
     def forget(self, uid: str) -> None:
         """Drop what plugins know of a pod that is no longer held."""
+        self._failing.pop(uid, None)
         for plugin in self._forgetting:
             try:
                 plugin.forget(uid)
@@ -141,6 +144,7 @@ class ReleaseDecider:
         for _ in range(_ROUNDS):
             later = _latest(ask(plugin, pod, at_ms) for plugin in others)
             if later.at_ms <= at_ms:
+                due = replace(due, problem="; ".join(filter(None, (due.problem, later.problem))))
                 break
             due, at_ms = later, later.at_ms
             if at_ms >= NEVER_MS:
@@ -156,7 +160,7 @@ class ReleaseDecider:
             _log.error("%s/%s: %s", *pod.key, _failed(plugin, exc))
             return Due(pod.created_ms, recheck=True)
 
-    def _ask(self, plugin: Plugin, pod: Pod, at_ms: int) -> Due:
+    def _ask(self, plugin: Plugin, pod: Pod, at_ms: int, now_ms: int) -> Due:
         if plugin.name in allowed_plugins(pod.annotations):
             return Due(pod.created_ms)
         profile = self.profiles.select(pod)
@@ -165,7 +169,11 @@ class ReleaseDecider:
             answer = self._answer(plugin, pod, at_ms)
             due, status = _as_due(plugin, answer, pod), type(answer).__name__
         except Exception as exc:
-            raise PluginFailedError(_failed(plugin, exc)) from exc
+            if not self._has_failed_too_long(profile, plugin, pod, now_ms):
+                raise PluginFailedError(_failed(plugin, exc)) from exc
+            due = Due(pod.created_ms, f"{_failed(plugin, exc)}: released after permitTimeout")
+        else:
+            self._failing.get(pod.metadata.uid, {}).pop(plugin.name, None)
         finally:
             self._runner.observe(
                 plugin=plugin.name,
@@ -175,6 +183,14 @@ class ReleaseDecider:
                 seconds=self._runner.timer() - began,
             )
         return due
+
+    def _has_failed_too_long(
+        self, profile: Profile | None, plugin: Plugin, pod: Pod, now_ms: int
+    ) -> bool:
+        if profile is None or profile.permit_timeout_ms is None:
+            return False
+        failing = self._failing.setdefault(pod.metadata.uid, {})
+        return now_ms - failing.setdefault(plugin.name, now_ms) >= profile.permit_timeout_ms
 
     def _answer(self, plugin: Plugin, pod: Pod, at_ms: int) -> Permit:
         """Call `permit`; in a thread of the plugin's own, under a deadline, if it may block."""

@@ -27,7 +27,8 @@ class Profile:
     """A named list of plugins, in the order in which they run.
 
     It serves the pods of one schedulerName, by default its name, in all namespaces or in some.
-    `run_all` reports every rejection, not the first only: the scheduler's runAllFilters.
+    `run_all` reports every rejection, not the first only: the scheduler's runAllFilters. A plugin
+    that fails in `permit` for longer than the timeout no longer holds the pod.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class Profile:
         *,
         scheduler_name: str = "",
         namespaces: Sequence[str] = (),
+        permit_timeout_ms: int | None = None,
     ) -> None:
         self.name = name
+        self.permit_timeout_ms = permit_timeout_ms
         self.scheduler_name = scheduler_name or name
         self.namespaces = namespaces
         self.plugins: Sequence[Plugin] = tuple(plugins)

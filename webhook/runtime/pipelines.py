@@ -10,13 +10,14 @@ import msgspec
 
 from holdfast.webhook import plugins
 from holdfast.webhook.config import config
-from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.errors import ConfigurationError, InvalidValueError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.pipeline import AdmissionPipeline
 from holdfast.webhook.framework.plugin import Plugin
 from holdfast.webhook.framework.profiles import REST_OF_PODS, Profile, Profiles, Selectors
 from holdfast.webhook.framework.runner import Observe, Runner, unobserved
+from holdfast.webhook.model import durations
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.pace import Pace
 from holdfast.webhook.plugins.placement import PlacementArgs
@@ -129,11 +130,21 @@ def build_profiles(
             profile.run_all_filters,
             scheduler_name=profile.scheduler_name,
             namespaces=profile.namespaces,
+            permit_timeout_ms=_permit_timeout_ms(profile, where),
         )
         profiles.append(made)
     built = Profiles(profiles, _selectors(configuration.admission, f"{source}: admission"))
     _check_lengths(built, source)
     return built
+
+
+def _permit_timeout_ms(profile: config.ProfileConfig, where: str) -> int | None:
+    if profile.permit_timeout is None:
+        return None
+    try:
+        return durations.parse_delay(profile.permit_timeout)
+    except InvalidValueError as exc:
+        raise ConfigurationError(f"{where}.permitTimeout: {exc}") from None
 
 
 def _check_distinct(profile: config.ProfileConfig, name: str, other: Profile, where: str) -> None:

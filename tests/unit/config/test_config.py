@@ -298,6 +298,14 @@ def test_run_all_filters_is_on_by_default_and_can_be_turned_off() -> None:
     assert not make_profiles("profiles: [{runAllFilters: false}]").by_name["*"].run_all
 
 
+def test_permit_timeout() -> None:
+    assert make_profiles("profiles: [{}]").by_name["*"].permit_timeout_ms is None
+    made = make_profiles('profiles: [{permitTimeout: "10m"}]')
+    assert made.by_name["*"].permit_timeout_ms == 600_000
+    with pytest.raises(ConfigurationError, match=r"profiles\[0\].permitTimeout: "):
+        make_profiles('profiles: [{permitTimeout: "999999999h"}]')
+
+
 EXTRA = "plugins: {enabled: [{name: extra}]}"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.webhook.errors import PluginFailedError
 from holdfast.webhook.framework import permit
+from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import (
     Allow,
     Code,
@@ -22,7 +23,8 @@ from holdfast.webhook.framework.plugin import (
     skip,
     success,
 )
-from holdfast.webhook.framework.profiles import Verdict
+from holdfast.webhook.framework.profiles import Profile, Profiles, Verdict
+from holdfast.webhook.framework.runner import Runner
 from holdfast.webhook.model.annotations import ALLOWED_ANNOTATION, NEVER_MS, NOT_BEFORE, Due
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.objects import Pod
@@ -107,6 +109,55 @@ def test_plugin_that_cannot_decide_is_asked_again_and_keeps_its_pods(
     with pytest.raises(PluginFailedError) as caught:
         decider.permit(both(), CREATED_MS + MINUTE)
     assert str(caught.value).startswith(problem)
+
+
+def test_plugin_that_fails_too_long_no_longer_holds_the_pod() -> None:
+    answers: list[Permit | Exception] = []
+
+    def decide(_pod: Pod, _now_ms: int) -> Permit:
+        answer = answers.pop(0) if answers else OSError("no route")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    profile = Profile("*", [Holding(decide), make_delay()], permit_timeout_ms=MINUTE)
+    decider = ReleaseDecider(Profiles([profile]), Runner(lambda: 0.0, Measured()))
+    due_ms = CREATED_MS + MINUTE
+
+    def fails(at_ms: int) -> None:
+        with pytest.raises(PluginFailedError):
+            decider.permit(both(), at_ms)
+
+    fails(due_ms)
+    fails(due_ms + MINUTE - 1)
+    answers.append(Allow())
+    assert decider.permit(both(), due_ms + MINUTE) == Due(due_ms, recheck=True)
+    fails(due_ms + 2 * MINUTE)  # it counts from its next failure
+    decider.forget(both().metadata.uid)
+    fails(due_ms + 10 * MINUTE)
+    due = decider.permit(both(), due_ms + 11 * MINUTE)
+    assert due.at_ms <= due_ms + 11 * MINUTE
+    assert due.problem == (
+        "plugin 'holding' failed in permit: OSError: no route: released after permitTimeout"
+    )
+
+
+def test_problem_of_a_plugin_that_allows_the_pod_is_reported() -> None:
+    decider = decider_of(Holding(lambda _pod, _now: Allow("odd")), make_delay())
+
+    assert decider.permit(both(), CREATED_MS + MINUTE) == Due(
+        CREATED_MS + MINUTE, "odd", recheck=True
+    )
+
+
+def test_other_plugins_hold_a_pod_though_one_has_failed_too_long() -> None:
+    def fail(_pod: Pod, _now_ms: int) -> Permit:
+        raise OSError
+
+    profile = Profile("*", [Holding(fail), HoldingToo()], permit_timeout_ms=0)
+    decider = ReleaseDecider(Profiles([profile]), Runner(lambda: 0.0, Measured()))
+
+    assert decider.permit(others(), CREATED_MS).at_ms == CREATED_MS + HOUR
 
 
 @pytest.mark.parametrize(
