@@ -39,6 +39,8 @@ BREAKS: Mapping[str, Callable[[], None]] = {
         controllers.leaks,
         controllers.never_repairs,
         controllers.never_forgets,
+        controllers.forgets_who_starts,
+        controllers.dies_of_values,
         servers.lets_through,
         servers.fails_open,
         servers.serves_too_soon,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.faults.rows import scale, soak
+from tests.faults.rows import holds, scale, soak
 from tests.faults.scenario import Fault
 
 FAULTS: Sequence[Fault] = sorted(
-    [*soak.CHOICE, *scale.FAULTS, *soak.FAULTS], key=lambda fault: fault.group
+    [*soak.CHOICE, *scale.FAULTS, *soak.FAULTS, *holds.FAULTS], key=lambda fault: fault.group
 )

@@ -36,6 +36,8 @@ from tests.faults.proxy import Proxy
 from tests.faults.relay import Relay
 from tests.faults.vm_load import VmLoad
 
+SLOW_PODS = Path(installed.__file__).with_name("slow_pods.yaml")
+"""Pods with the label slow are ready after 1 to 5 s."""
 BROKEN = "tests.faults.broken"
 REPLICAS = CONTROLLERS = 2
 PROBE_SECONDS, PROBE_FAILURES = 2.0, 2
@@ -176,6 +178,7 @@ def running_testbed(folder: Path, *, broken: str = "") -> Iterator[Testbed]:
     plane = ControlPlane(
         nodes=3,
         audit=True,
+        stages=[SLOW_PODS],
         node_labels=lambda index: {ROLE: "edge"} if index == 3 else {},
         node_capacity={"cpu": "32", "memory": "256Gi", "pods": PODS_PER_NODE},
         extra_args={

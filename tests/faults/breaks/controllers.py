@@ -6,13 +6,17 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.webhook.controller import controller, releaser, scheduler
 from holdfast.webhook.controller.pending import PendingRelease
+from holdfast.webhook.framework import permit
+from holdfast.webhook.framework.plugin import Plugin
 from holdfast.webhook.kube import leader_election, listing, reflector, server_clock
-from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.model.annotations import Due
+from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.plugins import pace_slots
 from holdfast.webhook.registration import drift, reconciler
 from holdfast.webhook.workqueue import backoff, fair
 from tests.faults.breaks.replacing import put
@@ -217,3 +221,26 @@ def never_forgets() -> None:
         return
 
     put(scheduler.ReleaseScheduler, remove)
+
+
+def forgets_who_starts() -> None:
+    """A controller that begins to lead does not count the pods that are starting."""
+    proper = pace_slots.PaceSlots.on_sync
+
+    def on_sync(self: pace_slots.PaceSlots, pods: Iterable[pace_slots.PacedPod]) -> None:
+        proper(self, [pod for pod in pods if pace_slots.GATE in pod.gates])
+
+    put(pace_slots.PaceSlots, on_sync)
+
+
+def dies_of_values() -> None:
+    """A value that cannot be read ends the watch of the pods."""
+    proper = permit.ReleaseDecider._foresee
+
+    def _foresee(self: permit.ReleaseDecider, plugin: Plugin, pod: Pod, at_ms: int) -> Due:
+        due = proper(self, plugin, pod, at_ms)
+        if due.problem:
+            raise ValueError(due.problem)
+        return due
+
+    put(permit.ReleaseDecider, _foresee)

@@ -1,0 +1,255 @@
+"""Pods that wait for more than a time, while something else is done to the cluster.
+
+Some share a pace, some wait for a Job, some for a window, and some for an approval; the load's wait
+for their delay meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from controlplane.errors import ControlPlaneError
+from holdfast.webhook.model import approvals, durations
+from tests.e2e.namespace import Namespace, Object, gates, pod, seconds
+from tests.faults.rows import api_server, clocks, controller
+from tests.faults.scenario import BOUND, Fault, Scenario
+
+STARTING = 3
+"""Pods of the pace that may be starting at a time."""
+PACED, SHORT_PACED = 45, 12
+EACH_SECONDS = 10.0
+"""Seconds in which a pod that has a slot is ready, on a busy machine; most take half of that."""
+WAITERS = 20
+SOON = 20.0
+"""Seconds in which the cluster has taken in the pods that wait for a window."""
+HOSTILE = ("", "\x00", "\u202e", "job/" + "a" * 5_000, "0", "-1", "9" * 400, "NaN", "{}", "*")
+"""Values that none of the annotations may have."""
+KEYS = tuple(f"holdfast.dev/{name}" for name in ("pace", "after", "window", "approval"))
+
+
+def waiting(scenario: Scenario) -> None:
+    """Create the pods, in a namespace of their own: the load's running pods are deleted."""
+    ns = _namespace(scenario)
+    Namespace.create_new(scenario.testbed.plane, ns.namespace)
+    scenario.apart.append(ns.namespace)
+    opens = (int(time.time() + SOON) // 60 + 1) * 60
+    clock = time.strftime("%H:%M", time.gmtime(opens))
+    closes = time.strftime("%H:%M", time.gmtime(opens + 3_600))
+    made = {"window": f"{clock}-{closes}", "after": "job/migrate", "approval": "a fault"}
+    ns.create_pods(
+        pod(f"{name}-{number}", {f"holdfast.dev/{name}": value})
+        for name, value in made.items()
+        for number in range(WAITERS)
+    )
+    ns.apply(_paced(int(scenario.lasts(PACED, SHORT_PACED))))
+    scenario.due = opens
+    for number in range(WAITERS):
+        scenario.own[ns.namespace, f"window-{number}"] = opens
+
+
+def meanwhile(harm: Callable[[Scenario], None]) -> Callable[[Scenario], None]:
+    """Complete the Job and approve the pods while harm is done, then check all of them."""
+
+    def act(scenario: Scenario) -> None:
+        ns = _namespace(scenario)
+        with _allowed(ns):
+            harm(scenario)
+        done = seconds(ns.get("job", "migrate")["status"]["completionTime"])
+        for number in range(WAITERS):
+            scenario.own[ns.namespace, f"after-{number}"] = done
+        check(scenario)
+
+    return act
+
+
+def check(scenario: Scenario) -> None:
+    """Check that all pods but one are released, and no more of the pace than may be starting."""
+    ns, count = _namespace(scenario), int(scenario.lasts(PACED, SHORT_PACED))
+    bound = BOUND + max(0.0, scenario.due - time.time()) + count / STARTING * EACH_SECONDS
+
+    def left() -> list[str]:
+        held = (one for one in ns.all("pods") if any(map(_is_ours, gates(one))))
+        return [str(one["metadata"]["name"]) for one in held]
+
+    scenario.eventually(lambda: len(left()) <= 1, bound)
+    scenario.eventually(lambda: _ready(ns) == count, count / STARTING * EACH_SECONDS)
+    found = left()
+    scenario.notes += [f"{name} is still held" for name in found]
+    scenario.check("released without an approval", int("approval-0" not in found))
+    scenario.check("waiting pods not released in time", len({*found} - {"approval-0"}))
+    scenario.check("paced pods that are not ready", count - _ready(ns))
+    scenario.check("paced pods starting at a time", _most_starting(scenario, ns), STARTING)
+
+
+def hostile(scenario: Scenario) -> None:
+    """Store pods that have our gates, and values that nothing can read."""
+    ns = _namespace(scenario)
+    made = [
+        pod(f"hostile-{place}-{number}", {key: value}, schedulingGates=[{"name": key}])
+        for number, key in enumerate(KEYS)
+        for place, value in enumerate(HOSTILE)
+    ]
+    for one in made:
+        one["metadata"]["labels"] = {"hostile": "yes"}
+    with scenario.load.asking_nothing():
+        scenario.testbed.plane.kubectl(
+            "delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "holdfast"
+        )
+        stored = 0
+        for one in made:
+            with suppress(ControlPlaneError):  # the controller has registered them again
+                stored += len(ns.create_pods([one]))
+        scenario.testbed.installed.ready()
+    scenario.check("hostile pods that were not stored", int(not stored))
+    scenario.go_on(10, 5)
+    ns.kubectl("delete", "pods", "-l", "hostile", "--wait=false")
+
+
+@contextmanager
+def _allowed(ns: Namespace) -> Iterator[None]:
+    """Run the Job, and approve all pods but one, as soon as the API server lets us."""
+    approved = {approvals.APPROVED_BY: "kubernetes-admin"}
+    patch = json.dumps({"metadata": {"annotations": approved}})
+    orders = [
+        ("create", "job", "migrate", "--image=busybox"),
+        *(
+            ("patch", "pod", f"approval-{number}", "--type=merge", "-p", patch)
+            for number in range(1, WAITERS)
+        ),
+        ("wait", "--for=condition=Complete", "job/migrate", f"--timeout={BOUND:.0f}s"),
+    ]
+
+    def run() -> None:
+        time.sleep(2)
+        for order in orders:
+            _insist(ns, order)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def _insist(ns: Namespace, order: tuple[str, ...]) -> None:
+    """Repeat a command until the API server is there, and carries it out."""
+    for _ in range(int(BOUND)):
+        try:
+            ns.kubectl(*order)
+        except ControlPlaneError as exc:
+            if "AlreadyExists" in str(exc):
+                return
+            time.sleep(1)
+        else:
+            return
+
+
+def _namespace(scenario: Scenario) -> Namespace:
+    name = f"holds-{scenario.mark}"
+    return Namespace(scenario.testbed.plane, name)
+
+
+def _paced(replicas: int) -> Object:
+    labels = {"app": "paced", "slow": "yes"}
+    template = pod("paced", {"holdfast.dev/pace": str(STARTING)})
+    template["metadata"] = {**template["metadata"], "labels": labels}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "paced"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": "paced"}},
+            "template": {"metadata": template["metadata"], "spec": template["spec"]},
+        },
+    }
+
+
+def _is_ours(gate: str) -> bool:
+    return gate.startswith("holdfast.dev/")
+
+
+def _ready(ns: Namespace) -> int:
+    return int(ns.get("deployment", "paced")["status"].get("readyReplicas", 0))
+
+
+def _most_starting(scenario: Scenario, ns: Namespace) -> int:
+    """Count how many pods were released and not ready at a time, at most.
+
+    A pod's status says to the second when it was ready; it counts as ready from then on.
+    """
+    scenario.testbed.audit.read()
+    changes = []
+    for one in ns.all("pods", "app=paced"):
+        writes = scenario.testbed.audit.releases[ns.namespace, one["metadata"]["name"]]
+        since = next((each.at for each in writes if each.may_have_worked), None)
+        until = _ready_at(one)
+        if since is not None:
+            changes += [(since, 1), (max(since, until), -1)]
+    most = count = 0
+    for _, change in sorted(changes):
+        count += change
+        most = max(most, count)
+    return most
+
+
+def _ready_at(one: Object) -> float:
+    for condition in one["status"].get("conditions", ()):
+        if condition["type"] == "Ready" and condition["status"] == "True":
+            return durations.parse_instant(condition["lastTransitionTime"]) / 1_000
+    return float("inf")
+
+
+FAULTS = [
+    Fault(
+        "holds-controller-killed",
+        11,
+        meanwhile(controller.killed),
+        prepare=waiting,
+        minutes=4.0,
+        broken="forgets-who-starts",
+        caught_by="paced pods starting at a time",
+    ),
+    Fault(
+        "holds-watches-silent",
+        11,
+        meanwhile(api_server.silent),
+        prepare=waiting,
+        minutes=4.0,
+        broken="trusts-silence",
+        caught_by="waiting pods not released in time",
+    ),
+    Fault(
+        "holds-api-server-restarted",
+        11,
+        meanwhile(api_server.restarted),
+        prepare=waiting,
+        minutes=4.0,
+        outage=True,
+        broken="dies-of-gone",
+        caught_by="waiting pods not released in time",
+    ),
+    Fault(
+        "holds-clock-stepping",
+        11,
+        meanwhile(clocks.stepping),
+        prepare=waiting,
+        minutes=4.0,
+        broken="wall-clock",
+        caught_by="early",
+    ),
+    Fault(
+        "holds-hostile-values",
+        11,
+        meanwhile(hostile),
+        prepare=waiting,
+        minutes=4.0,
+        broken="dies-of-values",
+        caught_by="waiting pods not released in time",
+    ),
+]
