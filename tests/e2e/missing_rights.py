@@ -15,6 +15,7 @@ from tests.e2e import certificate_secrets
 from tests.e2e.kubectl_user import refusal
 from tests.e2e.namespace import Object, gates, pod
 from tests.e2e.revoked_rights import APPROVER, RightsFixture
+from tests.e2e.test_leader import metric
 
 Done = Callable[[], bool]
 SOON = {"delay": "250ms"}
@@ -62,6 +63,16 @@ def forget(stage: RightsFixture, right: Right, by: str = "") -> None:
 def unwatched(stage: RightsFixture, right: Right) -> Done:
     """Do nothing: a watch ends by itself, and another is asked for."""
     return stage.answered(right)
+
+
+def unfrozen(stage: RightsFixture, right: Right) -> Done:
+    """Freeze a namespace that no list contains."""
+    annotate = ("annotate", "namespace", "default", "--overwrite")
+    forget(stage, right)
+    stage.ns.kubectl(*annotate, "holdfast.dev/freeze=a test")
+    stage.afterwards.callback(stage.ns.kubectl, *annotate, "holdfast.dev/freeze-")
+    stage.await_refusal(right)
+    return lambda: metric(stage.controller, "holdfast_freezes ") == 1
 
 
 def changed(stage: RightsFixture, right: Right) -> Done:

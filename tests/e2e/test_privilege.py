@@ -376,7 +376,7 @@ NOBODYS: dict[str, tuple[str, ...]] = {
     "a secret of others": ("get", "secret", "others"),
     "another secret of Holdfast's namespace": ("get", "secret", "others", "-n", NAMESPACE),
     "configuration": ("get", "configmaps", "--all-namespaces"),
-    "namespaces": ("get", "namespaces"),
+    "a freeze": ("patch", "namespace", "default", "--patch={}", "--dry-run=server"),
     "deletion": ("delete", "pod", "victim", "--dry-run=server"),
     "eviction": ("drain", THERE, "--dry-run=server"),
     "a program in a container": ("exec", "victim", "--", "true"),
@@ -393,6 +393,7 @@ NOBODYS: dict[str, tuple[str, ...]] = {
 NOT_THE_WEBHOOKS: dict[str, tuple[str, ...]] = {
     "pods": ("get", "pods"),
     "a pod by name": ("get", "pod", "victim"),
+    "namespaces": ("get", "namespaces"),
     "all VMs": ("get", "vm"),
     "all VMIs": ("get", "vmi", "--all-namespaces"),
     "a VM's record": ("annotate", "vm", "vm", f"{RECORD}={THERE}", "--overwrite"),
@@ -448,6 +449,7 @@ def test_controllers_token_permits_at_most(secured: Secured, robbed: Namespace) 
     configuration = "mutatingwebhookconfiguration"
 
     assert "victim" in thief.kubectl("get", "pods", "--all-namespaces")
+    assert robbed.namespace in thief.kubectl("get", "namespaces")
     thief.patch("victim", hold)
     thief.kubectl("annotate", "vm", "vm", f"{RECORD}={THERE}", "--overwrite", "--dry-run=server")
     thief.kubectl("annotate", "vm", "vm", f"{RECORD}-", "--dry-run=server")

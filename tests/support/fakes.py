@@ -20,6 +20,7 @@ from holdfast.webhook.kube.client import (
     APPLY_PATCH,
     JSON,
     JSON_PATCH,
+    MERGE_PATCH,
     READ_TIMEOUT,
     Query,
     pod_path,
@@ -31,9 +32,11 @@ PATCH_ERRORS = (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException)
 """What `apply_patch` raises when a patch does not apply."""
 WATCH_POLL = 0.002
 PODS = "/api/v1/pods"
+NAMESPACES = "/api/v1/namespaces"
 KUBEVIRT = "/apis/kubevirt.io/v1"
 COLLECTIONS = (
     PODS,
+    NAMESPACES,
     "/api/v1/nodes",
     f"{KUBEVIRT}/virtualmachineinstances",
     f"{KUBEVIRT}/virtualmachines",
@@ -126,13 +129,8 @@ class FakeApi:
 
     def annotate(self, key: ObjectKey, **annotations: str | None) -> None:
         """Change a pod's annotations; None removes one."""
-
-        def act(pod: Document) -> None:
-            merged = pod["metadata"].get("annotations", {}) | annotations
-            kept = {name: value for name, value in merged.items() if value is not None}
-            pod["metadata"]["annotations"] = kept
-
-        self.change(pod_path(*key), act)
+        sent = {"metadata": {"annotations": annotations}}
+        self.change(pod_path(*key), lambda pod: _annotate(pod, sent))
 
     def delete(self, target: str | ObjectKey) -> None:
         """Delete an object, or a pod; one with finalizers is only marked."""
@@ -209,7 +207,7 @@ class FakeApi:
             elif method == "DELETE":
                 answer = self._existing(path)
                 self.vanish(path)
-            elif content_type == JSON_PATCH:
+            elif content_type in {JSON_PATCH, MERGE_PATCH}:
                 answer = self._patch(path, sent)
             else:
                 assert (method, content_type) == ("PATCH", APPLY_PATCH)
@@ -315,7 +313,10 @@ class FakeApi:
         sent["metadata"]["creationTimestamp"] = second.replace("+00:00", "Z")
         return sent
 
-    def _patch(self, path: str, operations: list[Document]) -> Document:
+    def _patch(self, path: str, operations: list[Document] | Document) -> Document:
+        if isinstance(operations, dict):  # a merge patch
+            self.change(path, lambda found: _annotate(found, operations))
+            return self._existing(path)
         try:
             document: Document = apply_patch(self._existing(path), operations)
         except PATCH_ERRORS as exc:
@@ -366,8 +367,8 @@ def _names(path: str) -> ObjectKey:
 
 def _collection(path: str) -> str:
     """Give the path that lists all objects of an object's kind."""
-    head, found, tail = path.partition("/namespaces/")
-    return f"{head}/{tail.split('/')[1]}" if found else path.rpartition("/")[0]
+    head, _, tail = path.partition("/namespaces/")
+    return f"{head}/{tail.split('/')[1]}" if "/" in tail else path.rpartition("/")[0]
 
 
 def _is_selected(one: Document, query: Query) -> bool:
@@ -385,6 +386,13 @@ def _as_selected(line: bytes, query: Query) -> bytes:
     """Report an object that is no longer selected as deleted, as a watch does."""
     changed = json.loads(line)["object"]
     return line if _is_selected(changed, query) else event("DELETED", changed)
+
+
+def _annotate(found: Document, sent: Document) -> None:
+    """Carry out a merge patch of annotations."""
+    merged = found["metadata"].get("annotations", {}) | sent["metadata"]["annotations"]
+    kept = {name: value for name, value in merged.items() if value is not None}
+    found["metadata"]["annotations"] = kept
 
 
 def _merged(known: Any, sent: Any, applied: Any) -> Any:

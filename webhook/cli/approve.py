@@ -13,6 +13,7 @@ from holdfast.webhook.errors import CommandError
 from holdfast.webhook.framework.json_patch import patch
 from holdfast.webhook.kube import listing, patching
 from holdfast.webhook.kube.client import READ_TIMEOUT, Api, Cluster, pod_path
+from holdfast.webhook.model import reasons
 from holdfast.webhook.model.approvals import (
     APPROVED_BY,
     DENIED_BY,
@@ -20,7 +21,6 @@ from holdfast.webhook.model.approvals import (
     GATE,
     KEY,
     MARKS,
-    shown,
 )
 from holdfast.webhook.model.edits import Edit, RemoveAnnotation, SetAnnotation
 from holdfast.webhook.model.objects import Pod
@@ -88,7 +88,7 @@ def _decide(api: Api, namespace: str, name: str, user: str, denied: str | None) 
             timeout=READ_TIMEOUT,
         )
         if refusal is None:
-            reason = shown(pod.annotations.get(KEY, ""))
+            reason = reasons.shown(pod.annotations.get(KEY, ""))
             terminal.write([(f"{shown_name} {done} by {user}: {reason}", "green")])
             return True
         problem = str(refusal)

@@ -7,7 +7,7 @@ import click
 from holdfast.webhook.cli import options
 from holdfast.webhook.cli.approve import decide
 from holdfast.webhook.errors import InvalidValueError
-from holdfast.webhook.model import approvals
+from holdfast.webhook.model import reasons
 
 EXAMPLES = """\b
 Examples:
@@ -28,7 +28,7 @@ def deny(
     You need the same permissions as for `holdfast approve`, which can still approve them later.
     """
     try:
-        text = approvals.parse_reason(reason) if reason else ""
+        text = reasons.parse(reason) if reason else ""
     except InvalidValueError as exc:
         raise click.UsageError(f"--reason: {exc}") from None
     decide(target.connect(), namespace, pods, denied=text)

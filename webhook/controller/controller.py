@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from holdfast.webhook.controller.freeze_watch import FreezeWatch
 from holdfast.webhook.controller.notifier import ReleaseNotifier
 from holdfast.webhook.controller.pending import Decider, PendingRelease, pending_release
 from holdfast.webhook.controller.releaser import RELEASE_TIMEOUT, Outcome, Releaser
@@ -21,10 +22,18 @@ from holdfast.webhook.kube.clock_sync import ClockSynchronizer
 from holdfast.webhook.kube.reflector import Reflector
 from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model.annotations import NEVER_MS, Due, was_released
-from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.model.freezes import (
+    NAMESPACES,
+    OWN_NAMESPACE,
+    FreezableNamespace,
+    Freezes,
+    extended,
+)
+from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod, PodSpec, SchedulingGate
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue.controller import GRACE_SECONDS, Controller, Task, TaskResult
+from holdfast.webhook.workqueue.queue import EVERYWHERE
 
 PODS = "/api/v1/pods"
 FIELD_SELECTOR = "spec.nodeName=,status.phase=Pending"
@@ -54,6 +63,7 @@ class ReleaseController:
         *,
         recorder: events.EventSink | None = None,
         leading: Callable[[], bool] = lambda: True,
+        namespace: str = OWN_NAMESPACE,
         now: Callable[[], float] = boot_time,
     ) -> None:
         self._clock = clock
@@ -63,13 +73,15 @@ class ReleaseController:
         self._decider = decider
         recorder = recorder or events.NullRecorder()
         self._notifier = ReleaseNotifier(recorder, metrics, leading=leading)
-        self._releaser = Releaser(api, decider, self._now_ms)
+        self._freeze_watch = FreezeWatch(namespace, self._refreeze, now=now, now_ms=self._now_ms)
         self._scheduler = ReleaseScheduler(
             clock.lower_bound,
             WORKERS_OF_ONE,
             first=FIRST_OF_ONE,
             forget=decider.forget,
+            on_paused=self._hold_frozen,
         )
+        self._releaser = Releaser(api, decider, self._now_ms, is_frozen=self._scheduler.is_paused)
         self._loop = Controller(
             "release",
             self._scheduler,
@@ -89,16 +101,36 @@ class ReleaseController:
             selection={"fieldSelector": FIELD_SELECTOR},
             on_restart=self._count_restart,
         )
+        self._namespaces = Reflector(
+            api,
+            self._freeze_watch,
+            FreezableNamespace,
+            path=NAMESPACES,
+            selection={},
+            on_restart=self._count_restart,
+            on_unreadable=self._freeze_watch.on_unreadable,
+        )
         self._clock_synchronizer = ClockSynchronizer(api, clock, on_narrowed=self.wake)
         metrics.held.set_function(lambda: len(self._scheduler))
         metrics.overdue.set_function(self._overdue)
         metrics.count_holds = self._holds
+        metrics.freezes.set_function(self._freeze_watch.count)
         metrics.clock_uncertainty.set_function(self._uncertainty)
 
     @property
     def synced(self) -> bool:
-        """True once all held pods are known."""
-        return self._synced.is_set()
+        """True once all held pods and all freezes are known."""
+        return self._synced.is_set() and self._freeze_watch.known
+
+    @property
+    def freezes(self) -> Freezes:
+        """The freezes of namespaces."""
+        return self._freeze_watch.freezes
+
+    @property
+    def freezes_unreadable(self) -> str:
+        """Why freezes are not known; otherwise empty."""
+        return self._freeze_watch.unreadable
 
     @property
     def saturated(self) -> bool:
@@ -111,6 +143,7 @@ class ReleaseController:
         threads.add("release", self._loop.run, grace=GRACE_SECONDS)
         threads.add("events", self._notifier.run, grace=LAST_EVENTS_SECONDS)
         threads.add("pods", self._reflector.run, grace=0)  # a watch may be silent for long
+        threads.add("namespaces", self._namespaces.run, grace=0)
         threads.add("clock", self._clock_synchronizer.run, grace=0)
 
     def wake(self) -> None:
@@ -128,7 +161,10 @@ class ReleaseController:
         """Return when a pod is due, or None if it is not held."""
         with self._changed:
             pending = self._scheduler.get(key)
-        return None if pending is None else Due(pending.due_ms, pending.problem, pending.reason)
+        if pending is None:
+            return None
+        due = Due(pending.due_ms, pending.problem, pending.reason)
+        return extended(due, self.freezes.of(key[0], self._now_ms()))
 
     def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
         """Ask the plugins about a pod again, now or at a time."""
@@ -227,6 +263,32 @@ class ReleaseController:
         if news is not None and news.due_ms > now_ms and (watched or not self._notifier.full):
             self._notifier.held(key, news)
 
+    # --- freezes -------------------------------------------------------------------------------
+
+    def _refreeze(self) -> None:
+        """Release nothing in frozen namespaces, and what is due in all others."""
+        found = self.freezes.by_namespace.values()
+        until = {EVERYWHERE if one.everywhere else one.namespace: one.until_ms for one in found}
+        with self._changed:
+            self._scheduler.pause(until, self._now())
+            self._changed.notify_all()
+
+    def _hold_frozen(self, key: ObjectKey) -> None:
+        """Report a pod that is due in a frozen namespace, and let others have its slots."""
+        pending = self._scheduler.get(key)
+        freeze = self.freezes.of(key[0], self._now_ms())
+        if pending is None or freeze is None:
+            return
+        gates = [SchedulingGate(gate) for gate in pending.gates]
+        pod = Metadata(namespace=key[0], name=key[1], uid=pending.uid)
+        self._decider.withdraw(Pod(pod, PodSpec(scheduling_gates=gates)))
+        if not self._notifier.full:
+            problem = "; ".join(filter(None, (freeze.problem, pending.problem)))
+            reason = str(freeze._replace(problem=""))
+            self._notifier.held(
+                key, pending._replace(due_ms=NEVER_MS, reason=reason, problem=problem)
+            )
+
     # --- releases, in threads of the pool ------------------------------------------------------
 
     def _may_release(self) -> bool:
@@ -241,7 +303,9 @@ class ReleaseController:
         now_ms = self._now_ms()
         if attempt.outcome is Outcome.RELEASED:
             last = attempt.held or pending
-            last = last._replace(due_ms=pending.due_ms, known_ms=pending.known_ms)
+            # A pod that was frozen is not late.
+            known_ms = max(pending.known_ms, self._freeze_watch.thawed_ms(key[0]))
+            last = last._replace(due_ms=pending.due_ms, known_ms=known_ms)
             self._notifier.released(key, last, attempt.notes, now_ms=now_ms)
         if attempt.outcome is Outcome.CHANGED and attempt.held is not None:
             self._report_change(key, pending, attempt.held)

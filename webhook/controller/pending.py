@@ -62,6 +62,10 @@ class Decider(Protocol):
         """Return what `reserve` has reserved."""
         ...
 
+    def withdraw(self, pod: Pod) -> None:
+        """Return what plugins keep for a pod that cannot start now; its profile is not needed."""
+        ...
+
     def concerns_at_release(self, pod: Pod) -> bool:
         """Return whether `at_release` has to be called for a pod."""
         ...

@@ -70,13 +70,21 @@ class Attempt:
 class Releaser:
     """Releases pods one at a time; `now_ms` is the API server's time. Thread-safe.
 
-    With `force` the plugins are not asked whether a pod may start.
+    With `force` the plugins are not asked whether a pod may start. `is_frozen` says whether a
+    namespace is.
     """
 
     def __init__(
-        self, api: Api, decider: Decider, now_ms: Callable[[], int], *, force: bool = False
+        self,
+        api: Api,
+        decider: Decider,
+        now_ms: Callable[[], int],
+        *,
+        force: bool = False,
+        is_frozen: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._force = force
+        self._is_frozen = is_frozen
         self._api = api
         self._decider = decider
         self._now_ms = now_ms
@@ -105,6 +113,8 @@ class Releaser:
             pod = read_copy(held.copy) if held.copy else self._read(key)
             held = self._checked(pod, held)
         for _ in range(ATTEMPTS):
+            if self._is_frozen(key[0]):  # since the pod's turn came
+                return Attempt(Outcome.CHANGED, held)
             operations: list[Operation] = []
             reserved = pod if held.recheck else None
             if reserved is not None and not self._force:

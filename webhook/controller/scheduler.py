@@ -25,7 +25,8 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
     """The held pods, as the queue of those to release.
 
     `server_time` maps local time to the time that it certainly is at the API server, in seconds
-    since 1970, or None. `forget` gets the uid of each pod that is no longer held.
+    since 1970, or None. `forget` gets the uid of each pod that is no longer held, `on_paused` each
+    pod that is due in a frozen namespace.
     """
 
     def __init__(
@@ -35,11 +36,12 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         *,
         first: int,
         forget: Callable[[str], None],
+        on_paused: Callable[[ObjectKey], None] = lambda _: None,
     ) -> None:
         self._server_time = server_time
         self._forget = forget
         self._unknown: dict[ObjectKey, int] = {}
-        self._alike: Counter[tuple[tuple[str, ...], bool]] = Counter()
+        self._alike: Counter[_Kind] = Counter()
         """How many pods have these gates, and whether no due time is known for them: a scrape
         must not walk through all pods."""
         self._copies = 0
@@ -50,6 +52,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             clock=self._now,
             per_second=1_000.0,
             rank_of=attrgetter("rank"),
+            on_paused=on_paused,
         )
 
     def upsert(
@@ -176,19 +179,24 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         super().discard(key)
 
     def overdue(self, now_ms: int) -> int:
-        """Count the pods whose time has come."""
-        return sum(1 for _ in self.due(now_ms))
+        """Count the pods whose time has come, without those in frozen namespaces."""
+        return sum(not self.is_paused(key[0]) for key, _ in self.due(now_ms))
 
     def holds(self, now_ms: int) -> Counter[tuple[str, str]]:
         """Count the holds by plugin and reason; a pod may have several.
 
-        The reason is `time`, `plugin` if no due time is known, or `release` once the time has come.
+        The reason is `time`, `plugin` if no due time is known, or, once the time has come,
+        `release`, or `freeze` in a frozen namespace.
         """
-        due = Counter(_kind(pending) for pending in self.due(now_ms))
+        due, frozen = Counter[_Kind](), Counter[_Kind]()
+        for key, pending in self.due(now_ms):
+            (frozen if self.is_paused(key[0]) else due)[_kind(pending)] += 1
         holds: Counter[tuple[str, str]] = Counter()
         for kind, count in self._alike.items():
             gates, is_open = kind
-            waiting = {"release": due[kind], "plugin" if is_open else "time": count - due[kind]}
+            later = count - due[kind] - frozen[kind]
+            waiting = {"release": due[kind], "freeze": frozen[kind]}
+            waiting["plugin" if is_open else "time"] = later
             for gate in gates:
                 if gate.startswith(OWN_PREFIX):
                     for reason in filter(waiting.get, waiting):
@@ -208,5 +216,8 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         return None if seconds is None else seconds * 1_000
 
 
-def _kind(pending: PendingRelease) -> tuple[tuple[str, ...], bool]:
+_Kind = tuple[tuple[str, ...], bool]
+
+
+def _kind(pending: PendingRelease) -> _Kind:
     return pending.gates, pending.due_ms >= NEVER_MS

@@ -113,6 +113,12 @@ class ReleaseDecider:
         """Return what `reserve` has reserved."""
         _unreserve(self._reserving(pod), pod)
 
+    def withdraw(self, pod: Pod) -> None:
+        """Return what plugins keep for a pod that cannot start now, whatever its profile is."""
+        gates = pod.gates
+        reserving = [one for one in self.profiles.plugins if overrides(one, "reserve")]
+        _unreserve([one for one in reserving if one.gate in gates], pod)
+
     def forget(self, uid: str) -> None:
         """Drop what plugins know of a pod that is no longer held."""
         self._failing.pop(uid, None)

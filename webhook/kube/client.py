@@ -47,6 +47,7 @@ SLOW_ADMISSION_TIMEOUT = 35.0
 """Seconds for a write that failed before. Another webhook with `failurePolicy: Ignore` may hang for
 30 s before the API server skips it; the API server itself gives up after 34 s."""
 JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 JSON = "application/json"
 _METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"

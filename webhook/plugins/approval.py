@@ -19,7 +19,7 @@ from holdfast.webhook.framework.plugin import (
     skip,
     success,
 )
-from holdfast.webhook.model import approvals, messages
+from holdfast.webhook.model import messages, reasons
 from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, DENIED_REASON, GATE, KEY, MARKS
 from holdfast.webhook.model.edits import AddGate, RemoveAnnotation
 from holdfast.webhook.model.objects import Pod
@@ -43,7 +43,7 @@ class Approval(Plugin):
             return skip()
         copied = [RemoveAnnotation(key) for key in MARKS if key in pod.annotations]
         try:
-            approvals.parse_reason(pod.annotations[KEY])
+            reasons.parse(pod.annotations[KEY])
         except InvalidValueError as exc:
             return reject(f"annotation {KEY}: {exc}")
         if pod.spec.node_name:
@@ -55,7 +55,7 @@ class Approval(Plugin):
         if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
             return skip()
         try:
-            approvals.parse_reason(pod.annotations[KEY])
+            reasons.parse(pod.annotations[KEY])
         except InvalidValueError as exc:
             return reject(f"annotation {KEY}: {exc}")
         problem = holding.lacks_gate(pod, context, GATE)
@@ -73,8 +73,8 @@ class Approval(Plugin):
             return Allow(f"annotation {KEY} was removed: released without an approval")
         if denied_by := annotations.get(DENIED_BY):
             why = annotations.get(DENIED_REASON)
-            because = f": {approvals.shown(why)}" if why else ""
-            return Reject(f"denied by {approvals.shown(denied_by)}{because}")
+            because = f": {reasons.shown(why)}" if why else ""
+            return Reject(f"denied by {reasons.shown(denied_by)}{because}")
         if annotations.get(APPROVED_BY):
             return Allow()
-        return Wait(reason=approvals.shown(annotations[KEY]))
+        return Wait(reason=reasons.shown(annotations[KEY]))

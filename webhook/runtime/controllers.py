@@ -18,6 +18,7 @@ from holdfast.webhook.kube.events import EventRecorder
 from holdfast.webhook.kube.leader_election import Leader
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.kube.server_clock import ServerClock
+from holdfast.webhook.model.freezes import OWN_NAMESPACE
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.registration.reconciler import Mode, WebhookReconciler
 from holdfast.webhook.registration.replicas import Service
@@ -121,7 +122,10 @@ def controller(
     *,
     lease_namespace: str | None = None,
 ) -> Manager:
-    """Assemble the controllers, with leader election in `lease_namespace`, if given."""
+    """Assemble the controllers, with leader election in `lease_namespace`, if given.
+
+    A freeze of that namespace, or of holdfast-system without leader election, is one of all.
+    """
     handle = Handle()
     decider = pipelines.release_decider(setup, metrics.observe_plugin, handle)
     metrics.configuration.info({"digest": pipelines.digest(setup)})
@@ -135,7 +139,13 @@ def controller(
     history = ReleaseHistory(recorder, now_ms=now_ms)
     leading = always if leader is None else leader.leading
     releases = ReleaseController(
-        cluster, decider, clock, metrics, recorder=history, leading=leading
+        cluster,
+        decider,
+        clock,
+        metrics,
+        recorder=history,
+        leading=leading,
+        namespace=lease_namespace or OWN_NAMESPACE,
     )
     recorder.saturated = lambda: releases.saturated
     sticky = StickyController(

@@ -138,8 +138,8 @@ class ControllerMetrics(_Metrics):
         self.held = self._gauge("held_pods", "Pods that are held.")
         self.holds = self._gauge(
             "holds",
-            "Holds, by plugin and what they wait for (time, plugin, or release once due); "
-            "a pod may have several.",
+            "Holds, by plugin and what they wait for (time, plugin, or once due: release, or "
+            "freeze in a frozen namespace); a pod may have several.",
             ["plugin", "reason"],
         )
         self.count_holds: Callable[[], Mapping[tuple[str, str], int]] = dict
@@ -155,9 +155,16 @@ class ControllerMetrics(_Metrics):
         )
         self.count_paces: Callable[[], Mapping[str, tuple[int, int]]] = dict
         """Counts the pods of each pace that start, and that wait; set at the assembly."""
+        self.freezes = self._gauge(
+            "freezes",
+            "Freezes of namespaces that have not ended; NaN while this controller cannot list "
+            "namespaces.",
+        )
         self._counting = threading.Lock()
         self.overdue = self._gauge(
-            "overdue_pods", "Held pods past their due time by the API server's clock."
+            "overdue_pods",
+            "Held pods past their due time by the API server's clock, without those in frozen "
+            "namespaces.",
         )
         self.releases = self._counter(
             "releases",

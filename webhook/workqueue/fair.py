@@ -14,6 +14,7 @@ Pure: no I/O, no clock, no locks.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 
 from holdfast.webhook.model.objects import ObjectKey
 
@@ -34,8 +35,8 @@ class FairQueue:
 
     No namespace has more than `limit` workers, nor have all slow ones together. Each starts with
     `first`, and gets one more per success while it uses half of its share. It starts again when
-    work hangs, with `first` more every ten seconds, and when it has no worker left. Times are
-    seconds by the caller's clock, which must not go back.
+    work hangs, with `first` more every ten seconds, and when it has no worker left. A namespace
+    that is paused gets none. Times are seconds by the caller's clock, which must not go back.
     """
 
     def __init__(self, limit: int, *, first: int) -> None:
@@ -44,6 +45,9 @@ class FairQueue:
         """Ready keys by namespace; the namespace served last is at the end."""
         self._slow: Waiting = {}
         """The same for slow namespaces."""
+        self._paused: Waiting = {}
+        """The same for paused namespaces."""
+        self._is_paused: Callable[[str], bool] = lambda _: False
         self._slow_until: dict[str, float] = {}
         """When each slow namespace is fast again; the earliest comes first."""
         self._workers: dict[str, int] = {}
@@ -54,10 +58,10 @@ class FairQueue:
         """When a slow namespace in which work hangs last started again or got more workers."""
 
     def __len__(self) -> int:
-        return sum(len(keys) for queue in (self._fast, self._slow) for keys in queue.values())
+        return sum(len(keys) for queue in self._queues() for keys in queue.values())
 
     def __contains__(self, key: ObjectKey) -> bool:
-        return any(key in queue.get(key[0], ()) for queue in (self._fast, self._slow))
+        return any(key in queue.get(key[0], ()) for queue in self._queues())
 
     def is_slow(self, namespace: str, now: float) -> bool:
         """Return whether work took long in a namespace recently."""
@@ -67,12 +71,20 @@ class FairQueue:
     def put(self, key: ObjectKey, now: float, *, again: bool = False) -> None:
         """Add a key, `again` if it failed before; one that is there keeps its place."""
         self._expire(now)
-        queue = self._slow if key[0] in self._slow_until else self._fast
-        queue.setdefault(key[0], FIFO()).put(key, again=again)
+        self._queue_of(key[0]).setdefault(key[0], FIFO()).put(key, again=again)
+
+    def pause(self, is_paused: Callable[[str], bool]) -> list[ObjectKey]:
+        """Give no keys of paused namespaces, only of all others; return the keys newly paused."""
+        before, self._is_paused = self._paused, is_paused
+        known = [each for queue in self._queues() for each in queue.items()]
+        self._slow, self._fast, self._paused = {}, {}, {}
+        for namespace, keys in known:
+            self._queue_of(namespace)[namespace] = keys
+        return [key for name, keys in self._paused.items() if name not in before for key in keys]
 
     def discard(self, key: ObjectKey) -> None:
         """Remove a key, if it is there."""
-        for queue in (self._slow, self._fast):
+        for queue in self._queues():
             keys = queue.get(key[0])
             if keys is not None and keys.discard(key) and not keys:
                 del queue[key[0]]
@@ -117,6 +129,14 @@ class FairQueue:
     def count_slow(self) -> int:
         """Count the workers of slow namespaces."""
         return sum(count for name, count in self._workers.items() if name in self._slow_until)
+
+    def _queues(self) -> tuple[Waiting, Waiting, Waiting]:
+        return self._slow, self._fast, self._paused
+
+    def _queue_of(self, namespace: str) -> Waiting:
+        if self._is_paused(namespace):
+            return self._paused
+        return self._slow if namespace in self._slow_until else self._fast
 
     def _grow(self, namespace: str, more: int) -> None:
         """Let a namespace have more workers, if it uses half of its share."""
@@ -192,6 +212,10 @@ class FIFO:
 
     def __contains__(self, key: object) -> bool:
         return key in self._new or key in self._again
+
+    def __iter__(self) -> Iterator[ObjectKey]:
+        yield from self._new
+        yield from self._again
 
     def put(self, key: ObjectKey, *, again: bool) -> None:
         """Add a key; one that is there keeps its place."""

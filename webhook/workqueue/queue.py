@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from holdfast.webhook.model.objects import ObjectKey
@@ -14,6 +14,10 @@ READY_AT_ONCE = 1_000
 """Keys that become ready in one call: more would delay the first of them."""
 
 Item = TypeVar("Item")
+
+
+EVERYWHERE = ""
+"""Stands for all namespaces where some are paused."""
 
 
 def local_clock(local: float) -> float:
@@ -28,13 +32,14 @@ class WorkQueue(Generic[Item]):
     `per_second` units in a second, or to None while that is unknown. Local times are seconds by a
     clock that never goes back. `limit` is how many workers a namespace, or all slow ones together,
     may have; `first` is how many a namespace starts with. Of items due at the same time, the one
-    with the lowest `rank_of` comes first.
+    with the lowest `rank_of` comes first. `on_paused` gets each key whose time has come in a paused
+    namespace.
 
     A key is never in flight twice: one that is scheduled while in flight comes up again afterwards.
 
     state                  in _left_heap   in _in_flight   where it waits
     waiting for its time   no              no              the heap
-    ready                  yes             no              the fair queue
+    ready, or paused       yes             no              the fair queue
     in flight              yes             yes             nowhere
     in flight, scheduled   no              yes             nowhere; in the heap after `done`
     backing off            yes             no              the back-off
@@ -49,11 +54,15 @@ class WorkQueue(Generic[Item]):
         clock: Callable[[float], float | None] = local_clock,
         per_second: float = 1.0,
         rank_of: Callable[[Item], int] = lambda _: 0,
+        on_paused: Callable[[ObjectKey], None] = lambda _: None,
     ) -> None:
         self._time_of = time_of
         self._rank_of = rank_of
         self._clock = clock
         self._per_second = per_second
+        self._on_paused = on_paused
+        self._paused_until: Mapping[str, float] = {}
+        self._resumes_at = float("inf")
         self._items: dict[ObjectKey, Item] = {}
         self._waiting = DelayHeap(self._waits_until)
         self._backoff = Backoff()
@@ -104,6 +113,28 @@ class WorkQueue(Generic[Item]):
         """Return whether a key will come up at its time, or is ready; it may also be in flight."""
         return key in self._items and (key not in self._left_heap or key in self._ready)
 
+    def pause(self, until: Mapping[str, float], local: float) -> None:
+        """Give workers no keys of these namespaces before these times, and of others as before.
+
+        EVERYWHERE may be one of them.
+        """
+        self._paused_until = until
+        self._apply_pauses(self._clock(local))
+
+    def is_paused(self, namespace: str) -> bool:
+        """Return whether a namespace is paused."""
+        paused = self._paused_until
+        return namespace in paused or EVERYWHERE in paused
+
+    def _apply_pauses(self, now: float | None) -> None:
+        """Drop the pauses that have ended, and move keys accordingly."""
+        self._paused_until = {
+            namespace: at for namespace, at in self._paused_until.items() if now is None or at > now
+        }
+        self._resumes_at = min(self._paused_until.values(), default=float("inf"))
+        for key in self._ready.pause(self.is_paused):
+            self._on_paused(key)
+
     # --- what goes to workers ------------------------------------------------------------------
 
     @property
@@ -121,6 +152,8 @@ class WorkQueue(Generic[Item]):
         now = self._clock(local)
         if now is None:
             return None
+        if now >= self._resumes_at:
+            self._apply_pauses(now)
         self._make_ready(now, local)
         while (key := self._ready.take(local)) is not None:
             if self._time_of(self._items[key]) <= now:
@@ -161,7 +194,7 @@ class WorkQueue(Generic[Item]):
         now = self._clock(local)
         if now is None:
             return float("inf")
-        due = (self._waiting.next_at() - now) / self._per_second
+        due = (min(self._waiting.next_at(), self._resumes_at) - now) / self._per_second
         return min(due, self._backoff.next_at() - local)
 
     def has_room(self, namespace: str) -> bool:
@@ -175,12 +208,12 @@ class WorkQueue(Generic[Item]):
         """
         return self._backoff.has_failed(key) and self._ready.is_slow(key[0], local)
 
-    def due(self, now: float) -> Iterator[Item]:
+    def due(self, now: float) -> Iterator[tuple[ObjectKey, Item]]:
         """Iterate over the items whose time has come, without a look at the others."""
         for key in {*self._left_heap, *self._in_flight, *self._waiting.due(now)}:
             item = self._items.get(key)
             if item is not None and self._time_of(item) <= now:
-                yield item
+                yield key, item
 
     def _make_ready(self, now: float, local: float) -> None:
         """Move keys whose time has come, or whose back-off is over, to the ready keys."""
@@ -194,6 +227,8 @@ class WorkQueue(Generic[Item]):
             else:
                 return
             self._ready.put(key, local, again=self._backoff.has_failed(key))
+            if self.is_paused(key[0]):
+                self._on_paused(key)
 
     def _waits_until(self, key: ObjectKey) -> float | None:
         item = self._items.get(key)

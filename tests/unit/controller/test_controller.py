@@ -22,7 +22,8 @@ from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model.annotations import HELD_ANNOTATION, NEVER_MS, RELEASED_ANNOTATION, Due
 from holdfast.webhook.model.edits import SetAnnotation
-from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL, FreezableNamespace
+from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue import controller as loops
@@ -109,6 +110,11 @@ class World:
 
     def sync(self) -> None:
         self.controller.on_sync([Pod.of(pod) for pod in self.api.pods.values()])
+        self.freeze()
+
+    def freeze(self, **reasons: str) -> None:
+        """Have all namespaces listed, of which these are frozen."""
+        self.controller._freeze_watch.on_sync([namespace(*each) for each in reasons.items()])
 
     def tell(self, key: ObjectKey = KEY) -> None:
         self.controller.on_update(Pod.of(self.api.pods[key]))
@@ -143,6 +149,12 @@ class World:
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"holdfast_{name}", labels)
+
+
+def namespace(name: str, reason: str | None, until: str | None = None) -> FreezableNamespace:
+    found = {FREEZE: reason, FREEZE_UNTIL: until}
+    kept = {key: value for key, value in found.items() if value is not None}
+    return FreezableNamespace(Metadata(name=name, annotations=kept))
 
 
 def pods(**delays: str) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from holdfast.webhook.framework.plugin import (
     skip,
     success,
 )
+from holdfast.webhook.model import reasons
 from holdfast.webhook.model.annotations import DELAY_GATE, NEVER_MS
 from holdfast.webhook.model.approvals import (
     APPROVED_BY,
@@ -27,7 +28,6 @@ from holdfast.webhook.model.approvals import (
     GATE,
     KEY,
     MARKS,
-    parse_reason,
 )
 from holdfast.webhook.model.edits import AddGate, RemoveAnnotation
 from holdfast.webhook.model.objects import Pod
@@ -58,10 +58,10 @@ plugin = Approval(Args())
 @pytest.mark.parametrize(("text", "expected"), GRAMMAR, ids=lambda value: ascii(value)[:20])
 def test_grammar(text: str, expected: str | None) -> None:
     if expected is not None:
-        assert parse_reason(text) == expected
+        assert reasons.parse(text) == expected
         return
     with pytest.raises(InvalidValueError) as caught:
-        parse_reason(text)
+        reasons.parse(text)
     assert len(str(caught.value)) < 300
     assert str(caught.value).isprintable()
 
@@ -85,10 +85,8 @@ def test_pod_that_asks_gets_the_gate_and_loses_what_was_copied() -> None:
 def test_invalid_reason_is_rejected(point: str) -> None:
     result = ask(point, {KEY: ""}, gates=[GATE])
     assert result.code is Code.REJECT
-    assert result.reason == (
-        'annotation holdfast.dev/approval: invalid value "": it is empty: say what has to be '
-        "approved"
-    )
+    problem = 'invalid value "": it is empty: write a reason'
+    assert result.reason == f"annotation holdfast.dev/approval: {problem}"
 
 
 def test_new_pod_needs_the_gate_and_may_not_be_approved() -> None:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.workqueue import queue as module
 from holdfast.webhook.workqueue.fair import SLOW_SECONDS
-from holdfast.webhook.workqueue.queue import WorkQueue
+from holdfast.webhook.workqueue.queue import EVERYWHERE, WorkQueue
 
 A, B, C = (("one", name) for name in "abc")
+X = ("two", "x")
 
 
 def queue_of(limit: int = 9, **times: float) -> WorkQueue[float]:
@@ -180,6 +181,64 @@ def test_more_keys_than_become_ready_at_once_all_come(monkeypatch: pytest.Monkey
     assert len(set(seen)) == len(seen) == 20
 
 
+def paused_queue(**until: float) -> tuple[WorkQueue[float], list[ObjectKey]]:
+    """Give a queue with keys of two namespaces, some of them paused, and what it reports."""
+    reported: list[ObjectKey] = []
+    queue = WorkQueue[float](float, 9, first=9, on_paused=reported.append)
+    queue.pause({{"everywhere": EVERYWHERE}.get(name, name): at for name, at in until.items()}, 0)
+    for key, at in ((A, 10), (B, 20), (X, 10)):
+        queue.put(key, at)
+    return queue, reported
+
+
+def test_keys_of_a_paused_namespace_are_reported_when_they_are_due() -> None:
+    queue, reported = paused_queue(one=100)
+    assert taken(queue, 10) == [X]
+    assert reported == [A]
+    assert taken(queue, 30) == []
+    assert reported == [A, B]
+    assert queue.wait(30) == 70
+
+
+def test_pause_ends_by_itself_at_its_time() -> None:
+    queue, _ = paused_queue(one=25)
+    assert taken(queue, 24) == [X]
+    assert queue.is_paused("one")
+    assert taken(queue, 25) == [A, B]
+    assert not queue.is_paused("one")
+    assert queue.wait(25) == float("inf")
+
+
+def test_pause_of_all_namespaces_ends_with_the_next_one() -> None:
+    queue, reported = paused_queue(everywhere=float("inf"))
+    assert taken(queue, 30) == []
+    assert sorted(reported) == [A, B, X]
+    queue.pause({"two": float("inf")}, 30)
+    assert taken(queue, 30) == [A, B]
+
+
+def test_pause_takes_back_keys_that_were_ready() -> None:
+    queue, reported = paused_queue()
+    assert queue.next(10) == A
+    queue.pause({"one": 50, "two": 50}, 10)
+    assert reported == [X]
+    assert taken(queue, 20) == []
+    end(queue, A, 20, succeeded=False)
+    queue.retry(A, 20, at_least=5)
+    assert taken(queue, 40) == []
+    assert reported == [X, B, A]
+    queue.discard(X)
+    assert taken(queue, 50) == [B, A]
+
+
+def test_pause_holds_while_the_time_is_unknown() -> None:
+    times: list[float | None] = [None, None, 10, 20]
+    queue = WorkQueue[float](float, 9, first=9, clock=lambda _: times.pop(0))
+    queue.put(A, 5)
+    queue.pause({"one": 15}, 0)
+    assert [queue.next(0) for _ in range(3)] == [None, None, A]
+
+
 def test_counting_looks_at_no_item_that_is_not_due() -> None:
     class Watched(dict[ObjectKey, float]):
         looked = 0
@@ -190,7 +249,7 @@ def test_counting_looks_at_no_item_that_is_not_due() -> None:
 
     queue = queue_of(**{f"p{number}": number for number in range(10_000)})
     queue._items = watched = Watched(queue._items)
-    assert sorted(queue.due(4)) == [0, 1, 2, 3, 4]
+    assert sorted(at for _, at in queue.due(4)) == [0, 1, 2, 3, 4]
     assert watched.looked < 100
 
 
@@ -229,6 +288,6 @@ def test_agrees_with_a_sorted_table(actions: list[tuple[str, str, int]]) -> None
             expected = [key for _, key in heapq.nsmallest(10, due)]
             assert taken(queue, now) == expected
             flying |= dict.fromkeys(expected, False)
-        assert sorted(queue.due(now)) == sorted(at for at in table.values() if at <= now)
+        assert dict(queue.due(now)) == {key: at for key, at in table.items() if at <= now}
         waiting = (at for key, at in table.items() if key not in flying)
         assert queue.wait(now) == min(waiting, default=float("inf")) - now

@@ -1,0 +1,109 @@
+"""Follows the freezes of namespaces."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from holdfast.webhook.model.freezes import FreezableNamespace, Freeze, Freezes, read_freeze
+
+UNREADABLE_SECONDS = 30.0
+"""How long the permission to list namespaces has to be missing until pods are released without it:
+an API server that has just started may deny everything for a moment."""
+
+_log = logging.getLogger("holdfast.controller")
+
+
+class FreezeWatch:
+    """The freezes of all namespaces (`ResourceEventHandler`); `own` is Holdfast's namespace.
+
+    `on_change` is called when a freeze begins, changes or ends early, and when freezes are known.
+    """
+
+    def __init__(
+        self,
+        own: str,
+        on_change: Callable[[], None],
+        *,
+        now: Callable[[], float],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._own = own
+        self._on_change = on_change
+        self._now = now
+        self._now_ms = now_ms
+        self.freezes = Freezes()
+        """Replaced as a whole, so that other threads may read it."""
+        self.unreadable = ""
+        """Why freezes are not known, though pods are released."""
+        self._listed = False
+        self._unreadable_since: float | None = None
+        self._thawed_ms: dict[str, int] = {}
+
+    @property
+    def known(self) -> bool:
+        """True once pods may be released: all freezes are known, or will not be."""
+        return self._listed or bool(self.unreadable)
+
+    def count(self) -> float:
+        """Count the freezes that have not ended; NaN while they are not known."""
+        return len(self.freezes.active(self._now_ms())) if self._listed else float("nan")
+
+    def thawed_ms(self, namespace: str) -> int:
+        """Return until when a namespace was frozen, as far as this process has seen it; or 0."""
+        now_ms, names = self._now_ms(), (namespace, self._own)
+        known = [self.freezes.by_namespace.get(name) for name in names]
+        ends = [one.until_ms for one in known if one is not None and one.until_ms <= now_ms]
+        return max([*ends, *(self._thawed_ms.get(name, 0) for name in names)])
+
+    # --- holdfast.webhook.kube.reflector.ResourceEventHandler ---
+
+    def on_sync(self, namespaces: Iterable[FreezableNamespace]) -> None:
+        """Take these namespaces, and no others, as all there are."""
+        found = [read_freeze(each, self._own) for each in namespaces]
+        self._replace(Freezes(filter(None, found)))
+        self.unreadable, self._unreadable_since = "", None
+        if not self._listed:
+            self._listed = True  # only now: before, pods of a frozen namespace would be released
+            self._on_change()
+
+    def on_update(self, namespace: FreezableNamespace) -> None:
+        """Take a namespace that is new or has changed."""
+        self._set(namespace.metadata.name, read_freeze(namespace, self._own))
+
+    def on_delete(self, namespace: FreezableNamespace) -> None:
+        """Take a namespace that is gone."""
+        self._set(namespace.metadata.name, None)
+        self._thawed_ms.pop(namespace.metadata.name, None)
+
+    def on_unreadable(self, reason: str) -> None:
+        """Take that namespaces may not be listed; what is known of them stays in force."""
+        if self.known:
+            return
+        if self._unreadable_since is None:
+            self._unreadable_since = self._now()
+        elif self._now() - self._unreadable_since >= UNREADABLE_SECONDS:
+            self.unreadable = reason
+            _log.warning("freezes are ignored, because namespaces cannot be listed: %s", reason)
+            self._on_change()
+
+    def _set(self, name: str, freeze: Freeze | None) -> None:
+        known = self.freezes.by_namespace
+        if freeze != known.get(name):
+            others = [one for one in known.values() if one.namespace != name]
+            self._replace(Freezes([*others, freeze] if freeze else others))
+
+    def _replace(self, fresh: Freezes) -> None:
+        """Take over all freezes, and log those that have changed."""
+        now_ms = self._now_ms()
+        before = {one.namespace: one for one in self.freezes.active(now_ms)}
+        after = {one.namespace: one for one in fresh.active(now_ms)}
+        ended = before.keys() - after.keys()
+        self._thawed_ms |= dict.fromkeys(ended, now_ms)
+        self.freezes = fresh
+        self._on_change()
+        for name in ended:
+            _log.info("namespace %s is no longer frozen", name)
+        for name, freeze in after.items():
+            if before.get(name) != freeze:
+                _log.info("%s", freeze)

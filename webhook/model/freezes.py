@@ -1,0 +1,93 @@
+"""Freezes: annotations of a namespace that keep its pods from being released. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from holdfast.webhook.errors import InvalidValueError
+from holdfast.webhook.model import durations, reasons
+from holdfast.webhook.model.annotations import DOMAIN, NEVER_MS, Due
+from holdfast.webhook.model.objects import ApiStruct, Metadata
+
+FREEZE = f"{DOMAIN}/freeze"
+"""The annotation of a frozen namespace, with the reason."""
+FREEZE_UNTIL = f"{DOMAIN}/freeze-until"
+"""The annotation with the time at which the freeze ends."""
+OWN_NAMESPACE = "holdfast-system"
+"""Holdfast's namespace, by default: its freeze is one of all namespaces."""
+NAMESPACES = "/api/v1/namespaces"
+
+
+class FreezableNamespace(ApiStruct, frozen=True):
+    """A namespace, reduced to what decides whether it is frozen."""
+
+    metadata: Metadata = Metadata()
+
+
+class Freeze(NamedTuple):
+    """A freeze of one namespace, or of all; it ends at `until_ms`, which may be NEVER_MS."""
+
+    namespace: str
+    reason: str
+    until_ms: int = NEVER_MS
+    problem: str = ""
+    everywhere: bool = False
+
+    def __str__(self) -> str:
+        """Say what is frozen, until when, and why."""
+        what = "all namespaces are" if self.everywhere else f"namespace {self.namespace} is"
+        ends = self.until_ms < NEVER_MS
+        until = f" until {durations.canonical_instant(self.until_ms)}" if ends else ""
+        problem = f" ({self.problem})" if self.problem else ""
+        return f"{what} frozen{until}: {self.reason}{problem}"
+
+
+def read_freeze(namespace: FreezableNamespace, own: str = OWN_NAMESPACE) -> Freeze | None:
+    """Read the freeze of a namespace; None if there is none.
+
+    A freeze whose end cannot be read does not end: nothing may be released early.
+    """
+    annotations = namespace.metadata.annotations or {}
+    reason = annotations.get(FREEZE)
+    if reason is None:
+        return None
+    name, until_ms, problem = namespace.metadata.name, NEVER_MS, ""
+    if (until := annotations.get(FREEZE_UNTIL)) is not None:
+        try:
+            until_ms = durations.parse_instant(until)
+        except InvalidValueError as exc:
+            problem = f"it does not end: annotation {FREEZE_UNTIL}: {exc}"
+    return Freeze(name, reasons.shown(reason), until_ms, problem, everywhere=name == own)
+
+
+class Freezes:
+    """The freezes of a cluster. Immutable."""
+
+    def __init__(self, freezes: Iterable[Freeze] = ()) -> None:
+        self.by_namespace: Mapping[str, Freeze] = {one.namespace: one for one in freezes}
+        self._everywhere = [one for one in self.by_namespace.values() if one.everywhere]
+
+    def active(self, now_ms: int) -> list[Freeze]:
+        """List the freezes that have not ended."""
+        return [one for one in self.by_namespace.values() if one.until_ms > now_ms]
+
+    def of(self, namespace: str, now_ms: int) -> Freeze | None:
+        """Return the freeze that keeps the pods of a namespace for longest, or None."""
+        own = self.by_namespace.get(namespace)
+        found = [one for one in (own, *self._everywhere) if one and one.until_ms > now_ms]
+        return max(found, key=lambda one: one.until_ms, default=None)
+
+
+def thaw(freeze: Freeze) -> str:
+    """Return the command that ends a freeze."""
+    return f"holdfast thaw {'--all' if freeze.everywhere else f'-n {freeze.namespace}'}"
+
+
+def extended(due: Due, freeze: Freeze | None) -> Due:
+    """Return when a pod is due that may also be in a frozen namespace."""
+    if freeze is None or freeze.until_ms <= due.at_ms:
+        return due
+    reason = "; ".join(filter(None, (str(freeze), due.reason)))
+    return replace(due, at_ms=freeze.until_ms, reason=reason)
