@@ -109,6 +109,7 @@ FIRES = [
         id="no controller in one cluster of two",
     ),
     pytest.param("HoldfastPermitFails", decisions("Error", "0+1x30"), 4, "", id="a plugin fails"),
+    pytest.param("HoldfastFrozen", {"holdfast_freezes": "NaN 0x2 2x1500"}, 4, "2", id="freezes"),
     pytest.param("HoldfastReleasesLate", late(0, 6), 1, "14.9s", id="all are late"),
     pytest.param("HoldfastReleasesLate", late(40, 41), 1, "10.9s", id="one of 41 is late"),
     pytest.param("HoldfastClockUnknown", led(UNCERTAIN, "0x2 2x20", "0x40"), 3, "", id="clock"),
@@ -152,6 +153,12 @@ QUIET = [
     ),
     pytest.param("HoldfastPermitFails", decisions("Wait", "0+9x60"), HOUR, id="pods wait"),
     pytest.param("HoldfastPermitFails", decisions("Error", "0x5 1x60"), HOUR, id="fails once"),
+    pytest.param(
+        "HoldfastFrozen",
+        {"holdfast_freezes": "1x1400 0x2 1x1400"},
+        range(1390, 2800, 10),
+        id="a new freeze each day",
+    ),
     pytest.param("HoldfastReleasesLate", late(199, 200), HOUR, id="one of 200 is late"),
     pytest.param("HoldfastReleasesLate", late(0, 0), HOUR, id="no release"),
     pytest.param("HoldfastClockUnknown", led(UNCERTAIN, "0.5x60", "2x60"), HOUR, id="standby's"),
@@ -217,7 +224,7 @@ def test_alert_fires_on_time(
     rules: Path, alert: str, series: Series, minute: int, value: str
 ) -> None:
     rule = alerts(rules)[alert]
-    waits = int(rule["for"].removesuffix("m"))
+    waits = int(rule["for"][:-1]) * {"m": 1, "d": 24 * 60}[rule["for"][-1]]
     labels = dict(re.findall(r'(extension_point|cluster|plugin)="(\w+)"', " ".join(series)))
 
     def told(text: str) -> str:

@@ -20,6 +20,7 @@ RUN = (
     "docs/how-to/start-at-most.md",
     "docs/how-to/start-after.md",
     "docs/how-to/approve.md",
+    "docs/how-to/freeze.md",
     "docs/how-to/migrate.md",
     "docs/how-to/gitops.md",
     "docs/how-to/inspect-and-release.md",
@@ -116,6 +117,9 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
         ),
         "docs/how-to/approve.md": (
             Elsewhere(r"kubectl create rolebinding", _GUARD, "holdfast-approver"),
+        ),
+        "docs/how-to/freeze.md": (
+            Elsewhere(r"holdfast (freeze|thaw) --all", "tests/e2e/test_freeze.py", '"--all"'),
         ),
         "docs/how-to/sticky-vms.md": (
             Elsewhere(

@@ -11,13 +11,17 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from holdfast.certs import authority
+from holdfast.webhook.cli import rights
+from holdfast.webhook.cli.freeze_lookup import read_all
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.kube.clock_sync import create_by_dry_run
 from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.freezes import Freeze, Freezes, read_freeze
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.policies.builder import InstallationNames
 from holdfast.webhook.registration import configurations as webhook_configurations
 from holdfast.webhook.registration.secrets import LEAF_SECRET
 from holdfast.webhook.report import diagnosis, held_pods
@@ -47,10 +51,14 @@ def examine(api: Api, server: str, time: listing.Time) -> Iterator[Finding]:
     yield from _bundles(clients, now_ms)
     for client in _addresses(clients):
         yield from _endpoint(api, client, now_ms)
+    freezes: list[Freeze] = []
+    about_freezes = _read("freezes", "namespaces", lambda: _freezes(api, freezes, now_ms))
     pods: list[HeldPodSummary] = []
-    about_pods = _read("held pods", "pods", lambda: _held(api, pods, now_ms))
+    about_pods = _read("held pods", "pods", lambda: _held(api, pods, Freezes(freezes), now_ms))
     yield from _read("leader", "Leases", lambda: [diagnosis.leader(_lease(api), pods, now_ms)])
     yield from about_pods
+    yield from about_freezes
+    yield from _read("freezes", "the controller's permissions", lambda: _follows_freezes(api))
     yield from _read(
         "KubeVirt",
         "KubeVirt's account",
@@ -231,10 +239,24 @@ def _holder(spec: Document) -> tuple[str, int]:
     return str(spec.get("holderIdentity") or ""), int((at + seconds) * 1_000)
 
 
-def _held(api: Api, pods: list[HeldPodSummary], now_ms: int) -> list[Finding]:
+def _freezes(api: Api, freezes: list[Freeze], now_ms: int) -> Iterable[Finding]:
+    """Read the freezes into a list."""
+    freezes += Freezes(filter(None, map(read_freeze, read_all(api)))).active(now_ms)
+    return diagnosis.freezes(freezes)
+
+
+def _follows_freezes(api: Api) -> Iterable[Finding]:
+    # one that runs alone, as holdfast dev does, has no Lease, and acts as its user
+    namespaces = {"verb": "list", "resource": "namespaces"}
+    user = InstallationNames().controller
+    may_list = _lease(api) is None or rights.allowed(api, namespaces, user)
+    return diagnosis.follows_freezes(allowed=may_list)
+
+
+def _held(api: Api, pods: list[HeldPodSummary], freezes: Freezes, now_ms: int) -> list[Finding]:
     """Read the held pods into a list."""
     decider = pipelines.release_decider(pipelines.Setup())
     query = {"fieldSelector": listing.PENDING}
     found = listing.objects(api, listing.pods_path(""), Pod, query)
-    pods += held_pods.held_pods(found, decider)
+    pods += held_pods.held_pods(found, decider, lambda name: freezes.of(name, now_ms))
     return [diagnosis.held(pods, now_ms)]

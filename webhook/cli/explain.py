@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from holdfast.webhook.cli import nodes, options, terminal
+from holdfast.webhook.cli.freeze_lookup import FreezeLookup
 from holdfast.webhook.errors import ClusterError, CommandError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
@@ -50,6 +51,9 @@ def explain(
         now_ms=time.now_ms(),
         trace=_asked_again(found, decider, time.now_ms()),
         nodes=_nodes(cluster, found),
+        freeze=FreezeLookup(cluster, found.metadata.namespace, time.now_ms)(
+            found.metadata.namespace
+        ),
         vm=[*_vm(cluster, found, decider)],
     )
     lines: list[terminal.Styled] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from holdfast.webhook.cli import options, terminal
+from holdfast.webhook.cli.freeze_lookup import FreezeLookup
 from holdfast.webhook.kube import listing
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.report import held_pods
@@ -45,11 +46,12 @@ def list(  # noqa: A001 - the command's name
     cluster = target.connect(time.observe)
     namespace = scope.within(cluster)
     view = _ListView(namespace, output == "wide", time)
+    freeze_of = FreezeLookup(cluster, namespace, time.now_ms)
     path = listing.pods_path(namespace)
     query = {"fieldSelector": listing.PENDING, "labelSelector": scope.selector}
 
     def held(pods: Iterable[Pod]) -> Iterable[HeldPodSummary]:
-        return held_pods.held_pods(pods, decider)
+        return held_pods.held_pods(pods, decider, freeze_of)
 
     if watch:
         from holdfast.webhook.cli.watching import follow_pods  # noqa: PLC0415 - it needs all of rich

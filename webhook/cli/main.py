@@ -19,6 +19,7 @@ COMMANDS = {
     "dev": "Run server and controller on this machine against a cluster, until Ctrl-C.",
     "doctor": "Check the installation: webhooks, certificates, leader, clocks, overdue pods.",
     "explain": "Explain why a pod is held, and what to do about it.",
+    "freeze": "Freeze a namespace, or all: nothing in it is released until it is thawed.",
     "list": "List held pods, with the reason and the time left.",
     "policies": "Print the admission policies that protect holds and Holdfast, as YAML.",
     "preview": "Show what Holdfast would change in the pods and templates of files.",
@@ -26,6 +27,7 @@ COMMANDS = {
     "release": "Release held pods now, by name or by label.",
     "serve": "Run the admission server.",
     "sticky": "Show and change the nodes that VMs return to.",
+    "thaw": "End the freeze of a namespace, or of all.",
     "uninstall": "Remove Holdfast from the cluster without leaving pods stuck.",
     "version": "Show the versions of this command and of the cluster.",
 }

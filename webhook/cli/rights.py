@@ -6,20 +6,22 @@ from holdfast.webhook.errors import CommandError
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.policies.pods import RELEASE_GROUP, RELEASE_RESOURCE
 
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+def allowed(api: Api, attributes: dict[str, str], user: str = "") -> bool:
+    """Return whether this user, or another one, may do something. Raises ClusterError."""
+    kind = "SubjectAccessReview" if user else "SelfSubjectAccessReview"
+    spec = {"resourceAttributes": attributes, **({"user": user} if user else {})}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
+    answer = api.request("POST", path, body=msgspec.json.encode(review))
+    return bool(msgspec.json.decode(answer).get("status", {}).get("allowed"))
 
 
 def require(api: Api, namespace: str, what: str, verb: str, role: str) -> None:
     """Require a verb on holds, also where no guard is installed. Raises CommandError."""
     group, resource = RELEASE_GROUP, RELEASE_RESOURCE
     attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    answer = api.request("POST", _REVIEWS, body=msgspec.json.encode(review))
-    if not msgspec.json.decode(answer).get("status", {}).get("allowed"):
+    if not allowed(api, attributes):
         raise CommandError(
             f"you may not {what} in namespace {namespace}: the verb {verb!r} on "
             f"{resource}.{group} is missing; ask an admin to bind the ClusterRole {role}"

@@ -26,7 +26,6 @@ from holdfast.webhook.model.freezes import (
     NAMESPACES,
     OWN_NAMESPACE,
     FreezableNamespace,
-    Freezes,
     extended,
 )
 from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod, PodSpec, SchedulingGate
@@ -73,7 +72,7 @@ class ReleaseController:
         self._decider = decider
         recorder = recorder or events.NullRecorder()
         self._notifier = ReleaseNotifier(recorder, metrics, leading=leading)
-        self._freeze_watch = FreezeWatch(namespace, self._refreeze, now=now, now_ms=self._now_ms)
+        self.freeze_watch = FreezeWatch(namespace, self._refreeze, now=now, now_ms=self._now_ms)
         self._scheduler = ReleaseScheduler(
             clock.lower_bound,
             WORKERS_OF_ONE,
@@ -103,34 +102,24 @@ class ReleaseController:
         )
         self._namespaces = Reflector(
             api,
-            self._freeze_watch,
+            self.freeze_watch,
             FreezableNamespace,
             path=NAMESPACES,
             selection={},
             on_restart=self._count_restart,
-            on_unreadable=self._freeze_watch.on_unreadable,
+            on_unreadable=self.freeze_watch.on_unreadable,
         )
         self._clock_synchronizer = ClockSynchronizer(api, clock, on_narrowed=self.wake)
         metrics.held.set_function(lambda: len(self._scheduler))
         metrics.overdue.set_function(self._overdue)
         metrics.count_holds = self._holds
-        metrics.freezes.set_function(self._freeze_watch.count)
+        metrics.freezes.set_function(self.freeze_watch.count)
         metrics.clock_uncertainty.set_function(self._uncertainty)
 
     @property
     def synced(self) -> bool:
         """True once all held pods and all freezes are known."""
-        return self._synced.is_set() and self._freeze_watch.known
-
-    @property
-    def freezes(self) -> Freezes:
-        """The freezes of namespaces."""
-        return self._freeze_watch.freezes
-
-    @property
-    def freezes_unreadable(self) -> str:
-        """Why freezes are not known; otherwise empty."""
-        return self._freeze_watch.unreadable
+        return self._synced.is_set() and self.freeze_watch.known
 
     @property
     def saturated(self) -> bool:
@@ -164,7 +153,7 @@ class ReleaseController:
         if pending is None:
             return None
         due = Due(pending.due_ms, pending.problem, pending.reason)
-        return extended(due, self.freezes.of(key[0], self._now_ms()))
+        return extended(due, self.freeze_watch.freezes.of(key[0], self._now_ms()))
 
     def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
         """Ask the plugins about a pod again, now or at a time."""
@@ -267,7 +256,7 @@ class ReleaseController:
 
     def _refreeze(self) -> None:
         """Release nothing in frozen namespaces, and what is due in all others."""
-        found = self.freezes.by_namespace.values()
+        found = self.freeze_watch.freezes.by_namespace.values()
         until = {EVERYWHERE if one.everywhere else one.namespace: one.until_ms for one in found}
         with self._changed:
             self._scheduler.pause(until, self._now())
@@ -276,7 +265,7 @@ class ReleaseController:
     def _hold_frozen(self, key: ObjectKey) -> None:
         """Report a pod that is due in a frozen namespace, and let others have its slots."""
         pending = self._scheduler.get(key)
-        freeze = self.freezes.of(key[0], self._now_ms())
+        freeze = self.freeze_watch.freezes.of(key[0], self._now_ms())
         if pending is None or freeze is None:
             return
         gates = [SchedulingGate(gate) for gate in pending.gates]
@@ -304,7 +293,7 @@ class ReleaseController:
         if attempt.outcome is Outcome.RELEASED:
             last = attempt.held or pending
             # A pod that was frozen is not late.
-            known_ms = max(pending.known_ms, self._freeze_watch.thawed_ms(key[0]))
+            known_ms = max(pending.known_ms, self.freeze_watch.thawed_ms(key[0]))
             last = last._replace(due_ms=pending.due_ms, known_ms=known_ms)
             self._notifier.released(key, last, attempt.notes, now_ms=now_ms)
         if attempt.outcome is Outcome.CHANGED and attempt.held is not None:

@@ -1,7 +1,5 @@
 """Follows the freezes of namespaces."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 

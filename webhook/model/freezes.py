@@ -1,7 +1,5 @@
 """Freezes: annotations of a namespace that keep its pods from being released. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple

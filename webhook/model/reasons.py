@@ -1,7 +1,5 @@
 """Reasons that users write, for Events and tables. Pure."""
 
-from __future__ import annotations
-
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import messages
 

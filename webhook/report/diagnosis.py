@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from holdfast.webhook.model import durations
+from holdfast.webhook.model.freezes import Freeze, thaw
 from holdfast.webhook.report import table
 from holdfast.webhook.report.held_pods import PATIENCE_MS, HeldPodSummary
 
@@ -170,6 +171,26 @@ def held(pods: Sequence[HeldPodSummary], now_ms: int) -> Finding:
         "check the controller's log and the pods' Events (ReleaseFailed); "
         "holdfast release releases them by hand",
     )
+
+
+def freezes(found: Sequence[Freeze]) -> Iterator[Finding]:
+    """Judge the freezes that have not ended."""
+    about = "freezes"
+    if not found:
+        yield Finding(Level.OK, about, "no namespace is frozen")
+    for freeze in found[:_MOST_NAMED]:
+        yield Finding(Level.WARNING, about, str(freeze), f"to end it, run {thaw(freeze)}")
+    if len(found) > _MOST_NAMED:
+        text = f"{len(found)} freezes in all"
+        yield Finding(Level.WARNING, about, text, "see kubectl get namespaces -o yaml")
+
+
+def follows_freezes(*, allowed: bool) -> Iterator[Finding]:
+    """Judge whether the controller may list namespaces."""
+    if not allowed:
+        text = "the controller may not list namespaces, so it releases pods in frozen ones"
+        cure = "grant it what manifests/rbac/controller.yaml has: kubectl apply -k manifests/rbac"
+        yield Finding(Level.PROBLEM, "freezes", text, cure)
 
 
 def virt_controllers(accounts: Sequence[tuple[str, bool]]) -> Iterator[Finding]:

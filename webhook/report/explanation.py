@@ -20,6 +20,7 @@ from holdfast.webhook.model.annotations import (
     jitter_share_ms,
     was_released,
 )
+from holdfast.webhook.model.freezes import Freeze, thaw
 from holdfast.webhook.report import held_pods, table
 from holdfast.webhook.report.held_pods import PATIENCE_MS, HeldPodSummary
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
@@ -38,6 +39,8 @@ class PodFacts:
     nodes: Sequence[NodeState] = ()
     vm: Sequence[str] = ()
     """Lines about the VM that the pod runs; empty for other pods."""
+    freeze: Freeze | None = None
+    """The freeze of its namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Section:
 def explain(facts: PodFacts, decider: ReleaseDecider) -> list[Section]:
     """Explain a pod, most important first."""
     pod = facts.pod
-    held = held_pods.described(pod, decider) if held_pods.own_gates(pod) else None
+    held = held_pods.described(pod, decider, facts.freeze) if held_pods.own_gates(pod) else None
     sections = [
         Section(f"Pod {pod.metadata.namespace}/{pod.metadata.name}", [_state(facts, held)]),
         Section("Annotations", list(_annotations(facts, held))),
@@ -183,6 +186,8 @@ def _next_steps(facts: PodFacts, held: HeldPodSummary | None) -> Iterator[str]:
             yield "ask the operator of that plugin"
         elif held.due_ms is not None and held.due_ms + PATIENCE_MS < facts.now_ms:
             yield "no controller releases it; run holdfast doctor to find out why"
+        if facts.freeze is not None and held.due_ms in {None, facts.freeze.until_ms}:
+            yield f"end the freeze: {thaw(facts.freeze)}"
         yield f"wait, or release it now: holdfast release {name}"
     if not pod.spec.node_name and pod.status.phase in {"", "Pending"}:
         yield from _to_be_scheduled(facts, "after that, " if held else "")

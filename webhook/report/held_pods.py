@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from holdfast.webhook.model.annotations import (
     read_hint,
     read_hold_request,
 )
+from holdfast.webhook.model.freezes import Freeze, extended
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.report import table
 
@@ -53,23 +54,33 @@ class HeldPodSummary:
         return self.due_ms is not None and self.due_ms <= now_ms
 
 
-def held_pods(pods: Iterable[Pod], decider: ReleaseDecider) -> list[HeldPodSummary]:
-    """List the pods that Holdfast holds, in order of their due time."""
-    found = [described(pod, decider) for pod in pods if own_gates(pod)]
+def held_pods(
+    pods: Iterable[Pod],
+    decider: ReleaseDecider,
+    freeze_of: Callable[[str], Freeze | None] = lambda _: None,
+) -> list[HeldPodSummary]:
+    """List the pods that Holdfast holds, in order of their due time.
+
+    `freeze_of` returns the freeze of a namespace.
+    """
+    found = [
+        described(pod, decider, freeze_of(pod.metadata.namespace)) for pod in pods if own_gates(pod)
+    ]
     never = NEVER_MS
     return sorted(
         found, key=lambda one: (one.due_ms or never, one.since_ms, one.namespace, one.name)
     )
 
 
-def described(pod: Pod, decider: ReleaseDecider) -> HeldPodSummary:
-    """Describe a pod that has one of our gates."""
-    due = decider.due(pod)
+def described(pod: Pod, decider: ReleaseDecider, freeze: Freeze | None = None) -> HeldPodSummary:
+    """Describe a pod that has one of our gates, and may be in a frozen namespace."""
+    alone = decider.due(pod)
+    due = extended(alone, freeze)
     unknown = unknown_gates(pod, decider)
     return HeldPodSummary(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
-        held_by=held_by(pod),
+        held_by=held_by(pod, freeze if due is not alone else None),
         gates=tuple(pod.gates),
         since_ms=pod.created_ms,
         due_ms=None if unknown or due.at_ms >= NEVER_MS else due.at_ms,
@@ -91,10 +102,12 @@ def unknown_gates(pod: Pod, decider: ReleaseDecider) -> list[str]:
     return [gate for gate in own_gates(pod) if gate not in {*known, DELAY_GATE}]
 
 
-def held_by(pod: Pod) -> str:
-    """Name what holds a pod: its request, and the plugins of other gates."""
+def held_by(pod: Pod, freeze: Freeze | None = None) -> str:
+    """Name what holds a pod: its request, the plugins of other gates, and a freeze."""
     found = [asked(pod)] if DELAY_GATE in pod.gates else []
     found += [_hold(gate, pod) for gate in own_gates(pod) if gate != DELAY_GATE]
+    if freeze is not None:
+        found.append(f"freeze={messages.shorten(freeze.reason, _SHOWN_CHARACTERS)}")
     return ", ".join(part for part in found if part) or "nothing"
 
 

@@ -44,7 +44,6 @@ class HeldPodRow:
     pod: ObjectKey
     due_ms: int
     problem: str = ""
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +121,12 @@ def _held(held: Sequence[HeldPodRow], now_ms: int) -> Iterator[str]:
 
 def _held_row(one: HeldPodRow, now_ms: int) -> tuple[Sequence[str], bool]:
     name = "/".join(one.pod)
-    note = "; ".join(filter(None, (one.reason, one.problem)))
     if one.due_ms >= NEVER_MS:
-        return (name, "when its plugin releases it", "unknown", note), True
+        return (name, "not known", "unknown", one.problem), True
     late = one.due_ms <= now_ms
     length = table.duration(abs(one.due_ms - now_ms))
     left = f"overdue {length}" if late else length
-    return (name, durations.canonical_instant(one.due_ms), left, note), not late
+    return (name, durations.canonical_instant(one.due_ms), left, one.problem), not late
 
 
 def _released(released: Sequence[Released], now_ms: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.model import durations, kubevirt
+from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.model.kubevirt import Instance, TemplatedMachine
 from holdfast.webhook.report import status_page, sticky_vms, table
 from holdfast.webhook.report.status_page import MOST_ROWS, HeldPodRow, Status
@@ -29,6 +30,7 @@ _HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
 }
+MOST_FREEZES = 5
 _SECOND_MS = 1_000
 _NOT_FOUND = 404
 _log = logging.getLogger("holdfast.controller")
@@ -56,8 +58,11 @@ def status(mgr: Manager) -> Status:
     for key in mgr.releases:
         due = mgr.releases.get(key)
         if due is not None:
-            held.append(HeldPodRow(key, due.at_ms, due.problem, due.reason))
+            note = "; ".join(filter(None, (due.reason, due.problem)))
+            held.append(HeldPodRow(key, due.at_ms, note))
     found = [*facts(mgr.metrics.registry.get_sample_value, now_ms, synced=mgr.synced)]
+    watch = mgr.releases.freeze_watch
+    found.append(frozen(watch.freezes.active(now_ms), watch.unreadable))
     seen = None
     if mgr.sticky_args is not None:
         try:
@@ -109,6 +114,16 @@ def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[tuple[str, s
     )
     yield from _kept(sample)
     yield from _certificates(sample, now_ms, leads=leads)
+
+
+def frozen(freezes: Sequence[Freeze], unreadable: str) -> tuple[str, str, bool]:
+    """Return the fact about freezes."""
+    if unreadable:
+        return "Freezes", f"ignored: {unreadable}", False
+    shown = [str(one) for one in freezes[:MOST_FREEZES]]
+    if len(freezes) > MOST_FREEZES:
+        shown.append(f"and {len(freezes) - MOST_FREEZES} more")
+    return "Freezes", "; ".join(shown) or "none", not freezes
 
 
 def _kept(sample: Sample) -> Iterator[tuple[str, str, bool]]:

@@ -226,8 +226,10 @@ def forgets_who_starts() -> None:
     """A controller that begins to lead does not count the pods that are starting."""
     proper = pace_slots.PaceSlots.on_sync
 
-    def on_sync(self: pace_slots.PaceSlots, pods: Iterable[pace_slots.PacedPod]) -> None:
-        proper(self, [pod for pod in pods if pace_slots.GATE in pod.gates])
+    def on_sync(
+        self: pace_slots.PaceSlots, pods: Iterable[pace_slots.PacedPod], watch: Any
+    ) -> None:
+        proper(self, [pod for pod in pods if pace_slots.GATE in pod.gates], watch)
 
     put(pace_slots.PaceSlots, on_sync)
 

@@ -114,7 +114,7 @@ class World:
 
     def freeze(self, **reasons: str) -> None:
         """Have all namespaces listed, of which these are frozen."""
-        self.controller._freeze_watch.on_sync([namespace(*each) for each in reasons.items()])
+        self.controller.freeze_watch.on_sync([namespace(*each) for each in reasons.items()])
 
     def tell(self, key: ObjectKey = KEY) -> None:
         self.controller.on_update(Pod.of(self.api.pods[key]))

@@ -39,7 +39,7 @@ def two(**freezes: str) -> World:
 
 
 def change(world: World, name: str, reason: str | None, until: str | None = None) -> None:
-    world.controller._freeze_watch.on_update(namespace(name, reason, until))
+    world.controller.freeze_watch.on_update(namespace(name, reason, until))
     world.settle()
 
 
@@ -58,7 +58,7 @@ def test_only_the_frozen_namespace_waits_until_it_is_thawed() -> None:
 
 def test_deleted_namespace_is_not_frozen() -> None:
     world = two(shop="x")
-    world.controller._freeze_watch.on_delete(namespace("shop", "x"))
+    world.controller.freeze_watch.on_delete(namespace("shop", "x"))
     world.settle()
     assert gates(world)[SHOP] == 0
 
@@ -77,7 +77,7 @@ def test_freeze_ends_at_its_time_by_the_servers_clock() -> None:
 
 def test_freeze_of_holdfasts_namespace_stops_everything() -> None:
     world = World(waiting(SHOP), waiting(OTHER))
-    world.controller._freeze_watch.on_sync([namespace(OWN_NAMESPACE, "upgrade")])
+    world.controller.freeze_watch.on_sync([namespace(OWN_NAMESPACE, "upgrade")])
     world.move(20)
     world.settle()
     assert gates(world) == {SHOP: 1, OTHER: 1}
@@ -174,7 +174,7 @@ def test_permission_that_stays_missing_holds_no_pods(caplog: pytest.LogCaptureFi
     world.controller.on_sync([])
     world.tell(SHOP)
     world.move(20)
-    refuse = world.controller._freeze_watch.on_unreadable
+    refuse = world.controller.freeze_watch.on_unreadable
     refuse("HTTP 403")
     world.move(UNREADABLE_SECONDS - 1)
     refuse("HTTP 403")
@@ -188,19 +188,19 @@ def test_permission_that_stays_missing_holds_no_pods(caplog: pytest.LogCaptureFi
     world.settle()
     assert gates(world)[SHOP] == 0
     assert "freezes are ignored" in caplog.text
-    assert world.controller.freezes_unreadable == "HTTP 403"
+    assert world.controller.freeze_watch.unreadable == "HTTP 403"
     world.freeze()
-    assert world.controller.freezes_unreadable == ""
+    assert world.controller.freeze_watch.unreadable == ""
 
 
 def test_known_freeze_stays_in_force_without_the_permission() -> None:
     world = two(shop="x")
     for _ in range(3):
-        world.controller._freeze_watch.on_unreadable("HTTP 403")
+        world.controller.freeze_watch.on_unreadable("HTTP 403")
         world.move(UNREADABLE_SECONDS)
     world.settle()
     assert gates(world)[SHOP] == 1
-    assert world.controller.freezes_unreadable == ""
+    assert world.controller.freeze_watch.unreadable == ""
 
 
 # --- paces -------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_frozen_pods_leave_their_slot_to_others() -> None:
         follow=partial(_listed, world),
         bounds_ms=world.controller.bounds_ms,
     )
-    world.controller._freeze_watch.on_sync([namespace("shop", "x")])
+    world.controller.freeze_watch.on_sync([namespace("shop", "x")])
     world.controller.on_sync([_pod(world, SHOP), _pod(world, OTHER)])
     world.move(1)
     world.settle()

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.report import diagnosis
 from holdfast.webhook.report.diagnosis import Finding, Level
 from holdfast.webhook.report.held_pods import HeldPodSummary
@@ -44,6 +45,8 @@ def test_all_is_well() -> None:
         *served(),
         diagnosis.leader(LEADER, [], NOW_MS),
         diagnosis.held([], NOW_MS),
+        *diagnosis.freezes([]),
+        *diagnosis.follows_freezes(allowed=True),
         *diagnosis.virt_controllers([("cnv", True)]),
     ]
     assert diagnosis.worst(findings) is Level.OK
@@ -135,6 +138,27 @@ def test_all_is_well() -> None:
             "KubeVirt",
             "2 KubeVirt objects; the oldest counts",
             id="two KubeVirts",
+        ),
+        pytest.param(
+            next(diagnosis.freezes([Freeze("shop", "x")])),
+            WARNING,
+            "freezes",
+            "namespace shop is frozen: x",
+            id="a freeze",
+        ),
+        pytest.param(
+            [*diagnosis.freezes([Freeze(f"n{number}", "x") for number in range(9)])][-1],
+            WARNING,
+            "freezes",
+            "9 freezes in all",
+            id="many freezes",
+        ),
+        pytest.param(
+            next(diagnosis.follows_freezes(allowed=False)),
+            PROBLEM,
+            "freezes",
+            "may not list namespaces",
+            id="freezes that are not followed",
         ),
         pytest.param(
             diagnosis.unread("leader", "no permission"),

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.webhook.cli import explain
 from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.report import explanation, trace
 from holdfast.webhook.report.explanation import PodFacts
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
@@ -35,6 +36,7 @@ def explained(
     now_ms: int = NOW_MS,
     nodes: Sequence[NodeState] = (),
     vm: Sequence[str] = (),
+    freeze: Freeze | None = None,
     condition: tuple[str, str] | None = None,
     scheduled: str = "",
     phase: str = "Pending",
@@ -49,7 +51,7 @@ def explained(
         status["conditions"] = [told]
     pod = msgspec.convert({**source, "status": status}, PodWithStatus)
     seen = trace.mutate(DECIDER.profiles, read_review(source), now_ms=now_ms)
-    facts = PodFacts(pod, now_ms, seen, nodes, vm)
+    facts = PodFacts(pod, now_ms, seen, nodes, vm, freeze)
     sections = explanation.explain(facts, DECIDER)
     assert all(line.isprintable() for section in sections for line in section.lines)
     return {section.title.partition("/")[0]: "\n".join(section.lines) for section in sections}
@@ -70,6 +72,22 @@ def test_a_held_pod() -> None:
     assert told["Gates"] == "holdfast.dev/delay: Holdfast's, for delay=15s"
     assert told["What to do"] == "wait, or release it now: holdfast release web-0 -n default"
     assert "Nodes" not in told
+
+
+def test_a_pod_in_a_frozen_namespace() -> None:
+    told = explained(held({"delay": "15"}), freeze=Freeze("default", "incident 42"))
+    assert state(told) == "is held: namespace default is frozen: incident 42"
+    assert told["What to do"].startswith("end the freeze: holdfast thaw -n default\nwait, or rel")
+
+    ends = Freeze("holdfast-system", "x", CREATED_MS + 60 * SECOND, everywhere=True)
+    told = explained(held({"delay": "15"}), freeze=ends)
+    assert state(told) == "is held until 2026-03-01T12:01:00Z (55s left)"
+    assert "all namespaces are frozen until 2026-03-01T12:01:00Z: x" in told["Annotations"]
+    assert "holdfast thaw --all" in told["What to do"]
+
+    told = explained(held({"delay": "2m"}), freeze=ends)
+    assert "frozen" not in str(told)
+    assert "thaw" not in told["What to do"]
 
 
 def test_an_overdue_pod() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.webhook.framework.plugin import Permit, Plugin, Wait
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
+from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import registry
 from holdfast.webhook.report import held_pods
@@ -110,3 +111,20 @@ def test_row_and_document() -> None:
 
 def test_what_is_wrong_is_a_remark() -> None:
     assert "instead" in described({"delay": "x", HINT: "delay=15s"}).remark
+
+
+def test_pod_in_a_frozen_namespace_is_due_when_that_ends() -> None:
+    pod, other = (Pod.of(held({"delay": "15"}, namespace=name)) for name in ("shop", "other"))
+    until = CREATED_MS + HOUR
+    freezes = {"shop": Freeze("shop", "incident 42", until)}
+    (first, last) = held_pods.held_pods([pod, other], make_decider(), freezes.get)
+    assert (first.namespace, first.held_by) == ("other", "delay=15s")
+    assert (last.due_ms, last.held_by) == (until, "delay=15s, freeze=incident 42")
+    assert last.remark == "namespace shop is frozen until 2026-03-01T13:00:00Z: incident 42"
+    assert not last.is_overdue(until - 1)
+
+
+def test_freeze_that_ends_before_the_pod_is_due_is_not_shown() -> None:
+    freeze = Freeze("default", "x", CREATED_MS + 1_000)
+    one = held_pods.described(Pod.of(held({"delay": "15"})), make_decider(), freeze)
+    assert (one.held_by, one.due_ms) == ("delay=15s", CREATED_MS + 15_000)

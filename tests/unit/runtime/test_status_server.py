@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.runtime import status_server
 from tests.support.builders import CREATED_MS, HOUR
 
@@ -29,6 +30,14 @@ def test_all_is_well() -> None:
     assert seen["Releases"][0] == "4, 0.005 s late on average"
     assert seen["CA"][0] == "valid until 2026-03-01T13:00:00Z (1h left)"
     assert seen["Webhooks"][0] == "registered"
+
+
+def test_freezes_are_shown() -> None:
+    assert status_server.frozen([], "") == ("Freezes", "none", True)
+    assert status_server.frozen([], "HTTP 403") == ("Freezes", "ignored: HTTP 403", False)
+    many = [Freeze(f"n{number}", "x") for number in range(7)]
+    text = "; ".join(f"namespace n{number} is frozen: x" for number in range(5))
+    assert status_server.frozen(many, "") == ("Freezes", f"{text}; and 2 more", False)
 
 
 def test_what_is_not_well() -> None:

@@ -1,0 +1,174 @@
+"""Frozen namespaces on a real control plane: nothing in them is released."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from demo.command import Command
+from tests.e2e.accounts import NAMESPACE, controller_kubeconfig
+from tests.e2e.namespace import Namespace, gates, pod, seconds
+from tests.e2e.test_cli import Cli
+from tests.e2e.test_leader import metric
+from tests.e2e.test_release import controller, gated, notes
+
+PODS = 500
+
+
+@pytest.fixture
+def ns(plain_ns: Namespace, tmp_path: Path) -> Iterator[Namespace]:
+    """A namespace next to Holdfast's own; none is frozen after the test."""
+    controller_kubeconfig(plain_ns.plane, tmp_path / "account")
+    yield plain_ns
+    for name in (NAMESPACE, plain_ns.namespace):
+        thaw = ("holdfast.dev/freeze-", "holdfast.dev/freeze-until-")
+        plain_ns.plane.kubectl("annotate", "namespace", name, *thaw)
+
+
+@pytest.fixture
+def other(plain_ns: Namespace) -> Iterator[Namespace]:
+    """Another namespace in that cluster."""
+    ns = Namespace.create_new(plain_ns.plane, f"{plain_ns.namespace}-other")
+    yield ns
+    ns.kubectl("delete", "pods", "--all", "--wait=false")
+
+
+def holdfast(ns: Namespace, *arguments: str) -> str:
+    where = () if "--all" in arguments else ("-n", ns.namespace)
+    done = Cli(ns.plane.kubeconfig, ns.namespace).run(*arguments, *where)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def changed(ns: Namespace) -> float:
+    """When the API server received the last change of the namespace itself."""
+    return max(
+        seconds(event["requestReceivedTimestamp"])
+        for event in ns.audit()
+        if event["objectRef"]["resource"] == "namespaces" and event["verb"] == "patch"
+    )
+
+
+def is_reported(ns: Namespace, name: str, reason: str) -> bool:
+    return notes(ns, name).get("Held", "").endswith(reason)
+
+
+def frozen(running: Command, count: int) -> Callable[[], bool]:
+    return lambda: metric(running, "holdfast_freezes ") == count
+
+
+def test_500_due_pods_wait_until_the_namespace_is_thawed(
+    ns: Namespace, other: Namespace, log: Path
+) -> None:
+    said = holdfast(ns, "freeze", "--reason", "incident 42")
+    assert said == f"namespace {ns.namespace} is frozen: incident 42\n"
+    names = {f"web-{number}" for number in range(PODS)}
+    ns.create_pods(gated(name, 1) for name in names)
+    other.create_pods(gated(f"web-{number}", 1) for number in range(20))
+    with controller(ns, log) as running:
+        other.eventually(lambda: len(other.releases()) == 20)
+        reason = f"namespace {ns.namespace} is frozen: incident 42"
+        ns.eventually(lambda: is_reported(ns, "web-0", reason))
+        running.kill()  # another controller must not forget it
+        running.start()
+        other.apply(gated("new", 1))
+        other.eventually(lambda: "new" in other.releases())
+        time.sleep(3)
+        assert ns.release_attempts() == {}
+        assert metric(running, "holdfast_overdue_pods ") == 0
+
+        assert holdfast(ns, "thaw") == f"the freeze of namespace {ns.namespace} has ended\n"
+        ns.eventually(lambda: ns.releases().keys() == names)
+    after = [at - changed(ns) for at in ns.releases().values()]
+    assert min(after) > 0
+    assert max(after) < 10
+
+
+def test_freeze_of_all_namespaces_and_release_by_hand(
+    ns: Namespace, other: Namespace, log: Path
+) -> None:
+    assert holdfast(ns, "freeze", "--all", "--reason", "upgrade") == (
+        "all namespaces are frozen: upgrade\n"
+    )
+    for each in (ns, other):
+        each.apply(gated("a", 1), gated("b", 1))
+    with controller(ns, log) as running:
+        ns.eventually(frozen(running, 1))
+        for each in (ns, other):
+            each.eventually(partial(is_reported, each, "b", "all namespaces are frozen: upgrade"))
+        assert holdfast(ns, "release", "a") == f"pod {ns.namespace}/a released\n"
+        assert gates(ns.get("pod", "a")) == []
+        time.sleep(2)
+        assert gates(ns.get("pod", "b")) == gates(other.get("pod", "a"))
+        assert holdfast(ns, "thaw", "--all") == "the freeze of all namespaces has ended\n"
+        other.eventually(lambda: other.releases().keys() == {"a", "b"})
+        ns.eventually(lambda: "b" in ns.releases())
+
+
+def test_freeze_ends_at_its_time(ns: Namespace, log: Path) -> None:
+    ns.apply(gated("web", 1))
+    said = holdfast(ns, "freeze", "--reason", "x", "--for", "8s")
+    with controller(ns, log) as running:
+        ns.eventually(frozen(running, 1))
+        ns.eventually(lambda: "web" in ns.releases())
+        assert frozen(running, 0)()
+    end = seconds(said.split("until ")[1].split(": ")[0])
+    assert 0 <= ns.releases()["web"] - end < 2
+
+
+def test_controller_that_may_not_list_namespaces_releases_after_a_while(
+    ns: Namespace, log: Path, tmp_path: Path
+) -> None:
+    account = controller_kubeconfig(ns.plane, tmp_path / "account")
+    role = ("clusterrole", "holdfast-controller", "--type=json", "-p")
+    rules = ns.get("clusterrole", "holdfast-controller")["rules"]
+    number = next(index for index, rule in enumerate(rules) if rule["resources"] == ["namespaces"])
+    ns.kubectl("patch", *role, f'[{{"op": "remove", "path": "/rules/{number}"}}]')
+    ns.apply(gated("web", 1))
+    arguments = ("controller", "--kubeconfig", str(account), "--health-port", "0")
+    try:
+        with Command(*arguments, log=log) as running:
+            ns.eventually(lambda: "web" in ns.releases())
+            assert metric(running, "holdfast_held_pods ") == 0
+            assert "freezes are ignored, because namespaces cannot be listed" in log.read_text()
+    finally:
+        controller_kubeconfig(ns.plane, tmp_path / "account")
+
+
+def test_kubectl_can_freeze_and_an_unreadable_end_does_not_end_it(ns: Namespace, log: Path) -> None:
+    annotate = ("annotate", "namespace", ns.namespace, "--overwrite")
+    ns.kubectl(*annotate, "holdfast.dev/freeze=x", "holdfast.dev/freeze-until=tomorrow")
+    ns.apply(gated("web", 1), pod("free"))
+    with controller(ns, log):
+        ns.eventually(lambda: "it does not end" in notes(ns, "web").get("Held", ""))
+        ns.kubectl(*annotate, "holdfast.dev/freeze-until=2026-01-01T00:00:00Z")
+        ns.eventually(lambda: "web" in ns.releases())
+
+
+def test_role_allows_a_user_to_freeze_one_namespace(ns: Namespace, other: Namespace) -> None:
+    ns.kubectl("create", "role", "freezer", "--verb=get,patch", "--resource=namespaces")
+    ns.kubectl("create", "rolebinding", "ann", "--role=freezer", "--user=ann")
+    other.kubectl("create", "rolebinding", "ann", "--clusterrole=admin", "--user=ann")
+    cli = Cli(ns.plane.kubeconfig_for("ann"), ns.namespace)
+    freeze = ("freeze", "--reason", "x")
+    assert cli.run(*freeze, "-n", ns.namespace).returncode == 0
+    for where in (("-n", other.namespace), ("--all",)):
+        done = cli.run(*freeze, *where)
+        assert done.returncode == 1
+        assert "cannot patch resource" in done.stderr
+
+
+def test_commands_show_the_freeze(ns: Namespace) -> None:
+    ns.apply(gated("web", 1))
+    holdfast(ns, "freeze", "--reason", "incident 42")
+    reason = f"namespace {ns.namespace} is frozen: incident 42"
+    assert "delay=1s, freeze=incident 42" in holdfast(ns, "list")
+    explained = holdfast(ns, "explain", "web")
+    assert f"is held: {reason}" in explained
+    assert f"end the freeze: holdfast thaw -n {ns.namespace}" in explained
+    done = Cli(ns.plane.kubeconfig, ns.namespace).run("doctor")
+    assert f"WARNING  freezes: {reason}" in done.stdout

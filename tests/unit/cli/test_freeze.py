@@ -1,0 +1,121 @@
+"""`holdfast freeze` and `thaw`, and the freezes that other commands show."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.webhook.cli import freeze_lookup, rights
+from holdfast.webhook.cli.freeze import freeze, write
+from holdfast.webhook.cli.freeze_lookup import FreezeLookup
+from holdfast.webhook.errors import ApiStatusError, CommandError
+from holdfast.webhook.kube.client import JSON, READ_TIMEOUT, Query
+from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL, OWN_NAMESPACE
+from tests.support.builders import CREATED_MS
+from tests.support.fakes import NAMESPACES, FakeApi, raising, status_error
+
+
+def cluster(**reasons: str) -> FakeApi:
+    """Give an API server with these frozen namespaces; `own` is Holdfast's."""
+    api = FakeApi()
+    api.put(f"{NAMESPACES}/other", {})
+    for name, reason in reasons.items():
+        path = f"{NAMESPACES}/{OWN_NAMESPACE if name == 'own' else name}"
+        api.put(path, {"metadata": {"annotations": {FREEZE: reason}}})
+    return api
+
+
+def lookup(api: FakeApi, namespace: str = "") -> FreezeLookup:
+    return FreezeLookup(api, namespace, lambda: CREATED_MS)
+
+
+@pytest.mark.parametrize("namespace", ["", "shop"], ids=["all", "one"])
+def test_freezes_of_a_cluster_are_found(namespace: str) -> None:
+    found = lookup(cluster(shop="incident 42"), namespace)("shop")
+    assert str(found) == "namespace shop is frozen: incident 42"
+    assert lookup(cluster(own="upgrade"), namespace)("shop") is not None
+    assert lookup(cluster(), namespace)("shop") is None
+
+
+def test_freezes_are_read_again_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, now = cluster(shop="x"), [0.0]
+    monkeypatch.setattr(freeze_lookup, "boot_time", lambda: now[0])
+    find = lookup(api)
+    assert find("shop")
+    api.delete(f"{NAMESPACES}/shop")
+    assert find("shop")
+    now[0] = freeze_lookup.MAX_AGE_SECONDS
+    assert find("shop") is None
+
+
+def test_user_who_may_not_read_holdfasts_namespace_sees_the_own_one() -> None:
+    api = cluster(shop="x")
+    api.before("GET", lambda: None, raising(status_error(403)))
+    assert lookup(api, "shop")("shop")
+
+
+def test_user_who_may_not_read_namespaces_is_warned_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freeze_lookup, "MAX_AGE_SECONDS", 0.0)
+    api = cluster(shop="x")
+    api.before("GET", *[raising(status_error(403))] * 2)
+    find = lookup(api)
+    assert [find("shop"), find("shop")] == [None, None]
+    printed = capsys.readouterr().err
+    assert printed == "whether namespaces are frozen is not known: HTTP 403: scripted\n"
+    api.before("GET", raising(status_error(500)))
+    with pytest.raises(ApiStatusError):
+        find("shop")
+
+
+def test_annotations_are_merged() -> None:
+    api = cluster(shop="x")
+    written = write(api, "shop", {FREEZE: None, FREEZE_UNTIL: "y"})
+    assert written.metadata.annotations == {FREEZE_UNTIL: "y"}
+    api.before("PATCH", raising(status_error(404, reason="NotFound")))
+    with pytest.raises(CommandError, match="there is no namespace missing"):
+        write(api, "missing", {FREEZE: None, FREEZE_UNTIL: None})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--reason", " "], "it is empty: write a reason", id="no reason"),
+        pytest.param(["--reason", "a\x1b[31m"], "use printable characters", id="control"),
+        pytest.param(["--reason", "x", "--for", "soon"], 'invalid value "soon"', id="no duration"),
+        pytest.param([], "Missing option '--reason'", id="nothing"),
+    ],
+)
+def test_invalid_options(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(freeze, arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_permissions_of_another_user() -> None:
+    api = Reviewing()
+    for user, allowed in (("a", True), ("b", False)):
+        found = rights.allowed(api, {"verb": "list", "resource": "namespaces"}, user)
+        assert found is allowed
+
+
+class Reviewing(FakeApi):
+    """Permits everything to one user."""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout: float = READ_TIMEOUT,
+    ) -> bytes:
+        del query, content_type, timeout
+        assert (method, path.rpartition("/")[2]) == ("POST", "subjectaccessreviews")
+        user = json.loads(body or b"")["spec"]["user"]
+        return json.dumps({"status": {"allowed": user == "a"}}).encode()

@@ -1,0 +1,101 @@
+"""`holdfast freeze`: freeze a namespace; and what it shares with `holdfast thaw`."""
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from holdfast.webhook.cli import options, terminal
+from holdfast.webhook.errors import ApiStatusError, CommandError, InvalidValueError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import MERGE_PATCH, Api
+from holdfast.webhook.model import durations, reasons
+from holdfast.webhook.model.freezes import (
+    FREEZE,
+    FREEZE_UNTIL,
+    NAMESPACES,
+    OWN_NAMESPACE,
+    FreezableNamespace,
+    read_freeze,
+)
+
+EXAMPLES = """\b
+Examples:
+  holdfast freeze -n shop --reason "incident 42" --for 2h
+  holdfast freeze --all --reason "cluster upgrade" """
+
+
+def frozen(command: options.Function) -> options.Function:
+    """Give a command `namespace` and `everywhere`: what it freezes or thaws."""
+    for option in (
+        click.option(
+            "--all",
+            "everywhere",
+            is_flag=True,
+            help=f"All namespaces, by the annotation of Holdfast's own ({OWN_NAMESPACE}).",
+        ),
+        options.namespace,
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(epilog=EXAMPLES)
+@frozen
+@click.option("--reason", required=True, help="Why, for the Events of the pods.")
+@click.option("--for", "duration", help="How long, such as 2h; by default, until it is thawed.")
+@options.target
+def freeze(
+    *,
+    namespace: str | None,
+    everywhere: bool,
+    reason: str,
+    duration: str | None,
+    target: options.Target,
+) -> None:
+    """Freeze a namespace, or all: nothing in it is released until it is thawed.
+
+    Pods are still created and held. `holdfast release` releases single pods in spite of the
+    freeze. You need permission to patch the namespace.
+    """
+    option = "--reason"
+    try:
+        text, option = reasons.parse(reason), "--for"
+        length_ms = None if duration is None else durations.parse_delay(duration)
+    except InvalidValueError as exc:
+        raise click.UsageError(f"{option}: {exc}") from None
+    time = listing.Time()
+    cluster = target.connect(time.observe)
+    name = selected(namespace, cluster.namespace, everywhere=everywhere)
+    until = None
+    if length_ms is not None:
+        cluster.request("GET", "/version")  # for the API server's time
+        until = durations.canonical_instant(time.now_ms() + length_ms)
+    written = write(cluster, name, {FREEZE: text, FREEZE_UNTIL: until})
+    terminal.write([(str(read_freeze(written)), "")])
+
+
+def selected(namespace: str | None, current: str, *, everywhere: bool) -> str:
+    """Return the namespace whose annotation decides."""
+    if not everywhere:
+        return namespace or current
+    if namespace:
+        raise click.UsageError("-n cannot be combined with --all")
+    return OWN_NAMESPACE
+
+
+def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> FreezableNamespace:
+    """Set or remove annotations of a namespace, and return it. Raises ClusterError."""
+    try:
+        answer = api.request(
+            "PATCH",
+            f"{NAMESPACES}/{quote(namespace, safe='')}",
+            body=msgspec.json.encode({"metadata": {"annotations": annotations}}),
+            content_type=MERGE_PATCH,
+        )
+    except ApiStatusError as exc:
+        if exc.is_not_found:
+            raise CommandError(f"there is no namespace {namespace}") from None
+        raise
+    return msgspec.json.decode(answer, type=FreezableNamespace)

@@ -1,0 +1,72 @@
+"""The freezes that concern the pods of a command, as far as its user may read namespaces."""
+
+from collections.abc import Callable, Iterator
+from urllib.parse import quote
+
+import click
+
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.model.freezes import (
+    NAMESPACES,
+    OWN_NAMESPACE,
+    FreezableNamespace,
+    Freeze,
+    Freezes,
+    read_freeze,
+)
+
+MAX_AGE_SECONDS = 5.0
+"""How long a reading is used: `holdfast list --watch` asks every second."""
+_REFUSED = frozenset({401, 403})
+
+
+class FreezeLookup:
+    """Returns the freeze of a namespace, or None; `namespace` is empty for all."""
+
+    def __init__(self, api: Api, namespace: str, now_ms: Callable[[], int]) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._now_ms = now_ms
+        self._freezes = Freezes()
+        self._read_at = float("-inf")
+        self._has_warned = False
+
+    def __call__(self, namespace: str) -> Freeze | None:
+        """Look it up. Raises ClusterError."""
+        if boot_time() - self._read_at >= MAX_AGE_SECONDS:
+            self._read_at = boot_time()
+            try:
+                self._freezes = Freezes(filter(None, map(read_freeze, self._read())))
+            except ApiStatusError as exc:
+                if exc.status not in _REFUSED:
+                    raise
+                self._warn(exc)
+        return self._freezes.of(namespace, self._now_ms())
+
+    def _read(self) -> Iterator[FreezableNamespace]:
+        if not self._namespace:
+            yield from read_all(self._api)
+            return
+        yield from self._one(self._namespace)
+        try:
+            yield from self._one(OWN_NAMESPACE)
+        except ApiStatusError as exc:  # few users may read Holdfast's namespace
+            if exc.status not in _REFUSED:
+                raise
+
+    def _one(self, name: str) -> Iterator[FreezableNamespace]:
+        found = listing.one(self._api, f"{NAMESPACES}/{quote(name, safe='')}", FreezableNamespace)
+        if found is not None:
+            yield found
+
+    def _warn(self, exc: ApiStatusError) -> None:
+        if not self._has_warned:
+            click.echo(f"whether namespaces are frozen is not known: {exc}", err=True)
+        self._has_warned = True
+
+
+def read_all(api: Api) -> Iterator[FreezableNamespace]:
+    """Read all namespaces. Raises ClusterError."""
+    return listing.objects(api, NAMESPACES, FreezableNamespace)
