@@ -51,7 +51,7 @@ from holdfast.webhook.model.annotations import (
     decide_due,
 )
 from holdfast.webhook.model.nodes import Node
-from holdfast.webhook.model.objects import Metadata, Pod
+from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies import vms
@@ -624,7 +624,7 @@ def _preview(document: Mapping[str, Any]) -> str:
 _MISSING = _Alike(status=404, reason="NotFound")
 _WITHOUT_KUBEVIRT = _Alike(status=404)
 _OTHERWISE = {"webhooks": [{"matchConditions": [{"name": "asks", "expression": "true"}]}]}
-_VM_OF_SHOP = kubevirt.VirtualMachine(Metadata(namespace="shop", name="db"))
+_VM_OF_SHOP = kubevirt.VirtualMachine(kubevirt.TracedMetadata(namespace="shop", name="db"))
 
 COMMANDS: Sequence[Case] = (
     Case(_forbidden),

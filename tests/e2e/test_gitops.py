@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.webhook.registration.writer import FIELD_MANAGER
+from holdfast.webhook.kube.patching import FIELD_MANAGER
 from tests.e2e.accounts import MANIFESTS
 from tests.e2e.installed import KINDS, Installation, installation
 from tests.e2e.namespace import Object

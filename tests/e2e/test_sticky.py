@@ -274,6 +274,108 @@ def test_migration_while_no_controller_ran(
     assert record(vm_ns) == vms.node_of(target)
 
 
+def strip(ns: Namespace) -> None:
+    """Remove all finalizers of all pods."""
+    for name in kept(ns):
+        ns.kubectl("patch", "pod", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+
+
+def opt(ns: Namespace, value: str) -> None:
+    ns.kubectl("annotate", "vm", FEDORA, "--overwrite", f"holdfast.dev/sticky={value}")
+
+
+def report_source(ns: Namespace, node: str) -> None:
+    """Have the VMI report another source of its migration, as KubeVirt's virt-handler may."""
+    patch = json.dumps({"status": {"migrationState": {"sourceNode": node}}})
+    account = "system:serviceaccount:kubevirt:kubevirt-handler"
+    acting = (f"--as={account}", "--as-group=system:masters")
+    ns.kubectl("patch", "vmi", FEDORA, "--type=merge", "-p", patch, *acting)
+
+
+def command(ns: Namespace, *arguments: str) -> str:
+    """Run a command of Holdfast on the namespace, and return what it prints."""
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast.webhook", *arguments, "-n", ns.namespace],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "KUBECONFIG": str(ns.plane.kubeconfig)},
+    ).stdout
+
+
+@pytest.mark.parametrize("source", ["recorded", "in another cluster"])
+def test_migration_that_no_finalizer_shows_is_followed(
+    vm_ns: Namespace, holdfast: TwoProcesses, source: str
+) -> None:
+    vm_ns.create(vms.vm())
+    landed_and_recorded(vm_ns)
+    holdfast.controller.kill()
+    _, target = vms.migrate(vm_ns)
+    strip(vm_ns)
+    if source != "recorded":
+        report_source(vm_ns, "node-of-another-cluster")
+    holdfast.controller.start()
+    vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(target))
+
+    vms.delete_run(vm_ns)
+    with vms.avoided(vm_ns, vms.node_of(target)):
+        assert vms.node_of(run_again(vm_ns, target)) == vms.node_of(target)
+    assert notes(vm_ns, "VirtualMachine", "StickyNodeDiffers") == []
+
+
+def test_migration_of_a_vm_that_is_not_sticky_is_followed_when_it_is(
+    vm_ns: Namespace, holdfast: TwoProcesses
+) -> None:
+    vm_ns.create(vms.vm())
+    pod = landed_and_recorded(vm_ns)
+    opt(vm_ns, "false")
+    _, target = vms.migrate(vm_ns)
+    assert record(vm_ns) == vms.node_of(pod)
+    opt(vm_ns, "true")
+    vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(target))
+
+
+def test_vm_that_a_person_sends_back_after_a_migration(
+    vm_ns: Namespace, holdfast: TwoProcesses
+) -> None:
+    vm_ns.create(vms.vm())
+    source = landed_and_recorded(vm_ns)
+    _, target = vms.migrate(vm_ns)
+    vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(target) and not kept(vm_ns))
+    command(vm_ns, "sticky", "set", FEDORA, vms.node_of(source))
+    holdfast.controller.kill()
+    holdfast.controller.start()
+    opt(vm_ns, "true")
+    vms.delete_run(vm_ns)
+    pod = run_again(vm_ns, target)
+    assert vms.node_of(pod) == record(vm_ns) == vms.node_of(source)
+    assert notes(vm_ns, "VirtualMachine", "StickyNodeDiffers") == []
+
+
+def test_vm_that_runs_elsewhere_without_a_reason_is_reported(
+    vm_ns: Namespace, holdfast: TwoProcesses
+) -> None:
+    vm_ns.create(vms.vm())
+    pod = landed_and_recorded(vm_ns)
+    first = vms.node_of(pod)
+    opt(vm_ns, "false")
+    with vms.avoided(vm_ns, first):
+        vms.delete_run(vm_ns)
+        pod = run_again(vm_ns, pod)
+    second = vms.node_of(pod)
+    assert second != first
+    opt(vm_ns, "true")
+    vm_ns.eventually(lambda: notes(vm_ns, "VirtualMachine", "StickyNodeDiffers"))
+    (note,) = notes(vm_ns, "VirtualMachine", "StickyNodeDiffers")
+    assert note.startswith(f"the VM runs on {second}, but starts on {first} the next time")
+    assert record(vm_ns) == first
+    assert f"{second} (differs)" in command(vm_ns, "sticky", "list")
+
+    _, target = vms.migrate(vm_ns)
+    vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(target))
+    assert "(differs)" not in command(vm_ns, "sticky", "list")
+
+
 def test_migration_that_is_cancelled_changes_nothing(
     vm_ns: Namespace, holdfast: TwoProcesses
 ) -> None:
@@ -385,17 +487,9 @@ def test_record_that_contradicts_the_vms_own_selector(
     told = f"the VM waits for its node {node}, which does not meet {unmet} of the pod's node"
     assert note.startswith(told)
     required = f"{node}: the node selector or affinity of the pod requires {unmet}"
-    kubeconfig = {**os.environ, "KUBECONFIG": str(vm_ns.plane.kubeconfig)}
     (pod,) = vms.launchers(vm_ns, FEDORA)
-    for command in (["sticky", "show", FEDORA], ["explain", pod["metadata"]["name"]]):
-        done = subprocess.run(
-            [sys.executable, "-m", "holdfast.webhook", *command, "-n", vm_ns.namespace],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=kubeconfig,
-        )
-        assert required in done.stdout
+    for arguments in (["sticky", "show", FEDORA], ["explain", pod["metadata"]["name"]]):
+        assert required in command(vm_ns, *arguments)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import json
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
 
@@ -208,7 +208,7 @@ class FakeApi:
                 answer = self._existing(path)
                 self.vanish(path)
             elif content_type in {JSON_PATCH, MERGE_PATCH}:
-                answer = self._patch(path, sent)
+                answer = self._patch(path, sent, str((query or {}).get("fieldManager", "")))
             else:
                 assert (method, content_type) == ("PATCH", APPLY_PATCH)
                 answer = self._apply(path, sent, dict(query or {}))
@@ -313,7 +313,37 @@ class FakeApi:
         sent["metadata"]["creationTimestamp"] = second.replace("+00:00", "Z")
         return sent
 
-    def _patch(self, path: str, operations: list[Document] | Document) -> Document:
+    def clock(self) -> str:
+        """Give a time later than all before it."""
+        moment = datetime(2026, 3, 2, tzinfo=UTC) + timedelta(seconds=next(self._versions))
+        return moment.isoformat().replace("+00:00", "Z")
+
+    def own_annotations(self, document: Document, before: Document, manager: str) -> None:
+        """Note who has changed annotations, as the API server does in `managedFields`."""
+        old, new = (one["metadata"].get("annotations") or {} for one in (before, document))
+        changed = {key for key in {*old, *new} if old.get(key) != new.get(key)}
+        if not changed:
+            return
+        owned: dict[str, set[str]] = {manager: set()}
+        for entry in document["metadata"].get("managedFields", ()):
+            keys = entry["fieldsV1"]["f:metadata"]["f:annotations"]
+            owned[entry["manager"]] = {key.removeprefix("f:") for key in keys} - changed
+        owned[manager] |= changed & {*new}
+        times = {
+            one["manager"]: one["time"] for one in document["metadata"].get("managedFields", ())
+        }
+        times[manager] = self.clock()
+        document["metadata"]["managedFields"] = [
+            {
+                "manager": name,
+                "time": times[name],
+                "fieldsV1": {"f:metadata": {"f:annotations": {f"f:{key}": {} for key in keys}}},
+            }
+            for name, keys in owned.items()
+            if keys
+        ]
+
+    def _patch(self, path: str, operations: list[Document] | Document, manager: str) -> Document:
         if isinstance(operations, dict):  # a merge patch
             self.change(path, lambda found: _annotate(found, operations))
             return self._existing(path)
@@ -322,6 +352,8 @@ class FakeApi:
         except PATCH_ERRORS as exc:
             text = f"HTTP 422: the server rejected our request due to an error in it: {exc}"
             raise ApiStatusError(text, status=422, reason="Invalid") from None
+        if manager:
+            self.own_annotations(document, self._existing(path), manager)
         if not document.get("spec", {}).get("schedulingGates", True):
             del document["spec"]["schedulingGates"]
         self.patched.append((path, operations))

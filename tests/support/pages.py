@@ -143,6 +143,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
                 "test_dry_run_as_kubevirt_shows_affinity_and_finalizer",
             ),
             Elsewhere(r"kubectl get .*\| sh$", "tests/e2e/test_pages.py", "sticky-vms.md"),
+            Elsewhere(r"holdfast sticky list", _STICKY, "(differs)"),
         ),
         "docs/reference/cli.md": (
             Elsewhere(

@@ -6,6 +6,7 @@ webhook gives each pod of a VM our finalizer, and, at a start, the VM's node.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 from collections import deque
@@ -108,14 +109,18 @@ class VmWorld:
             name, {key.replace("holdfast", "holdfast.dev"): one for key, one in keys.items()}
         )
 
-    def write(self, name: str, changes: Mapping[str, str | None]) -> None:
+    def write(
+        self, name: str, changes: Mapping[str, str | None], *, manager: str = "kubectl-annotate"
+    ) -> None:
         def act(vm: Document) -> None:
+            before = copy.deepcopy(vm)
             present = vm["metadata"].setdefault("annotations", {})
             for key, value in changes.items():
                 if value is None:
                     present.pop(key, None)
                 else:
                     present[key] = value
+            self.api.own_annotations(vm, before, manager)
 
         self.api.change(vm_at(name), act)
 
@@ -185,7 +190,9 @@ class VmWorld:
         state = {
             "migrationUid": self.api.objects[job_at(job)]["metadata"]["uid"],
             "sourceNode": vmi["status"]["nodeName"],
+            "targetNode": target["spec"]["nodeName"],
             "completed": True,
+            "endTimestamp": self.api.clock(),
         }
         self.status(vm, nodeName=target["spec"]["nodeName"], migrationState=state)
 

@@ -119,7 +119,7 @@ def _vm(api: Api, pod: PodWithStatus, decider: ReleaseDecider) -> Iterator[str]:
         if vmi is None or vmi.metadata.uid != owner.uid or above is None:
             yield f"VirtualMachineInstance {owner.name} has no owning VM, so no recorded node"
             return
-        vm = listing.one(api, kubevirt.vm_path(namespace, above.name), kubevirt.TracedMachine)
+        vm = listing.one(api, kubevirt.vm_path(namespace, above.name), kubevirt.VirtualMachine)
     except ClusterError as exc:
         yield f"its VM cannot be read: {exc}"
         return

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
-from holdfast.webhook.model.kubevirt import TracedMachine
+from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.nodes import Node, PersistentVolume, PersistentVolumeClaim
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import sticky_policy
@@ -42,7 +42,7 @@ def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
             yield node_state(api, pin.value, pod, claims)
 
 
-def recreated(api: Api, vm: TracedMachine, args: StickyArgs) -> str:
+def recreated(api: Api, vm: VirtualMachine, args: StickyArgs) -> str:
     """Say that a VM's node is younger than its record; empty if it is not, or nobody knows."""
     name, recorded = sticky_policy.recorded_node(vm, args), vm.written_at(args.node_annotation)
     if not name or recorded is None:

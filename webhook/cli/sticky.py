@@ -22,7 +22,6 @@ from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import (
     Instance,
     TemplatedMachine,
-    TracedMachine,
     VirtualMachine,
 )
 from holdfast.webhook.plugins import sticky_policy
@@ -281,10 +280,10 @@ def _warn(api: Api, followed: Iterable[StickyArgs | None]) -> None:
     terminal.write(lines, terminal.console(stderr=True))
 
 
-def _machine(api: Api, namespace: str, name: str) -> tuple[TracedMachine, Instance | None]:
+def _machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Instance | None]:
     """Read a VM, and the VMI of its name."""
     with _kubevirt_required():
-        found = listing.one(api, kubevirt.vm_path(namespace, name), TracedMachine)
+        found = listing.one(api, kubevirt.vm_path(namespace, name), TemplatedMachine)
         if found is not None:
             return found, listing.one(api, kubevirt.vmi_path(namespace, name), Instance)
     raise CommandError(f"there is no VM {namespace}/{name}; see holdfast sticky list")

@@ -29,6 +29,7 @@ RELEASE_FAILED = "ReleaseFailed"
 NODE_RECORDED = "StickyNodeRecorded"
 NODE_NOT_RECORDED = "StickyNodeNotRecorded"
 NODE_UNAVAILABLE = "StickyNodeUnavailable"
+NODE_DIFFERS = "StickyNodeDiffers"
 
 RATE = 20.0
 """Events per second once the burst is used up: a burst of releases must not fill etcd."""
@@ -51,7 +52,7 @@ ObjectKind = tuple[str, str]
 """The apiVersion and kind of the object that an Event is about."""
 POD: ObjectKind = ("v1", "Pod")
 VM: ObjectKind = ("kubevirt.io/v1", "VirtualMachine")
-_RECORD = dict.fromkeys((NODE_RECORDED, NODE_NOT_RECORDED), "Record")
+_RECORD = dict.fromkeys((NODE_RECORDED, NODE_NOT_RECORDED, NODE_DIFFERS), "Record")
 _ACTIONS = {HELD: "Hold", NODE_UNAVAILABLE: "Wait", **_RECORD}
 """The action by reason; `Release` for all others."""
 

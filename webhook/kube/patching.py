@@ -12,6 +12,9 @@ from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube.client import JSON_PATCH, Api
 from holdfast.webhook.model.edits import Operation
 
+FIELD_MANAGER = "holdfast-controller"
+"""The controller's field manager. It marks what the controller has written, and people have not."""
+
 _REFUSED = frozenset({400, 403, 409, 422})
 """How a failed test of ours is answered, and the rejections of other webhooks and policies."""
 
@@ -26,7 +29,7 @@ def guarded(uid: str, resource_version: str, operations: Sequence[Operation]) ->
 
 
 def write(
-    api: Api, path: str, operations: Sequence[Operation], *, timeout: float
+    api: Api, path: str, operations: Sequence[Operation], *, timeout: float, manager: str = ""
 ) -> ApiStatusError | None:
     """Send a guarded patch; return None when written, or the response that rejected it.
 
@@ -35,7 +38,14 @@ def write(
     """
     body = msgspec.json.encode(operations)
     try:
-        api.request("PATCH", path, body=body, content_type=JSON_PATCH, timeout=timeout)
+        api.request(
+            "PATCH",
+            path,
+            query={"fieldManager": manager} if manager else None,
+            body=body,
+            content_type=JSON_PATCH,
+            timeout=timeout,
+        )
     except ApiStatusError as exc:
         # another webhook may also pass on a 404 that it got itself
         if exc.status in _REFUSED or exc.is_not_found:

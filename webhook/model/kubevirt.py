@@ -8,7 +8,7 @@ prove nothing, because anyone who may create a pod may choose them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -55,10 +55,36 @@ ENDS = frozenset({"Succeeded", "Failed"})
 """The final phases of a pod, a VMI and a migration."""
 
 
+class OwnedAnnotations(objects.ApiStruct, frozen=True):
+    """The annotations that a writer owns, as `f:KEY`."""
+
+    annotations: dict[str, Any] = msgspec.field(default_factory=dict, name="f:annotations")
+
+
+class OwnedFields(objects.ApiStruct, frozen=True):
+    """The fields that a writer owns; only annotations."""
+
+    metadata: OwnedAnnotations = msgspec.field(default=OwnedAnnotations(), name="f:metadata")
+
+
+class ManagedFields(objects.ApiStruct, frozen=True):
+    """Fields that a writer has written, and when it last wrote any."""
+
+    manager: str = ""
+    time: objects.Time | None = None
+    fields_v1: OwnedFields = msgspec.field(default=OwnedFields(), name="fieldsV1")
+
+
+class TracedMetadata(objects.Metadata, frozen=True):
+    """Metadata with its writers."""
+
+    managed_fields: list[ManagedFields] | None = None
+
+
 class VirtualMachine(objects.ApiStruct, frozen=True):
     """A VM; only its metadata."""
 
-    metadata: objects.Metadata = objects.Metadata()
+    metadata: TracedMetadata = TracedMetadata()
 
     @property
     def annotations(self) -> Mapping[str, str]:
@@ -69,6 +95,16 @@ class VirtualMachine(objects.ApiStruct, frozen=True):
     def key(self) -> objects.ObjectKey:
         """The namespace and name."""
         return self.metadata.namespace, self.metadata.name
+
+    def writers_of(self, annotation: str) -> Sequence[ManagedFields]:
+        """Return who has written the present value of an annotation; empty if nobody knows."""
+        writers = self.metadata.managed_fields or ()
+        return [one for one in writers if f"f:{annotation}" in one.fields_v1.metadata.annotations]
+
+    def written_at(self, annotation: str) -> datetime | None:
+        """Return when an annotation was written, at the latest; None if nobody knows."""
+        times = [one.time for one in self.writers_of(annotation) if one.time]
+        return max(times, default=None)
 
 
 class InstanceTemplate(objects.ApiStruct, frozen=True):
@@ -88,6 +124,14 @@ class MigrationState(objects.ApiStruct, frozen=True):
 
     migration_uid: str = ""
     source_node: str = ""
+    target_node: str = ""
+    completed: bool = False
+    failed: bool = False
+    end_timestamp: objects.Time | None = None
+
+    def has_reached(self, node: str) -> bool:
+        """Return whether the migration moved its VM to a node."""
+        return self.completed and not self.failed and self.target_node == node
 
 
 class InstanceSpec(objects.ApiStruct, frozen=True):
@@ -159,36 +203,6 @@ class TemplatedMachine(VirtualMachine, frozen=True):
                 spec.scheduler_name, node_selector=spec.node_selector, affinity=spec.affinity
             ),
         )
-
-
-class ManagedFields(objects.ApiStruct, frozen=True):
-    """Fields that a writer has written, and when it last did."""
-
-    time: objects.Time | None = None
-    fields_v1: dict[str, Any] = msgspec.field(default_factory=dict, name="fieldsV1")
-
-    def has_annotation(self, key: str) -> bool:
-        """Return whether an annotation is among them."""
-        found = self.fields_v1.get("f:metadata", {}).get("f:annotations", {})
-        return f"f:{key}" in found
-
-
-class TracedMetadata(objects.Metadata, frozen=True):
-    """Metadata with its writers."""
-
-    managed_fields: list[ManagedFields] | None = None
-
-
-class TracedMachine(TemplatedMachine, frozen=True):
-    """A VM with its writers."""
-
-    metadata: TracedMetadata = TracedMetadata()
-
-    def written_at(self, annotation: str) -> datetime | None:
-        """Return when an annotation was last written; None if nobody knows."""
-        writers = self.metadata.managed_fields or ()
-        times = [one.time for one in writers if one.time and one.has_annotation(annotation)]
-        return max(times, default=None)
 
 
 class MigrationSpec(objects.ApiStruct, frozen=True):

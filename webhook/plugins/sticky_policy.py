@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from holdfast.webhook.framework import arg_types
 from holdfast.webhook.framework.plugin import Args
+from holdfast.webhook.kube.patching import FIELD_MANAGER
 from holdfast.webhook.model.kubevirt import (
     STICKY,
     STICKY_NODE,
@@ -41,6 +43,25 @@ def recorded_node(vm: VirtualMachine, args: StickyArgs) -> str:
     """
     uid = vm.annotations.get(STICKY_NODE_UID, "")
     return vm.annotations.get(args.node_annotation, "") if uid in {"", vm.metadata.uid} else ""
+
+
+def is_own_record(vm: VirtualMachine, args: StickyArgs) -> bool:
+    """Return whether the controller wrote the record, and nobody else confirmed it."""
+    writers = vm.writers_of(args.node_annotation)
+    return {one.manager for one in writers} == {FIELD_MANAGER}
+
+
+def is_set_by_others(
+    vm: VirtualMachine, args: StickyArgs, *, since: datetime | None = None
+) -> bool:
+    """Return whether a person or program wrote the record, and not before a point in time.
+
+    Nobody owns a record that was restored by the webhook, so that is none of these.
+    """
+    if not vm.writers_of(args.node_annotation) or is_own_record(vm, args):
+        return False
+    at = vm.written_at(args.node_annotation)
+    return at is None or since is None or at >= since
 
 
 def is_sticky(vm: VirtualMachine, args: StickyArgs) -> bool:

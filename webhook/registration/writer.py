@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.webhook.kube.client import APPLY_PATCH, JSON_PATCH, Api
+from holdfast.webhook.kube.patching import FIELD_MANAGER
 from holdfast.webhook.registration import drift
 from holdfast.webhook.registration.configurations import Configuration
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
-
-FIELD_MANAGER = "holdfast-controller"
 
 _log = logging.getLogger("holdfast.publisher")
 

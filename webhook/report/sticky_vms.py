@@ -19,7 +19,8 @@ HEAD_WIDE = (*HEAD, "REMARK")
 class StickyVm:
     """A VM: the node that it returns to, and where it runs now.
 
-    `loose` says why it is not sticky; empty if it is.
+    `loose` says why it is not sticky; empty if it is. `differs`: it runs on another node than the
+    recorded one, and nobody has chosen that.
     """
 
     namespace: str
@@ -28,6 +29,7 @@ class StickyVm:
     loose: str
     runs_on: str
     remark: str = ""
+    differs: bool = False
 
     @property
     def is_sticky(self) -> bool:
@@ -37,13 +39,18 @@ class StickyVm:
 
 def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None) -> StickyVm:
     """Describe a VM and its VMI, if it runs; `args` is None if the plugin does not run for it."""
+    node = sticky_policy.recorded_node(vm, args) if args else ""
+    runs_on = vmi.status.node_name if vmi is not None and runs(vm, vmi) else ""
+    not_sticky = loose(vm, args)
+    by_others = args is not None and sticky_policy.is_set_by_others(vm, args)
     return StickyVm(
         namespace=vm.metadata.namespace,
         name=vm.metadata.name,
-        node=sticky_policy.recorded_node(vm, args) if args else "",
-        loose=loose(vm, args),
-        runs_on=vmi.status.node_name if vmi is not None and runs(vm, vmi) else "",
+        node=node,
+        loose=not_sticky,
+        runs_on=runs_on,
         remark=_remark(vm, args) if args else "",
+        differs=not not_sticky and not by_others and bool(runs_on) and node not in {"", runs_on},
     )
 
 
@@ -88,7 +95,8 @@ def _remark(vm: VirtualMachine, args: StickyArgs) -> str:
 def row(one: StickyVm, *, wide: bool = False, namespace: bool = False) -> list[str]:
     """Format a VM as a table row."""
     cells = [one.namespace] if namespace else []
-    cells += [one.name, one.node or "-", "yes" if one.is_sticky else "no", one.runs_on or "-"]
+    runs_on = f"{one.runs_on} (differs)" if one.differs else one.runs_on or "-"
+    cells += [one.name, one.node or "-", "yes" if one.is_sticky else "no", runs_on]
     return [*cells, one.remark or "-"] if wide else cells
 
 
@@ -100,6 +108,7 @@ def document(one: StickyVm) -> dict[str, Any]:
         "node": one.node or None,
         "sticks": one.is_sticky,
         "runsOn": one.runs_on or None,
+        "differs": one.differs,
         "remark": one.remark or None,
     }
 
@@ -123,6 +132,11 @@ def shown(one: StickyVm, node: NodeState | None, *, required: bool) -> list[str]
         lines.append(f"{verb} to {one.node}")
     else:
         lines.append("no node is recorded: the next start records one")
+    if one.differs:
+        lines.append(
+            f"these differ: to keep it on {one.runs_on}, holdfast sticky set {one.name} "
+            f"{one.runs_on} -n {one.namespace}"
+        )
     if one.remark:
         lines.append(one.remark)
     if one.is_sticky and one.node and node is not None:

@@ -162,6 +162,8 @@ class StickyController:
             _log.warning("VMI %s/%s: %s", *key, result.remark)
             reason = events.NODE_NOT_RECORDED
             self._record_events(None, result.freed, reason, result.remark, warning=True)
+        if vm is not None and result.args is not None and result.differs:
+            self._report_difference(vm, result.args, result.node, result.differs)
         stuck = [pod for pod in result.waiting if pod.is_unschedulable and not pod.spec.node_name]
         if vm is not None and result.args is not None and result.node and stuck:
             self._report_node(vm, result.args, result.node, stuck)
@@ -174,6 +176,13 @@ class StickyController:
         about = logs.fields(namespace=namespace, name=name, uid=vm.metadata.uid, node=result.node)
         _log.info("VM %s/%s: %s", namespace, name, note, extra=about)
         self._record_events(vm, result.freed, events.NODE_RECORDED, note, warning=False)
+
+    def _report_difference(
+        self, vm: VirtualMachine, args: StickyArgs, node: str, runs_on: str
+    ) -> None:
+        note = node_problems.difference(vm.key, node, runs_on, args.node_annotation)
+        _log.warning("VM %s/%s: %s", *vm.key, note)
+        self._record_events(vm, (), events.NODE_DIFFERS, note, warning=True)
 
     def _report_node(
         self, vm: VirtualMachine, args: StickyArgs, name: str, pods: Sequence[LauncherPod]

@@ -5,7 +5,7 @@ controller that starts late, or again, sees everything that it needs, and decide
 changes by the first node, by a migration, or by a person, and by nothing else:
 
 - no record, or a clone's: the first node is recorded;
-- a record: it stays, unless a migration moved the VM away from the recorded node;
+- a record: it stays, unless a migration moved the VM since it was written;
 - a record that was removed while our UID annotation remains: a person freed the VM for its next
   start, so the current run is not recorded again; the next one is.
 """
@@ -57,6 +57,7 @@ class Decision:
     """What to do, in this order: write `annotations` on the VM, then release the pods in `free`.
 
     `node` is where the VM starts again from then on; `waiting` are the pods that are still held.
+    `differs` is the node where the VM runs, if it runs elsewhere and nothing explains that.
     """
 
     change: RecordChange = RecordChange.NONE
@@ -65,6 +66,7 @@ class Decision:
     free: Sequence[LauncherPod] = ()
     waiting: Sequence[LauncherPod] = ()
     remark: str = ""
+    differs: str = ""
 
 
 def may_run_vm(pod: LauncherPod) -> bool:
@@ -89,7 +91,8 @@ def decide(state: ObservedState) -> Decision:
     annotations = _annotations(change, node, vm, args)
     waiting = [pod for pod in run.pods if run.waits(pod)]
     free = [pod for pod in state.pods if pod not in waiting]
-    return Decision(change, annotations, node, free, waiting)
+    differs = run.node if _differs(run, vm, args, node) else ""
+    return Decision(change, annotations, node, free, waiting, differs=differs)
 
 
 def _record(run: _Run, vm: VirtualMachine, args: StickyArgs) -> tuple[RecordChange, str]:
@@ -102,12 +105,22 @@ def _record(run: _Run, vm: VirtualMachine, args: StickyArgs) -> tuple[RecordChan
         # After a migration the two differ: `onMigration` says which one counts.
         node = (run.node or run.first_node) if follows else (run.first_node or run.node)
         return (RecordChange.RECORDED, node) if node else (RecordChange.NONE, "")
-    if follows and run.moved_from(recorded):
+    if follows and run.moved_from(recorded, vm, args):
         return RecordChange.FOLLOWED, run.node
     runs = bool(run.node or run.first_node)
     # A person need not write the UID, but without it a later clearing would go unnoticed.
     marked = vm.annotations.get(kubevirt.STICKY_NODE_UID)
     return (RecordChange.MARKED if runs and not marked else RecordChange.NONE), recorded
+
+
+def _differs(run: _Run, vm: VirtualMachine, args: StickyArgs, node: str) -> bool:
+    """Return whether the VM would move at its next start, although nobody asked for that.
+
+    Under the other `affinity` and `onMigration` a VM may run elsewhere.
+    """
+    if args.affinity != "required" or args.on_migration != "follow" or run.is_moving:
+        return False
+    return node not in {"", run.node} and not sticky_policy.is_set_by_others(vm, args)
 
 
 def _annotations(
@@ -146,15 +159,41 @@ class _Run:
         """Where the VM runs according to KubeVirt; empty while it may be moving."""
         return self._instance.status.node_name if self._settled else ""
 
-    def moved_from(self, recorded: str) -> bool:
-        """Return whether a migration moved the VM from its recorded node to its current one.
+    @property
+    def is_moving(self) -> bool:
+        """Whether the VM does not run, or it is not certain that it stays where it does."""
+        state = self._instance.status.migration_state
+        runs = self.node and self._instance.status.phase == "Running"
+        return not runs or (state is not None and not state.completed)
+
+    def moved_from(self, recorded: str, vm: VirtualMachine, args: StickyArgs) -> bool:
+        """Return whether a migration moved the VM from its recorded node to its current one."""
+        if self.node in {"", recorded}:
+            return False
+        return self._was_reported(recorded, vm, args) or self._was_held(recorded)
+
+    def _was_reported(self, recorded: str, vm: VirtualMachine, args: StickyArgs) -> bool:
+        """Return whether the VMI reports a migration that the record has to follow.
+
+        The controller's own record follows every migration, although the source may be another
+        node: one of another cluster, or one that the VM reached unobserved.
+        """
+        state = self._instance.status.migration_state
+        if state is None or not state.has_reached(self.node):
+            return False
+        if sticky_policy.is_own_record(vm, args):
+            return True
+        since = state.end_timestamp
+        return state.source_node == recorded and not sticky_policy.is_set_by_others(
+            vm, args, since=since
+        )
+
+    def _was_held(self, recorded: str) -> bool:
+        """Return whether held pods show the migration, also if the VMI reports a later one.
 
         If it is known which nodes the VM came from, and the record is none of them, then a person
         wrote it, and it stays.
         """
-        if self.node in {"", recorded}:
-            return False
-        # No held target is on this node: no migration is known to have moved the VM here.
         if not any(pod.spec.node_name == self.node for pod in self._targets):
             return False
         moves = [pod for pod in self._targets if pod.spec.node_name and not self._has_failed(pod)]

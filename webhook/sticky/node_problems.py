@@ -63,3 +63,13 @@ def advice(vm_key: tuple[str, str], node: str, problem: str, annotation: str) ->
         f"the VM waits for its node {node}, {problem}; or, if its disks are available elsewhere: "
         f"kubectl annotate vm {name} --namespace {namespace} {annotation}-, and restart it"
     )
+
+
+def difference(vm_key: tuple[str, str], node: str, runs_on: str, annotation: str) -> str:
+    """Return what a person has to know about a VM that runs elsewhere without a reason."""
+    namespace, name = vm_key
+    return (
+        f"the VM runs on {runs_on}, but starts on {node} the next time, which is recorded: no "
+        f"migration explains this. To keep it on {runs_on}: kubectl annotate vm {name} --namespace "
+        f"{namespace} --overwrite {annotation}={runs_on}"
+    )

@@ -16,6 +16,7 @@ from holdfast.webhook.errors import ApiStatusError, ClusterError, UnreachableErr
 from holdfast.webhook.framework.json_patch import pointer
 from holdfast.webhook.kube import discovery, listing, patching
 from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, pod_path
+from holdfast.webhook.kube.patching import FIELD_MANAGER
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
@@ -53,8 +54,8 @@ class ReconcileResult:
     """How an attempt ended.
 
     `change` and `node` describe the VM's record; `freed` pods lost their finalizer, `waiting` ones
-    keep it. `problem` says why to retry, and `retry_after` in how many seconds at the earliest, if
-    the server asked for that.
+    keep it. `differs` is the node where the VM runs instead. `problem` says why to retry, and
+    `retry_after` in how many seconds at the earliest, if the server asked for that.
     """
 
     vm: VirtualMachine | None = None
@@ -64,6 +65,7 @@ class ReconcileResult:
     freed: list[LauncherPod] = field(default_factory=list)
     waiting: Sequence[LauncherPod] = ()
     remark: str = ""
+    differs: str = ""
     problem: str = ""
     retry_after: float | None = None
 
@@ -107,7 +109,7 @@ class VmReconciler:
                 if not self._patch(path, state.vm.metadata, operations, timeout):
                     continue
                 result.change = decision.change
-            result.node = decision.node
+            result.node, result.differs = decision.node, decision.differs
             # After the record: a pod without its finalizer may go, and its node with it.
             changed = [pod for pod in decision.free if not self._free(pod, result, timeout)]
             if not changed:
@@ -212,7 +214,7 @@ class VmReconciler:
         if not self._may_write():
             raise UnreachableError("this controller no longer leads")
         patch = patching.guarded(known.uid, known.resource_version, operations)
-        refusal = patching.write(self._api, path, patch, timeout=timeout)
+        refusal = patching.write(self._api, path, patch, timeout=timeout, manager=FIELD_MANAGER)
         if refusal is None:
             return True
         if not refusal.is_not_found:

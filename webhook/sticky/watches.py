@@ -16,7 +16,13 @@ from typing import Generic, TypeVar
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.kube.reflector import Reflector, WatchedObject
 from holdfast.webhook.model import kubevirt
-from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
+from holdfast.webhook.model.kubevirt import (
+    Instance,
+    LauncherPod,
+    Migration,
+    MigrationState,
+    VirtualMachine,
+)
 from holdfast.webhook.model.objects import Metadata, ObjectKey
 from holdfast.webhook.sticky import decision
 from holdfast.webhook.sticky.decision import ObservedState, RecordChange
@@ -219,10 +225,8 @@ class VmWatch:
             before, after = self._instances.get(one.key), _slim(one)
             self._instances[one.key] = after
             waits = bool(self._launchers.of(one.key))
-        moved = bool(after.status.node_name) and (
-            before is None or before.status.node_name != after.status.node_name
-        )
-        if moved or (waits and before != after):
+        moved = before is None or _place(before) != _place(after)
+        if (moved and after.status.node_name) or (waits and before != after):
             self._enqueue_all([one.key])
 
     def _delete_instance(self, one: Instance) -> None:
@@ -237,7 +241,7 @@ class VmWatch:
             self._update_vm(vm)
 
     def _update_vm(self, vm: VirtualMachine) -> None:
-        """Reconcile a VM that runs without a record: it was there before us, or opts in now."""
+        """Reconcile a running VM whose record is missing or out of date."""
         with self._lock:
             instance = self._instances.get(vm.key)
         if instance is None:
@@ -246,7 +250,8 @@ class VmWatch:
         if owner is None or owner.uid != vm.metadata.uid:
             return
         state = ObservedState((), instance, vm, {}, self._args_for(kubevirt.pod_of(instance)))
-        if decision.decide(state).change is not RecordChange.NONE:
+        decided = decision.decide(state)
+        if decided.change is not RecordChange.NONE or decided.differs:
             self._enqueue_all([vm.key])
 
     def _sync_migrations(self, migrations: Iterable[Migration]) -> None:
@@ -284,6 +289,12 @@ class VmWatch:
         for key in instances:
             if key is not None:
                 self._enqueue(key)
+
+
+def _place(one: Instance) -> tuple[str, bool, bool]:
+    """Return the node of a VMI, whether it runs, and whether it has migrated to that node."""
+    status, state = one.status, one.status.migration_state or MigrationState()
+    return status.node_name, status.phase == "Running", state.has_reached(status.node_name)
 
 
 def _slim(one: Instance) -> Instance:

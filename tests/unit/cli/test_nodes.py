@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.webhook.cli import nodes
-from holdfast.webhook.model.kubevirt import STICKY_NODE, TracedMachine
+from holdfast.webhook.model.kubevirt import STICKY_NODE, VirtualMachine
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report.pod_status import NodeState
@@ -104,7 +104,7 @@ def test_node_that_is_younger_than_the_record(
         for manager, key in writes.items()
     ]
     metadata = {"name": "db", "annotations": {STICKY_NODE: "node-1"}, "managedFields": entries}
-    vm = msgspec.convert({"metadata": metadata}, TracedMachine)
+    vm = msgspec.convert({"metadata": metadata}, VirtualMachine)
     expected = (
         "node-1 was created on 2026-03-02 at 12:00:00 UTC, after it was recorded on 2026-03-01 at "
         "12:00:00 UTC: it may be another node of that name, without the VM's disks"

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.webhook.model import kubevirt
-from holdfast.webhook.model.kubevirt import Instance, VirtualMachine
+from holdfast.webhook.model.kubevirt import Instance, TracedMetadata, VirtualMachine
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report import sticky_vms
 from holdfast.webhook.report.pod_status import NodeState
@@ -24,6 +24,12 @@ def vm(**annotations: str) -> VirtualMachine:
 
 
 KEYS = {"node": NODE, "uid": UID, "sticky": kubevirt.STICKY}
+
+
+def replace_metadata(machine: VirtualMachine, **changes: Any) -> VirtualMachine:
+    return msgspec.structs.replace(
+        machine, metadata=msgspec.structs.replace(machine.metadata, **changes)
+    )
 
 
 def vmi(owner: str = "vm-1") -> Instance:
@@ -61,7 +67,29 @@ def test_an_instance_of_another_vm_does_not_count() -> None:
     assert sticky_vms.described(vm(), None, ARGS).runs_on == ""
 
 
+OWNED: dict[str, Any] = {"fieldsV1": {"f:metadata": {"f:annotations": {f"f:{NODE}": {}}}}}
 ONE = StickyVm("shop", "db", "node-1", loose="", runs_on="node-2", remark="r")
+
+
+def test_vm_that_runs_elsewhere() -> None:
+    own = [{"manager": "holdfast-controller", **OWNED}]
+    for writers, differs in ((own, True), ([], True), ([{"manager": "kubectl", **OWNED}], False)):
+        known = vm(node="node-2", uid="vm-1")
+        metadata = msgspec.convert({"managedFields": writers}, TracedMetadata).managed_fields
+        known = replace_metadata(known, managed_fields=metadata)
+        one = sticky_vms.described(known, vmi(), ARGS)
+        assert one.differs == differs
+        assert sticky_vms.row(one)[3] == ("node-1 (differs)" if differs else "node-1")
+        assert sticky_vms.document(one)["differs"] == differs
+        note = "to keep it on node-1, holdfast sticky set db node-1 -n shop"
+        assert differs == (note in "\n".join(sticky_vms.shown(one, None, required=True)))
+
+
+def test_vm_that_may_run_elsewhere() -> None:
+    loose = vm(node="node-2", uid="vm-1", sticky="false")
+    assert not sticky_vms.described(loose, vmi(), ARGS).differs
+    assert not sticky_vms.described(vm(), vmi(), ARGS).differs
+    assert not sticky_vms.described(vm(node="node-2"), None, ARGS).differs
 
 
 def test_row_and_document() -> None:

@@ -141,6 +141,35 @@ def test_migration_is_followed_as_it_happens() -> None:
     assert one.sample("holdfast_vm_records_total", outcome="followed") == 1.0
 
 
+def test_migration_without_a_held_pod_is_followed_once_the_vmi_reports_its_end() -> None:
+    world = VmWorld()
+    with running(world) as one:
+        world.bind(world.start(), "n1")
+        world.ready()
+        one.eventually(lambda: world.record() == "n1")
+        state = {"sourceNode": "n1", "targetNode": "n2"}
+        world.status(nodeName="n2", migrationState=state)
+        one.eventually(lambda: world.api.requests[-1] == ("GET", vm_at("vm")))
+        assert world.record() == "n1"
+        world.status(migrationState={**state, "completed": True})
+        one.eventually(lambda: world.record() == "n2")
+
+    assert one.notes(events.VM, events.NODE_DIFFERS) == []
+
+
+def test_vm_that_runs_elsewhere_without_a_reason_is_reported() -> None:
+    world = VmWorld()
+    with running(world) as one:
+        world.bind(world.start(), "n1")
+        world.ready()
+        one.eventually(lambda: world.record() == "n1")
+        world.status(nodeName="n2")
+        one.eventually(lambda: one.notes(events.VM, events.NODE_DIFFERS))
+
+    assert one.notes(events.VM, events.NODE_DIFFERS)[0].startswith("the VM runs on n2, but starts")
+    assert world.record() == "n1"
+
+
 def test_target_goes_when_its_migration_is_removed() -> None:
     world = VmWorld()
     with running(world) as one:
