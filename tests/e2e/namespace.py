@@ -148,7 +148,9 @@ class Namespace:
     def audit(self) -> list[Object]:
         """Read the API server's audit log, as far as it is about this namespace."""
         lines = self.plane.audit_log.read_text().splitlines(keepends=True)
-        events = (json.loads(line) for line in lines if line.endswith("\n"))  # the last may grow
+        # Most lines are about others, and the last one may still grow.
+        ours = (line for line in lines if self.namespace in line and line.endswith("\n"))
+        events = map(json.loads, ours)
         return [
             event
             for event in events

@@ -162,13 +162,8 @@ class ReleaseController:
         """
         held: set[ObjectKey] = set()
         for pod in pods:
-            pending = pending_release(pod, self._decider)
-            if pending is not None:
+            if self._take(pod, watched=False):
                 held.add(pod.key)
-                with self._changed:
-                    self._upsert(pod.key, pending, watched=False)
-            else:
-                self._drop(pod)
         with self._changed:
             for key in [key for key in self._scheduler if key not in held]:
                 self._scheduler.remove(key)
@@ -179,18 +174,25 @@ class ReleaseController:
 
     def on_update(self, pod: Pod) -> None:
         """Take a pod that is new or has changed."""
-        pending = pending_release(pod, self._decider)
-        if pending is None:
-            self._drop(pod)
-            return
-        with self._changed:
-            self._upsert(pod.key, pending, watched=True)
-            self._changed.notify_all()
+        if self._take(pod, watched=True):
+            self.wake()
 
     def on_delete(self, pod: Pod) -> None:
         """Take a pod that is deleted, or can no longer carry a gate."""
         with self._changed:
             self._scheduler.remove(pod.key)
+
+    def _take(self, pod: Pod, *, watched: bool) -> bool:
+        """Add a pod, update it or drop it; return whether it is held."""
+        with self._changed:
+            before = self._scheduler.get(pod.key)
+        pending = pending_release(pod, self._decider)
+        if pending is None:
+            self._drop(pod)
+            return False
+        with self._changed:
+            self._upsert(pod.key, pending, before, watched=watched)
+        return True
 
     def _drop(self, pod: Pod) -> None:
         """Forget a pod that has none of our gates, and report it if someone took them off early.
@@ -208,13 +210,20 @@ class ReleaseController:
         ):
             self._notifier.released_early(pod.key, known, now_ms=latest_ms)
 
-    def _upsert(self, key: ObjectKey, fresh: PendingRelease, *, watched: bool) -> None:
+    def _upsert(
+        self,
+        key: ObjectKey,
+        fresh: PendingRelease,
+        before: PendingRelease | None,
+        *,
+        watched: bool,
+    ) -> None:
         """Follow a pod, and report until when it is held.
 
         Of 100,000 pods in a list, only as many are reported as Events may be recorded.
         """
         now_ms = self._now_ms()
-        news = self._scheduler.upsert(key, fresh, now_ms, watched=watched)
+        news = self._scheduler.upsert(key, fresh, before, now_ms, watched=watched)
         if news is not None and news.due_ms > now_ms and (watched or not self._notifier.full):
             self._notifier.held(key, news)
 

@@ -48,11 +48,18 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         )
 
     def upsert(
-        self, key: ObjectKey, fresh: PendingRelease, now_ms: int, *, watched: bool
+        self,
+        key: ObjectKey,
+        fresh: PendingRelease,
+        before: PendingRelease | None,
+        now_ms: int,
+        *,
+        watched: bool,
     ) -> PendingRelease | None:
         """Add a pod or update it; return its entry if the due time is news.
 
-        `watched` is false for a pod found in a list: the time of its last change is unknown.
+        `before` is the entry as it was before the plugins were asked about `fresh`. `watched` is
+        false for a pod found in a list: the time of its last change is unknown.
         """
         known = self.get(key)
         # A new pod of that name: what plugins said of the old one does not hold for it.
@@ -73,6 +80,8 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         self.put(key, fresh)
         if key in self._unknown:
             self.expedite(key, self._unknown[key], now_ms)
+        elif known is not before:
+            self._ask_again(key, now_ms)
         return fresh if is_news or (known and known.reason != fresh.reason) else None
 
     def expedite(self, key: ObjectKey, at_ms: int, now_ms: int) -> None:
@@ -115,13 +124,27 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         if attempt.outcome in {Outcome.RELEASED, Outcome.GONE}:
             self.remove(key)
             return TaskResult()
-        if attempt.held is not None and known is tried:
+        if known is not tried:
+            self._ask_again(key, now_ms)
+        elif attempt.held is not None:
             self._replace(key, tried, attempt.held, now_ms)
         # Not a failure: it has a new due time, and waits without a back-off.
         if attempt.outcome is Outcome.CHANGED:
             self.schedule(key)
             return TaskResult()
         return TaskResult(attempt.reason, attempt.retry_after or 0.0)
+
+    def _ask_again(self, key: ObjectKey, now_ms: int) -> None:
+        """Have the plugins asked about a pod that they were asked about twice at the same time.
+
+        A plugin rechecks a pod only if its last answer was that the pod waits. Which of the answers
+        that was is not known.
+        """
+        pending = self.get(key)
+        if pending is None or not pending.resource_version:
+            return
+        if pending.recheck or pending.due_ms >= NEVER_MS:
+            self.expedite(key, 0, now_ms)
 
     def _replace(
         self, key: ObjectKey, tried: PendingRelease, fresh: PendingRelease, now_ms: int

@@ -35,7 +35,8 @@ class Backoff:
         push a pod to the limit within a second.
         """
         known, at_least = self._plans.get(key, _Plan(0, now)), min(at_least, LONGEST_ASKED)
-        if now < known.at:
+        # A wait that is over may lie ahead: a worker read its clock before `pop` was called.
+        if known.is_waiting and now < known.at:
             plan = known._replace(at=max(known.at, now + at_least))
         else:
             wait: float = min(FIRST_SECONDS * 2**known.failures, LIMIT_SECONDS)

@@ -110,12 +110,11 @@ def goes_by_names() -> None:
         self: scheduler.ReleaseScheduler,
         key: Any,
         fresh: PendingRelease,
-        now_ms: int,
-        *,
+        *of: Any,
         watched: bool,
     ) -> PendingRelease | None:
         due_ms = first.setdefault(key, fresh.due_ms)
-        return proper(self, key, fresh._replace(due_ms=due_ms), now_ms, watched=watched)
+        return proper(self, key, fresh._replace(due_ms=due_ms), *of, watched=watched)
 
     put(scheduler.ReleaseScheduler, upsert)
     writes_blindly()

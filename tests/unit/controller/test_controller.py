@@ -849,6 +849,50 @@ def test_recheck_is_not_lost_while_the_plugin_is_asked(how: str) -> None:
     assert world.api.gates(KEY) == []
 
 
+class Subscribing:
+    """Rechecks the pod when it changes its mind, if its last answer was that the pod waits."""
+
+    def __init__(self) -> None:
+        self.allows = self.waits = False
+        self.world: World | None = None
+        self.after: list[Callable[[], None]] = []
+
+    def __call__(self, _pod: Pod, _now_ms: int) -> Permit:
+        self.waits = not self.allows
+        answer = Allow() if self.allows else Wait()
+        if self.after:
+            self.after.pop()()
+        return answer
+
+    def change(self, *, allows: bool) -> None:
+        self.allows = allows
+        if self.waits:
+            assert self.world is not None
+            self.world.controller.recheck(KEY)
+
+
+@pytest.mark.parametrize("how", ["watched", "listed"])
+def test_answer_that_is_overtaken_by_a_recheck_does_not_count(how: str) -> None:
+    plugin = Subscribing()
+    world = plugin.world = waiting_for(Holding(plugin), delay="20")
+
+    def happen() -> None:
+        plugin.change(allows=True)
+        world.settle()  # the pod waits for its delay only
+
+    plugin.after.append(happen)
+    if how == "watched":
+        world.tell()
+    else:
+        world.sync()
+    assert world.api.gates(KEY)
+    world.settle()
+    world.move(20)
+    world.settle()
+
+    assert world.api.gates(KEY) == []
+
+
 def test_recheck_of_a_pod_that_is_being_added_is_not_lost() -> None:
     answers: list[Permit] = [Allow(), Wait()]
 

@@ -34,7 +34,7 @@ class Pods:
             self.scheduler.put(("default", "ab"[number]), pending)
 
     def see(self, fresh: PendingRelease, *, watched: bool = True) -> PendingRelease | None:
-        return self.scheduler.upsert(A, fresh, 7, watched=watched)
+        return self.scheduler.upsert(A, fresh, self.scheduler.get(A), 7, watched=watched)
 
     def settle(self, tried: PendingRelease, attempt: Attempt) -> TaskResult:
         return self.scheduler.settle(A, tried, attempt, 9)
@@ -101,6 +101,29 @@ def test_an_attempt_says_nothing_about_what_came_meanwhile() -> None:
     assert pods.scheduler.get(A) == held(10, uid="v")
 
 
+@pytest.mark.parametrize("outcome", [Outcome.CHANGED, Outcome.RETRY])
+def test_plugins_that_two_threads_asked_are_asked_again(outcome: Outcome) -> None:
+    """The watch asked first, and was told to wait for an event; the attempt asked last."""
+    tried, waits = held(10)._replace(recheck=True), held(NEVER_MS)._replace(recheck=True)
+    pods = Pods(tried)
+    assert pods.scheduler.next(0.1) == A
+    pods.see(waits)
+    result = pods.settle(tried, Attempt(outcome, held(5_000), "why" * (outcome is Outcome.RETRY)))
+    pods.scheduler.done(A, 0.1, 0.0, succeeded=not result.error)
+    assert pods.scheduler.next(0.1) == A
+
+
+def test_attempt_that_ends_while_the_watch_asks_makes_it_ask_again() -> None:
+    tried, waits = held(10)._replace(recheck=True), held(NEVER_MS)._replace(recheck=True)
+    pods = Pods(tried)
+    assert pods.scheduler.next(0.1) == A
+    before = pods.scheduler.get(A)
+    pods.settle(tried, Attempt(Outcome.CHANGED, tried._replace(due_ms=5_000)))
+    pods.scheduler.done(A, 0.1, 0.0, succeeded=True)
+    pods.scheduler.upsert(A, waits, before, 7, watched=True)
+    assert pods.scheduler.next(0.1) == A
+
+
 def test_holds_are_counted_by_plugin_and_by_what_they_wait_for() -> None:
     scheduler = Pods().scheduler
     scheduler.put(("a", "due"), PendingRelease(100, "u1", "1", (DELAY, "example.com/quota")))
@@ -128,7 +151,7 @@ def test_pods_due_together_are_released_by_priority_and_then_by_creation() -> No
         made["spec"]["priority"] = priority
         fresh = pending_release(Pod.of(made), make_decider())
         assert fresh is not None
-        scheduler.upsert(("default", name), fresh, 0, watched=True)
+        scheduler.upsert(("default", name), fresh, None, 0, watched=True)
 
     now = (CREATED_MS + MINUTE) / 1_000
     assert scheduler.next(now - 0.001) is None

@@ -58,6 +58,14 @@ def test_a_try_ahead_of_its_time_can_be_told_to_wait_longer() -> None:
     assert [backoff.pop(112), backoff.pop(113), backoff.pop(999)] == [None, ONE, None]
 
 
+def test_a_failure_by_a_clock_read_before_the_wait_was_over_is_retried() -> None:
+    backoff = Backoff()
+    backoff.failed(ONE, now=100, at_least=8)
+    assert backoff.pop(108) == ONE
+    assert backoff.failed(ONE, now=107.9, at_least=0) > 0
+    assert backoff.pop(109) == ONE
+
+
 def test_a_pod_that_is_forgotten_is_not_tried() -> None:
     backoff = Backoff()
     backoff.failed(ONE, now=100, at_least=8)
