@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from holdfast.webhook.framework.profiles import Verdict
 from holdfast.webhook.model.annotations import OWN_PREFIX, Due
 from holdfast.webhook.model.objects import Pod
@@ -17,7 +19,8 @@ class PendingRelease(NamedTuple):
     it waits for. `known_ms` is when the due time was
     first seen, 0 for a pod that was there at startup: a pod that fell due while no controller ran
     is late. Of pods due at the same time, the one with the lowest `rank` is released first.
-    `annotated` says that the pod has annotations, to which a release adds its time.
+    `annotated` says that the pod has annotations, to which a release adds its time. `copy` is the
+    pod as it was read, for `read_copy`, if plugins are asked again.
     """
 
     due_ms: int
@@ -30,8 +33,10 @@ class PendingRelease(NamedTuple):
     known_ms: int = 0
     rank: int = 0
     annotated: bool = False
+    copy: bytes = b""
 
 
+_COPY, _FROM_COPY = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Pod)
 _SECONDS = 2**40
 """More than the seconds of any creation time."""
 
@@ -79,6 +84,7 @@ def pending_release(pod: Pod, decider: Decider, now_ms: int | None = None) -> Pe
         return None
     due = decider.due(pod) if now_ms is None else decider.permit(pod, now_ms)
     metadata = pod.metadata
+    recheck = due.recheck or decider.concerns_at_release(pod)
     return PendingRelease(
         due.at_ms,
         metadata.uid,
@@ -86,10 +92,16 @@ def pending_release(pod: Pod, decider: Decider, now_ms: int | None = None) -> Pe
         _shared(tuple(gates)),
         due.problem,
         due.reason,
-        due.recheck or decider.concerns_at_release(pod),
+        recheck,
         rank=_rank(pod),
         annotated=metadata.annotations is not None,
+        copy=_COPY.encode(pod) if recheck else b"",
     )
+
+
+def read_copy(copy: bytes) -> Pod:
+    """Return the pod of a `PendingRelease.copy`."""
+    return _FROM_COPY.decode(copy)
 
 
 def _rank(pod: Pod) -> int:

@@ -16,6 +16,7 @@ from holdfast.webhook.controller.pending import (
     Decider,
     PendingRelease,
     pending_release,
+    read_copy,
 )
 from holdfast.webhook.errors import ApiStatusError, ClusterError, PluginFailedError
 from holdfast.webhook.framework.json_patch import patch, pointer
@@ -99,7 +100,8 @@ class Releaser:
         refused, notes = False, list[str]()
         pod: Pod | None = None
         if held.recheck:
-            pod = self._read(key)
+            # The patch fails if the pod has changed since, so an old copy is as good as a new one.
+            pod = read_copy(held.copy) if held.copy else self._read(key)
             held = self._checked(pod, held)
         for _ in range(ATTEMPTS):
             operations: list[Operation] = []

@@ -17,6 +17,11 @@ from holdfast.webhook.workqueue.controller import TaskResult
 from holdfast.webhook.workqueue.queue import WorkQueue
 
 
+COPIES = 20_000
+"""Pods of which a copy is kept, about 20 MB: a burst is released with half of the requests. Others
+are read when they are due."""
+
+
 class ReleaseScheduler(WorkQueue[PendingRelease]):
     """The held pods, as the queue of those to release.
 
@@ -38,6 +43,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         self._alike: Counter[tuple[tuple[str, ...], bool]] = Counter()
         """How many pods have these gates, and whether no due time is known for them: a scrape
         must not walk through all pods."""
+        self._copies = 0
         super().__init__(
             attrgetter("due_ms"),
             limit,
@@ -69,7 +75,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         if known is not None and not known.resource_version:
             # Its plugins will be asked again, about the pod as it is then; at once if it may start.
             due_ms = min(known.due_ms, max(fresh.due_ms, now_ms))
-            self.put(key, known._replace(due_ms=due_ms))
+            self.put(key, known._replace(due_ms=due_ms, copy=fresh.copy))
             return None
         is_news = known is None or known.due_ms != fresh.due_ms
         if known is not None and not is_news:
@@ -85,7 +91,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         return fresh if is_news or (known and known.reason != fresh.reason) else None
 
     def expedite(self, key: ObjectKey, at_ms: int, now_ms: int) -> None:
-        """Make a pod due now, or at a time; its release reads it, and decides again.
+        """Make a pod due now, or at a time; its release decides again.
 
         A plugin may ask for that before the pod is added: it has just been asked about the pod.
         """
@@ -160,6 +166,8 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
     def put(self, key: ObjectKey, item: PendingRelease) -> None:
         """Add a pod or replace it, and count it."""
         self._count(self.get(key), -1)
+        if item.copy and self._copies >= COPIES:
+            item = item._replace(copy=b"")
         self._count(item, 1)
         super().put(key, item)
 
@@ -190,6 +198,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
 
     def _count(self, pending: PendingRelease | None, change: int) -> None:
         if pending is not None:
+            self._copies += change if pending.copy else 0
             kind = _kind(pending)
             self._alike[kind] += change
             if not self._alike[kind]:

@@ -211,8 +211,9 @@ class Plugin:
         """Decide whether a pod that has `gate` may start at a time of the API server's clock.
 
         Called for each held pod that is new or has changed, with any time, to know in advance when
-        it may start; and again, with a fresh copy and the time that it is, before it is released.
-        If that raises, the pod stays held, and the plugin is asked again after a back-off.
+        it may start; and again, with the time that it is, before it is released. The release fails
+        if the pod has another version by then, about which the plugin is asked as well. If this
+        raises, the pod stays held, and the plugin is asked again after a back-off.
         """
         return Allow()
 
@@ -235,7 +236,7 @@ class Plugin:
         return self.concerns(pod)
 
     def at_release(self, pod: Pod) -> Result:
-        """Decide again about a pod that is due; it has just been read from the API server.
+        """Decide again about a pod that is due.
 
         The edits are part of the release's patch, as far as the API server lets a gated pod be
         tightened. Warnings, a rejection and exceptions become an Event; the pod is released anyway.

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from holdfast.webhook.controller import scheduler
 from holdfast.webhook.controller.pending import PendingRelease, pending_release
 from holdfast.webhook.controller.releaser import Attempt, Outcome
 from holdfast.webhook.controller.scheduler import ReleaseScheduler
@@ -139,6 +140,17 @@ def test_holds_are_counted_by_plugin_and_by_what_they_wait_for() -> None:
         ("delay", "plugin"): 1,
         ("approval", "plugin"): 1,
     }
+
+
+def test_copies_are_kept_of_some_pods_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "COPIES", 1)
+    first, second = held(10, "u")._replace(copy=b"u"), held(10, "v")._replace(copy=b"v")
+    pods = Pods(first, second)
+    assert pods.scheduler.get(B) == second._replace(copy=b"")
+    pods.see(first._replace(resource_version="2", copy=b"w"))
+    pods.scheduler.remove(A)
+    pods.scheduler.put(B, second)
+    assert pods.scheduler.get(B) == second
 
 
 def test_pods_due_together_are_released_by_priority_and_then_by_creation() -> None:
