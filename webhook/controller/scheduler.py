@@ -16,7 +16,6 @@ from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.workqueue.controller import TaskResult
 from holdfast.webhook.workqueue.queue import WorkQueue
 
-
 COPIES = 20_000
 """Pods of which a copy is kept, about 20 MB: a burst is released with half of the requests. Others
 are read when they are due."""

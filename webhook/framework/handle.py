@@ -1,11 +1,13 @@
 """The handle gives plugins access to lookups, held pods and Events."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.webhook.errors import HandleError
 from holdfast.webhook.model.annotations import Due
 from holdfast.webhook.model.objects import ObjectKey, Pod
+
+Shared = TypeVar("Shared")
 
 
 class Lookup(Protocol):
@@ -84,10 +86,14 @@ class Handle:
 
     def __init__(self) -> None:
         self._lookup: Lookup | None = None
+        self._shared: dict[str, Any] = {}
         self._waiting: WaitingPods | None = None
         self._record_event: RecordEvent | None = None
         self._follow: Follow | None = None
         self._bounds_ms: Callable[[], tuple[int, int]] | None = None
+        self.term: Callable[[], int] = lambda: 0
+        """Changes whenever this process begins to lead: what it knows of the work of the leader
+        before may be outdated."""
 
     def connect(
         self,
@@ -97,10 +103,19 @@ class Handle:
         record_event: RecordEvent | None = None,
         follow: Follow | None = None,
         bounds_ms: Callable[[], tuple[int, int]] | None = None,
+        term: Callable[[], int] | None = None,
     ) -> None:
         """Connect what the process provides; called once, at startup."""
         self._lookup, self._waiting, self._record_event = lookup, waiting, record_event
         self._follow, self._bounds_ms = follow, bounds_ms
+        self.term = term or self.term
+
+    def share(self, name: str, make: Callable[[], Shared]) -> Shared:
+        """Return what the instances of a plugin share: one is made for each profile."""
+        if name not in self._shared:
+            self._shared[name] = make()
+        found: Shared = self._shared[name]
+        return found
 
     @property
     def lookup(self) -> Lookup:

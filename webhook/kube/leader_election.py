@@ -84,6 +84,7 @@ class Leader:
 
     def __post_init__(self) -> None:
         self._leads_until = float("-inf")
+        self._terms = 0
         self._led = False
         self._lease: _Lease | None = None
         self._observed = _LeaseSpec()
@@ -94,6 +95,10 @@ class Leader:
     def leading(self) -> bool:
         """Return whether this process is the leader."""
         return self.now() < self._leads_until
+
+    def term(self) -> int:
+        """Return how many times this process has begun to lead."""
+        return self._terms
 
     def on_started_leading(self, listener: Callable[[], None]) -> None:
         """Call `listener`, from the election's thread, whenever this process becomes the leader."""
@@ -149,6 +154,7 @@ class Leader:
             self._lease = self._write("", self._spec(None))
         else:
             self._lease = self._write(lease.metadata.resource_version, self._spec(lease.spec))
+        self._terms += not self.leading()
         self._leads_until = sent + RENEW_DEADLINE
 
     def _read(self) -> _Lease | None:

@@ -8,6 +8,7 @@ that a new leader finds all of them in the API server.
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 from holdfast.webhook.errors import HandleError, InvalidValueError
 from holdfast.webhook.framework.handle import Handle
@@ -28,7 +29,8 @@ from holdfast.webhook.model.edits import AddGate, SetLabel
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import holding, pace_args
 from holdfast.webhook.plugins.pace_args import KEY, PaceArgs
-from holdfast.webhook.plugins.pace_slots import GATE, PaceSlots, owner_of
+from holdfast.webhook.plugins.pace_groups import owner_of
+from holdfast.webhook.plugins.pace_slots import GATE, PaceSlots
 
 
 class Pace(Plugin):
@@ -45,7 +47,8 @@ class Pace(Plugin):
     def __init__(self, args: PaceArgs, handle: Handle | None = None) -> None:
         super().__init__(args, handle)
         self._paces = pace_args.check(args)
-        self.slots = PaceSlots(self._paces, self.handle)
+        self.slots = self.handle.share(self.name, partial(PaceSlots, self.handle))
+        self.slots.add(self._paces)
 
     # --- admission -----------------------------------------------------------------------------
 

@@ -38,8 +38,9 @@ class PaceArgs(Args, frozen=True):
     """Arguments of the pace plugin."""
 
     paces: Annotated[tuple[NamedPace, ...], arg_types.ONCE] = ()
-    """The paces that pods may name. Pods may also write numbers, such as `4`: these count the pods
-    of one owner."""
+    """The paces that pods may name. Profiles share the slots of a pace, so all that define it have
+    to define it alike. Pods may also write numbers, such as `4`: these count the pods of one
+    owner."""
 
 
 _INLINE = NamedPace(name="", scope="owner")

@@ -7,6 +7,7 @@ happened, so that no two are closer together than the pace allows.
 from __future__ import annotations
 
 import heapq
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator
 
@@ -27,7 +28,7 @@ class PaceGroup:
     pods have slots, too: they are about to be released, unless another plugin holds them.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, releases: array[int] | None = None) -> None:
         self.limits = limits
         self._line: list[tuple[Rank, str]] = []
         self._waiting: dict[str, tuple[Rank, ObjectKey]] = {}
@@ -38,8 +39,10 @@ class PaceGroup:
         """No pod's time ends before this: most calls need not look at all of them."""
         self._unconfirmed: set[str] = set()
         """Those of them whose release has not been seen yet."""
-        self._releases: list[tuple[int, str]] = []
-        self._counted: set[str] = set()
+        self.releases = array("q") if releases is None else releases
+        """When pods were released, in order."""
+        self._counted: dict[str, int] = {}
+        """The releases of pods that are starting."""
         self._alarm: tuple[str, int] | None = None
 
     @property
@@ -47,10 +50,10 @@ class PaceGroup:
         """How many pods wait for a slot."""
         return len(self._line)
 
-    def is_idle(self, now_ms: int) -> bool:
-        """Return whether nothing has to be remembered."""
-        self._prune(now_ms)
-        return not (self._waiting or self._called or self.starting or self._releases)
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no pod waits or is starting."""
+        return not (self._waiting or self._called or self.starting)
 
     # --- held pods -----------------------------------------------------------------------------
 
@@ -78,6 +81,12 @@ class PaceGroup:
         self._set_end(uid, until_ms)
         self._unconfirmed.add(uid)
         return True
+
+    def recall(self) -> None:
+        """Put the pods that were called back into the line."""
+        called, self._called = self._called, {}
+        for uid, (key, rank) in called.items():
+            self.wait(uid, key, rank)
 
     def give_back(self, uid: str) -> None:
         """Take the slot of a pod that was not released after all; it leaves the line as well."""
@@ -129,8 +138,8 @@ class PaceGroup:
         self._unconfirmed.discard(uid)
         matters = self.limits.releases is not None and released_ms > now_ms - self.limits.period_ms
         if matters and uid not in self._counted:
-            self._counted.add(uid)
-            insort(self._releases, (released_ms, uid))
+            self._counted[uid] = released_ms
+            insort(self.releases, released_ms)
 
     def is_confirmed(self, uid: str) -> bool:
         """Return whether a pod is starting, and its release has been seen."""
@@ -138,8 +147,9 @@ class PaceGroup:
 
     def retract(self, uid: str) -> None:
         """Drop the record of a release that was none: the pod was deleted while it was held."""
-        self._counted.discard(uid)
-        self._releases = [one for one in self._releases if one[1] != uid]
+        released_ms = self._counted.pop(uid, None)
+        if released_ms is not None and released_ms in self.releases:
+            self.releases.remove(released_ms)
 
     def knows(self, uid: str) -> bool:
         """Return whether a pod waits or is starting."""
@@ -153,6 +163,7 @@ class PaceGroup:
         """Free the slot of a pod that is ready, or gone."""
         self.starting.pop(uid, None)
         self._unconfirmed.discard(uid)
+        self._counted.pop(uid, None)
         self.leave(uid)
 
     def expire(self, now_ms: int) -> list[str]:
@@ -185,8 +196,8 @@ class PaceGroup:
             if free <= 0:
                 # A release that no watch ever reports ends with its time.
                 return min((self.starting[uid] for uid in self._unconfirmed), default=NEVER_MS)
-            if len(self._releases) >= free:
-                at_ms = max(at_ms, self._releases[-free][0] + self.limits.period_ms)
+            if len(self.releases) >= free:
+                at_ms = max(at_ms, self.releases[-free] + self.limits.period_ms)
         return at_ms
 
     def _leave_line(self, uid: str) -> None:
@@ -200,8 +211,7 @@ class PaceGroup:
 
         Those in the future were recorded before the clock was set back: they are now.
         """
-        if self._releases and self._releases[-1][0] > now_ms + self.limits.period_ms:
-            self._releases = sorted((min(at_ms, now_ms), uid) for at_ms, uid in self._releases)
-        oldest = bisect_left(self._releases, (now_ms - self.limits.period_ms + 1, ""))
-        self._counted.difference_update(uid for _, uid in self._releases[:oldest])
-        del self._releases[:oldest]
+        if self.releases and self.releases[-1] > now_ms + self.limits.period_ms:
+            self.releases = array("q", (min(at_ms, now_ms) for at_ms in self.releases))
+            self._counted = {uid: min(at_ms, now_ms) for uid, at_ms in self._counted.items()}
+        del self.releases[: bisect_left(self.releases, now_ms - self.limits.period_ms + 1)]

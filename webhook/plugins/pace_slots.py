@@ -11,10 +11,10 @@ from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import released_ms
 from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod, PodStatus
-from holdfast.webhook.model.pace import Limits
 from holdfast.webhook.plugins import pace_args
-from holdfast.webhook.plugins.pace_args import KEY, Paces
+from holdfast.webhook.plugins.pace_args import KEY
 from holdfast.webhook.plugins.pace_group import Call, PaceGroup, Rank
+from holdfast.webhook.plugins.pace_groups import GroupKey, PaceGroups
 
 GATE = KEY
 TIMEOUT = "PaceTimeout"
@@ -23,9 +23,6 @@ PODS = "/api/v1/pods"
 _LATE_MS = 11_000
 """How long after the time that the pod records a release may have been carried out: the time that
 its request may take."""
-
-
-_FEW_GROUPS = 64
 
 
 class PacedPod(Pod, frozen=True):
@@ -46,20 +43,23 @@ class PacedPod(Pod, frozen=True):
 
 
 class PaceSlots:
-    """Gives slots to pods that wait; the handler of the watch of all paced pods. Thread-safe."""
+    """Gives slots to pods that wait; the handler of the watch of all paced pods. Thread-safe.
 
-    def __init__(self, paces: Paces, handle: Handle) -> None:
-        self._paces = paces
+    All profiles of a process share it, so that a pace has its slots once.
+    """
+
+    def __init__(self, handle: Handle) -> None:
         self.handle = handle
         self._lock = threading.Lock()
-        self._groups: dict[tuple[str, str], PaceGroup] = {}
+        self._groups = PaceGroups(lambda: handle.bounds_ms()[0])
+        self.add = self._groups.add
         self._members: dict[str, _Member] = {}
         self._held: set[str] = set()
         """Pods that have the gate, as the watch last reported."""
         self._ended: set[str] = set()
         """Pods that have been ready, or have ended: they will not be starting again."""
-        self._following = self._synced = False
-        self._sweep_at = _FEW_GROUPS
+        self._watch: _Watch | None = None
+        self._synced = False
 
     # --- held pods -----------------------------------------------------------------------------
 
@@ -110,31 +110,44 @@ class PaceSlots:
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Count the pods that start and that wait, by the name of the pace, or `inline`."""
-        found = dict.fromkeys(self._paces, (0, 0))
         with self._lock:
-            for (name, _), group in self._groups.items():
-                label = name if name in self._paces else "inline"
-                starting, waiting = found.get(label, (0, 0))
-                found[label] = starting + len(group.starting), waiting + group.waiting
-        return found
+            return self._groups.counts()
 
     # --- released pods: holdfast.webhook.kube.reflector.ResourceEventHandler -------------------
 
     def _follow(self) -> None:
-        """Watch the paced pods from now on; only if there are any."""
-        with self._lock:
-            if self._following:
-                return
-            self._following = True
-        self.handle.follow(PODS, PacedPod, self, label_selector=KEY)
+        """Watch the paced pods from now on; only if there are any.
 
-    def on_sync(self, pods: Iterable[PacedPod]) -> None:
+        The watch of a process that begins to lead may not have reported yet what the leader before
+        has released: then all are listed again, and no pod gets a slot until that is done.
+        """
+        term = self.handle.term()
+        with self._lock:
+            before = self._watch
+            if before is not None and before.term == term:
+                return
+            watch = self._watch = _Watch(self, term)
+            self._synced = False
+            self._groups.recall()
+        if before is not None:
+            before.stop()
+        watch.stop = self.handle.follow(PODS, PacedPod, watch, label_selector=KEY)
+
+    def is_current(self, watch: _Watch) -> bool:
+        """Return whether a watch has not been replaced."""
+        return watch is self._watch
+
+    def on_sync(self, pods: Iterable[PacedPod], watch: _Watch) -> None:
         """Take these pods, and no others, as all there are."""
         seen = set()
         for pod in pods:
+            if not self.is_current(watch):
+                return
             seen.add(pod.metadata.uid)
             self.on_update(pod)
         with self._lock:
+            if not self.is_current(watch):
+                return
             self._synced = True
             gone = [uid for uid, one in self._members.items() if one.group.is_gone(uid, seen)]
             self._held &= seen
@@ -152,8 +165,10 @@ class PaceSlots:
             if GATE in pod.gates:
                 self._held.add(uid)
                 return
+            if uid in self._ended and uid not in self._members:
+                return  # its group may be gone
         try:
-            named, _ = pace_args.read(pod, self._paces)
+            named, _ = pace_args.read(pod, self._groups.paces)
         except InvalidValueError:
             self.on_delete(pod)  # it counts for no pace
             return
@@ -190,29 +205,15 @@ class PaceSlots:
     def _member(self, pod: Pod) -> _Member:
         """Return a pod's entry. Raises InvalidValueError."""
         uid = pod.metadata.uid
-        named, limits = pace_args.read(pod, self._paces)
-        scope = {"cluster": "", "namespace": pod.metadata.namespace, "owner": owner_of(pod)}
-        key = (named.name or str(limits), scope[named.scope])
-        group = self._groups.get(key) or self._add_group(key, limits)
+        key, group, named = self._groups.find(pod)
         known = self._members.get(uid)
-        if known is not None and known.group is not group:
-            known.group.end(uid)  # its pace was changed
+        if known is not None and known.group is not group:  # its pace was changed
+            known.group.end(uid)
+            self._groups.retire(known.group_key, known.group)
         if known is None or known.group is not group:
-            known = self._members[uid] = _Member(
-                pod.key, group, durations.parse_delay(named.timeout)
-            )
+            timeout_ms = durations.parse_delay(named.timeout)
+            known = self._members[uid] = _Member(pod.key, key, group, timeout_ms)
         return known
-
-    def _add_group(self, key: tuple[str, str], limits: Limits) -> PaceGroup:
-        """Add a group; drop those that are idle when there are twice as many as then were left."""
-        if len(self._groups) >= self._sweep_at:
-            now_ms, _ = self.handle.bounds_ms()
-            self._groups = {
-                name: group for name, group in self._groups.items() if not group.is_idle(now_ms)
-            }
-            self._sweep_at = max(_FEW_GROUPS, 2 * len(self._groups))
-        group = self._groups[key] = PaceGroup(limits)
-        return group
 
     def _change(self, uid: str, change: Callable[[PaceGroup, str], None]) -> None:
         """Change what is known of a pod, and call those whose turn it is now."""
@@ -225,6 +226,7 @@ class PaceSlots:
             if not member.group.knows(uid):
                 del self._members[uid]
             calls, late = self._settle(member.group, now_ms)
+            self._groups.retire(member.group_key, member.group)
         self._call(calls, late)
 
     def _settle(self, group: PaceGroup, now_ms: int) -> tuple[list[Call], list[Pod]]:
@@ -247,22 +249,39 @@ class PaceSlots:
             self.handle.record_event(pod, TIMEOUT, note, warning=True)
 
 
+class _Watch:
+    """The handler of one watch, until another one replaces it."""
+
+    def __init__(self, slots: PaceSlots, term: int) -> None:
+        self._slots, self.term = slots, term
+        self.stop: Callable[[], None] = lambda: None
+
+    def on_sync(self, pods: Iterable[PacedPod]) -> None:
+        """Take these pods, and no others, as all there are."""
+        self._slots.on_sync(pods, self)
+
+    def on_update(self, pod: PacedPod) -> None:
+        """Take a pod that is new or has changed."""
+        if self._slots.is_current(self):
+            self._slots.on_update(pod)
+
+    def on_delete(self, pod: PacedPod) -> None:
+        """Take a pod that is gone."""
+        if self._slots.is_current(self):
+            self._slots.on_delete(pod)
+
+
 class _Member(NamedTuple):
     """A pod that waits or starts, its group, and how long it may be starting."""
 
     pod: ObjectKey
+    group_key: GroupKey
     group: PaceGroup
     timeout_ms: int
 
 
 def _named(key: ObjectKey, uid: str) -> Metadata:
     return Metadata(namespace=key[0], name=key[1], uid=uid)
-
-
-def owner_of(pod: Pod) -> str:
-    """Return the UID of a pod's controller; the namespace of a pod without one."""
-    owners = pod.metadata.owner_references or ()
-    return next((one.uid for one in owners if one.controller), pod.metadata.namespace)
 
 
 def _rank(pod: Pod, due_ms: int) -> Rank:

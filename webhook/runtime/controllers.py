@@ -157,6 +157,7 @@ def controller(
         record_event=releases.record_event,
         follow=Follower(cluster, threads, metrics),
         bounds_ms=releases.bounds_ms,
+        term=None if leader is None else leader.term,
     )
     return Manager(
         cluster,

@@ -86,14 +86,9 @@ def first_sticky_args(profiles: Profiles) -> StickyArgs | None:
 
 
 def count_paces(profiles: Profiles) -> dict[str, tuple[int, int]]:
-    """Count the pods that start and that wait, by the name of the pace, in all profiles."""
-    found: dict[str, tuple[int, int]] = {}
-    for plugin in profiles.plugins:
-        if isinstance(plugin, Pace):
-            for name, (starting, waiting) in plugin.slots.counts().items():
-                before = found.get(name, (0, 0))
-                found[name] = before[0] + starting, before[1] + waiting
-    return found
+    """Count the pods that start and that wait, by the name of the pace."""
+    slots = {one.slots for one in profiles.plugins if isinstance(one, Pace)}
+    return slots.pop().counts() if slots else {}
 
 
 def _sticky(found: Sequence[Plugin]) -> Sticky | None:

@@ -75,6 +75,18 @@ def assert_takes_when_it_has_ended(election: Election, candidate: Leader) -> Non
     assert candidate.leading()
 
 
+def test_terms_are_counted_from_when_the_candidate_leads_again() -> None:
+    election = Election()
+    leader = election.candidate()
+    assert leader.term() == 0
+    for expected in (1, 1):
+        leader.try_acquire_or_renew()
+        assert leader.term() == expected
+    election.time += RENEW_DEADLINE
+    leader.try_acquire_or_renew()
+    assert leader.term() == 2
+
+
 def test_the_first_candidate_makes_the_lease_and_leads() -> None:
     election = Election()
     leader = election.candidate()

@@ -31,8 +31,10 @@ from holdfast.webhook.model.edits import AddGate, SetLabel
 from holdfast.webhook.model.objects import Condition, ObjectKey, Pod, PodStatus
 from holdfast.webhook.plugins.pace import Pace
 from holdfast.webhook.plugins.pace_args import KEY, NamedPace, PaceArgs
+from holdfast.webhook.plugins.pace_groups import PaceGroups
 from holdfast.webhook.plugins.pace_slots import GATE, PacedPod
-from tests.support.builders import CREATED_MS, make_pod, read_review
+from holdfast.webhook.runtime import pipelines
+from tests.support.builders import CREATED_MS, make_pod, make_profiles, read_pod, read_review
 from tests.support.scripted import Holding
 from tests.support.vm_builders import owner_of
 
@@ -153,10 +155,12 @@ class Cluster:
         self.paces = paces
         self.uncertain = uncertain
         self.now = CREATED_MS
+        self.term = 0
         self.pods: dict[str, Pod] = {}
         self.released: list[tuple[int, str]] = []
         self.ready: dict[str, int] = {}
         self.events: list[str] = []
+        self.stopped: list[Any] = []
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._number = 0
         self.start()
@@ -166,6 +170,7 @@ class Cluster:
         self._epoch = getattr(self, "_epoch", 0) + 1
         handle = Handle()
         handle.connect(
+            term=lambda: self.term,
             waiting=self,
             follow=self.follow,
             bounds_ms=lambda: (self.now - self.uncertain, self.now + self.uncertain),
@@ -204,6 +209,7 @@ class Cluster:
     ) -> Any:
         assert (path, kind, label_selector) == ("/api/v1/pods", PacedPod, KEY)
         self.at(self.now + 20, self._in_epoch(lambda: handler.on_sync(self.stored())))
+        return lambda: self.stopped.append(handler)
 
     def _in_epoch(self, action: Callable[[], None]) -> Callable[[], None]:
         epoch = self._epoch
@@ -432,6 +438,98 @@ def test_nothing_starts_before_the_pods_that_are_starting_are_known() -> None:
     assert cluster.released == []
 
 
+def test_new_leader_counts_what_its_watch_has_not_reported() -> None:
+    cluster = Cluster()
+    attempt, report = cluster.attempt, cluster.report
+    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005 - stands by
+    cluster.create("first", "1", owner="rs-2")
+    cluster.run(100)
+    cluster.report = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005 - the watch hangs
+    for uid in ("a", "b"):
+        cluster.create(uid, "1")
+    released = make_pod({KEY: "1"}, name="a", uid="a", owners=[_owned("rs-1")])
+    cluster.pods["a"] = Pod.of(released)
+    cluster.decider.forget("a")  # the leader before has released it
+
+    cluster.run(5)
+    cluster.term, cluster.attempt, cluster.report = 1, attempt, report  # type: ignore[method-assign]
+    for uid in ("first", "b"):
+        cluster.attempt(uid)
+    cluster.run(500)
+    assert [uid for _, uid in cluster.released] == ["first"]
+    assert len(cluster.stopped) == 1
+    cluster.stopped[0].on_delete(_paced(cluster.pods["a"], ready=False))  # no longer followed
+    cluster.stopped[0].on_sync([])
+    cluster.run(500)
+    assert [uid for _, uid in cluster.released] == ["first"]
+    cluster.make_ready("a")
+    cluster.run(500)
+
+    assert [uid for _, uid in cluster.released] == ["first", "b"]
+
+
+TWO_PROFILES = """
+profiles:
+- pluginConfig: [{name: pace, args: {paces: [{name: jvm, maxStarting: 1}]}}]
+- schedulerName: other
+  pluginConfig: [{name: pace, args: {paces: [{name: jvm, maxStarting: 1}, {name: b, rate: 1/1m}]}}]
+"""
+
+
+def test_profiles_share_the_slots_of_a_pace() -> None:
+    profiles = make_profiles(TWO_PROFILES)
+    one, other = (each for each in profiles.plugins if isinstance(each, Pace))
+    assert one.slots is other.slots
+    assert pipelines.count_paces(profiles) == {"jvm": (0, 0), "b": (0, 0)}
+
+    cluster = Cluster(JVM_OF_ONE)
+    second = plugin_of(JVM_OF_ONE, handle=cluster.plugin.handle)
+    cluster.create("a", "jvm")
+    cluster.run(500)
+    cluster.create("b", "jvm")
+    assert isinstance(second.permit(cluster.pods["b"], cluster.now - 5), Wait)
+
+
+JVM_OF_ONE = NamedPace(name="jvm", max_starting=1)
+
+
+def test_profiles_that_define_a_pace_differently_are_rejected() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make_profiles(TWO_PROFILES.replace("1}, {name: b", "2}, {name: b"))
+    assert str(caught.value) == (
+        "test.yaml: profiles[1].pluginConfig[0].args.paces: 'jvm' differs from the pace of this "
+        "name in another profile, with which it shares its slots: define both alike, or rename one"
+    )
+
+
+def test_groups_of_a_long_period_keep_their_releases_only() -> None:
+    now = CREATED_MS
+    groups = PaceGroups(lambda: now)
+
+    def release(count: int, period: str) -> None:
+        for number in range(count):
+            owner = _owned(f"{period}-{now}-{number}")
+            pod = read_pod({KEY: f"1/{period}"}, uid="u", owners=[owner])
+            key, group, _ = groups.find(pod)
+            group.wait("u", pod.key, (0, 0, 0))
+            groups.retire(key, group)
+            assert group.take("u", now, now + 1)
+            group.confirm("u", now, now)
+            group.end("u")
+            groups.retire(key, group)
+
+    release(1_500, "24h")
+    assert (len(groups), groups._groups) == (1_500, {})
+    owner = _owned(f"24h-{now}-7")
+    _, again, _ = groups.find(read_pod({KEY: "1/24h"}, owners=[owner]))
+    again.wait("v", ("default", "v"), (0, 0, 0))
+    assert list(again.calls(now)) == [(("default", "v"), now + 86_400_000)]
+
+    now += 86_400_000
+    release(600, "24h")
+    assert len(groups) <= 601
+
+
 def test_pods_and_their_groups_are_forgotten() -> None:
     cluster = Cluster()
     for number in range(200):
@@ -441,7 +539,7 @@ def test_pods_and_their_groups_are_forgotten() -> None:
     cluster.run()
 
     slots = cluster.plugin.slots
-    assert len(slots._groups) <= 64
+    assert slots._groups._groups == {}
     assert (slots._members, slots._held, slots._ended) == ({}, set(), set())
 
 

@@ -1,0 +1,84 @@
+"""The groups of pods that share a pace, for all profiles of a process. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.pace import Limits
+from holdfast.webhook.plugins import pace_args
+from holdfast.webhook.plugins.pace_args import NamedPace, Paces
+from holdfast.webhook.plugins.pace_group import PaceGroup
+
+GroupKey = tuple[str, str]
+"""The pace, and the pods that share it: the namespace, the owner, or empty for all."""
+_SWEEP_AT = 1_000
+
+
+class PaceGroups:
+    """The groups in which pods wait or start; of others, only the releases. Not thread-safe."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.paces: dict[str, tuple[NamedPace, Limits]] = {}
+        self._now_ms = now_ms
+        self._groups: dict[GroupKey, PaceGroup] = {}
+        self._quiet: dict[GroupKey, tuple[int, array[int]]] = {}
+        """The releases of groups in which no pod waits or starts, and until when these count."""
+        self._sweep_at = _SWEEP_AT
+
+    def add(self, paces: Paces) -> None:
+        """Add the paces of a profile. Raises ConfigurationError if one has another definition."""
+        for name, pace in paces.items():
+            if self.paces.setdefault(name, pace) != pace:
+                raise ConfigurationError(
+                    f"paces: {name!r} differs from the pace of this name in another profile, with "
+                    "which it shares its slots: define both alike, or rename one"
+                )
+
+    def find(self, pod: Pod) -> tuple[GroupKey, PaceGroup, NamedPace]:
+        """Return the group of a pod, and its pace. Raises InvalidValueError."""
+        named, limits = pace_args.read(pod, self.paces)
+        scope = {"cluster": "", "namespace": pod.metadata.namespace, "owner": owner_of(pod)}
+        key = (named.name or str(limits), scope[named.scope])
+        group = self._groups.get(key)
+        if group is None:
+            _, releases = self._quiet.pop(key, (0, None))
+            group = self._groups[key] = PaceGroup(limits, releases)
+        return key, group, named
+
+    def retire(self, key: GroupKey, group: PaceGroup) -> None:
+        """Drop a group in which no pod waits or starts, except for the releases that count."""
+        if not group.is_quiet or self._groups.get(key) is not group:
+            return
+        del self._groups[key]
+        if group.releases:
+            self._quiet[key] = group.releases[-1] + group.limits.period_ms, group.releases
+        if len(self._quiet) >= self._sweep_at:
+            now_ms = self._now_ms()
+            self._quiet = {key: kept for key, kept in self._quiet.items() if kept[0] > now_ms}
+            self._sweep_at = max(_SWEEP_AT, 2 * len(self._quiet))
+
+    def recall(self) -> None:
+        """Put all pods that were called back into their lines."""
+        for group in self._groups.values():
+            group.recall()
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Count the pods that start and that wait, by the name of the pace, or `inline`."""
+        found = dict.fromkeys(self.paces, (0, 0))
+        for (name, _), group in self._groups.items():
+            label = name if name in self.paces else "inline"
+            starting, waiting = found.get(label, (0, 0))
+            found[label] = starting + len(group.starting), waiting + group.waiting
+        return found
+
+    def __len__(self) -> int:
+        return len(self._groups) + len(self._quiet)
+
+
+def owner_of(pod: Pod) -> str:
+    """Return the UID of a pod's controller; the namespace of a pod without one."""
+    owners = pod.metadata.owner_references or ()
+    return next((one.uid for one in owners if one.controller), pod.metadata.namespace)
