@@ -33,10 +33,12 @@ pytestmark = pytest.mark.xdist_group("guard")
 
 VMS = "virtualmachines.kubevirt.io"
 RECORD = "holdfast.dev/sticky-node"
+PACE, RELEASED = "holdfast.dev/pace", "holdfast.dev/released"
 GATE, FOREIGN_GATE = "holdfast.dev/delay", "example.com/mine"
 CONTROLLER = "system:serviceaccount:holdfast-system:holdfast-controller"
 POLICIES = (
     pod_policies.HOLD,
+    pod_policies.PACE,
     pod_policies.APPROVAL,
     pod_policies.CONTROLLER_PODS,
     CONTROLLER_VMS,
@@ -81,6 +83,16 @@ HOLD_CHANGES: Mapping[str, Row] = {
         "change delay, holdfast.dev/held, holdfast.dev/profile",
     ),
     "both": ([STRIP, annotation("delay", "0")], "release it or change delay"),
+}
+
+PACE_CHANGES: Mapping[str, Sequence[Operation]] = {
+    "label removed": [{"op": "remove", "path": "/metadata/labels/holdfast.dev~1pace"}],
+    "all labels removed": [{"op": "remove", "path": "/metadata/labels"}],
+    "label changed": [write("/metadata/labels/holdfast.dev~1pace", "b")],
+    "another pace": [annotation(PACE, "9")],
+    "no pace": [annotation(PACE, None)],
+    "an earlier release": [annotation(RELEASED, "2020-01-01T00:00:00Z")],
+    "no release": [annotation(RELEASED, None)],
 }
 
 CONTROLLER_MAY_NOT: Mapping[str, Row] = {
@@ -384,6 +396,9 @@ class Guarded:
         """Ask, in a dry run, for what a policy alone refuses; return what is said."""
         probes = {
             pod_policies.HOLD: lambda: self.user(ns, "jane").patch("probed", [STRIP]),
+            pod_policies.PACE: lambda: self.user(ns, "jane").patch(
+                "probed", [write("/metadata/labels", {PACE: "a"})]
+            ),
             pod_policies.APPROVAL: lambda: self.user(ns, "jane").patch(
                 "probed", [annotation(APPROVED_BY, "jane")]
             ),
@@ -591,6 +606,21 @@ def test_role_named_in_the_message_permits_the_release(guarded: Guarded, ns: Nam
     assert "(role holdfast-releaser)" in refusal(jane.patch, "held", [STRIP])
     ns.kubectl("create", "rolebinding", "cure", "--user=jane", "--clusterrole=holdfast-releaser")
     ns.eventually(lambda: not refusal(jane.patch, "held", [STRIP]))
+
+
+def test_developer_cannot_change_what_a_pace_counts_by(guarded: Guarded, ns: Namespace) -> None:
+    """Neither that of a pod that has been released, nor by giving any other pod the label."""
+    paced = pod("paced", {PACE: "jvm", RELEASED: "2026-01-01T00:00:00Z", "team": "a"})
+    paced["metadata"]["labels"] = {PACE: "jvm", "app": "web"}
+    ns.apply(paced, pod("other", {PACE: "jvm", RELEASED: "2026-01-01T00:00:00Z"}))
+    jane, amy = guarded.user(ns, "jane"), guarded.user(ns, "amy")
+
+    told = [refusal(jane.patch, "paced", change) for change in PACE_CHANGES.values()]
+    told.append(refusal(jane.patch, "other", [write("/metadata/labels", {PACE: "jvm"})]))
+    assert [one for one in told if "'holdfast-pace' denied request: a pace counts" not in one] == []
+    jane.patch("paced", [annotation("team", "b"), write("/metadata/labels/app", "db")])
+    jane.patch("other", [annotation(RELEASED, None)])
+    ns.eventually(lambda: not refusal(amy.patch, "paced", PACE_CHANGES["label removed"]))
 
 
 def test_only_an_approver_approves_and_in_their_own_name(guarded: Guarded, ns: Namespace) -> None:

@@ -178,6 +178,8 @@ class PaceSlots:
         until_ms = recorded_ms + durations.parse_delay(named.timeout)
         with self._lock:
             group = self._member(pod).group
+            if group.is_confirmed(uid):
+                until_ms = group.starting[uid]
             is_news = uid in self._held or not (uid in self._ended or group.is_confirmed(uid))
             self._held.discard(uid)
             if is_news:

@@ -1,9 +1,10 @@
 """The guard: admission policies that protect holds, and limit the controller's account. Pure.
 
-Five ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
+Six ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
 server evaluates them, so they also work while Holdfast is down:
 
 - `holdfast-hold`: removing our gate, or changing what decides, needs the verb `release`;
+- `holdfast-pace`: changing what a pace counts by needs the same verb, also after the release;
 - `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name;
 - `holdfast-controller-pods`: the fields of a pod that the controller may change;
 - `holdfast-controller-vms`: the same for a VM: the record of its node;
@@ -24,7 +25,9 @@ from holdfast.webhook.model.annotations import (
     NOT_BEFORE,
     OWN_PREFIX,
     PROFILE_ANNOTATION,
+    RELEASED_ANNOTATION,
 )
+from holdfast.webhook.plugins import pace_args
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.policies.builder import (
     Check,
@@ -44,6 +47,7 @@ from holdfast.webhook.policies.webhooks import webhooks_policy
 from holdfast.webhook.registration import configurations
 
 HOLD = "holdfast-hold"
+PACE = "holdfast-pace"
 APPROVAL = "holdfast-approval"
 CONTROLLER_PODS = "holdfast-controller-pods"
 CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
@@ -72,15 +76,19 @@ FIXED_FIELDS = (
 The API server itself protects the rest of a pod's spec (ValidatePodUpdate in its source).
 """
 
+COUNTED = (pace_args.KEY, RELEASED_ANNOTATION)
+"""The annotations by which a pace counts the pods that have its label."""
+
 _HINT_PARTS = ("not-before", "jitter")
 """Parts of a hint that are not annotation keys."""
 
 
 def policies(profiles: Profiles, installation: InstallationNames | None = None) -> list[Object]:
-    """Build the five policies, each followed by its binding."""
+    """Build the six policies, each followed by its binding."""
     where = installation or InstallationNames()
     made = (
         hold_policy(deciding_keys(profiles)),
+        pace_policy(),
         approval_policy(),
         pods_policy(where),
         vms_policy(recording_keys(profiles), where),
@@ -149,6 +157,37 @@ def hold_policy(keys: Sequence[str]) -> Object:
                 "  + ' may not ' + variables.what + ': this needs the verb \\'release\\' on '\n"
                 f"  + '{RELEASE_RESOURCE}.{RELEASE_GROUP} in namespace ' + request.namespace\n"
                 f"  + ' (role {RELEASER})'",
+            )
+        ],
+    )
+
+
+def pace_policy() -> Object:
+    """Build the policy that protects what a pace counts by, from before a pod's release.
+
+    Otherwise users could give their pods slots that others wait for, or keep slots occupied.
+    """
+    label = f"metadata.?labels[?{string(pace_args.KEY)}]"
+    changed = f"{annotation('object', 'key')} != {annotation('oldObject', 'key')}"
+    changes = (
+        f"(object.{label} != oldObject.{label}\n"
+        f"  || (oldObject.{label}.hasValue()\n"
+        f"    && {strings(COUNTED)}.exists(key, {changed})))"
+    )
+    listed = f"label {pace_args.KEY} and the annotations {' and '.join(COUNTED)}"
+    right = f"the verb {RELEASE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP}"
+    return make_policy(
+        PACE,
+        rule=make_rule("", ["pods", "pods/status"], ["UPDATE"]),
+        condition=(
+            "changes-a-pace-forbidden",
+            f"{changes}\n&& !{_may(RELEASE_VERB)}",
+        ),
+        checks=[
+            Check(
+                "false",
+                f"a pace counts pods by the {listed}: to change them, you need {right} in the "
+                f"pod's namespace (role {RELEASER})",
             )
         ],
     )

@@ -558,6 +558,21 @@ def test_release_time_that_a_user_writes_moves_no_end() -> None:
     assert cluster.released[-1][0] - CREATED_MS < 301_000
 
 
+def test_earlier_release_time_that_a_user_writes_frees_no_slot() -> None:
+    cluster = Cluster()
+    cluster.make_ready = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 400_000
+    for uid in ("starting", "next"):
+        cluster.create(uid, "1")
+        cluster.run(100)
+    forged = {KEY: "1", RELEASED_ANNOTATION: durations.canonical_instant(CREATED_MS)}
+    pod = Pod.of(make_pod(forged, name="starting", uid="starting", owners=[_owned("rs-1")]))
+    cluster.plugin.slots.on_update(_paced(pod, ready=False))
+    cluster.run(500)
+
+    assert [uid for _, uid in cluster.released] == ["starting"]
+
+
 def test_held_pods_that_are_deleted_are_no_releases() -> None:
     cluster = Cluster()
     cluster.create("first", "1/1h")

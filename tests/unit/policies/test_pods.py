@@ -12,6 +12,8 @@ from holdfast.webhook.cli.main import cli
 from holdfast.webhook.config import config
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.model import workloads
+from holdfast.webhook.model.annotations import RELEASED_ANNOTATION
+from holdfast.webhook.plugins.pace_args import KEY
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies import vms
 from holdfast.webhook.policies.builder import InstallationNames, manifest
@@ -80,6 +82,7 @@ def test_every_policy_is_bound_denies_and_fails_closed() -> None:
     made = pod_policies.policies(profiles())
     names = [
         "holdfast-hold",
+        "holdfast-pace",
         "holdfast-approval",
         "holdfast-controller-pods",
         "holdfast-controller-vms",
@@ -137,6 +140,14 @@ def test_the_policies_are_those_of_the_installation() -> None:
     assert "service.name == 'ours'" in webhooks
 
 
+def test_what_a_pace_counts_by_is_protected() -> None:
+    (condition,) = policy(pod_policies.PACE)["spec"]["matchConditions"]
+    for key in (KEY, RELEASED_ANNOTATION):
+        assert f"'{key}'" in condition["expression"]
+    assert f"oldObject.metadata.?labels[?'{KEY}'].hasValue()" in condition["expression"]
+    assert condition["expression"].endswith(".check('release').allowed()")
+
+
 def test_webhooks_leave_out_what_the_publisher_leaves_out() -> None:
     """Else the API server would refuse what it registers."""
     text = str(policy(pod_policies.CONTROLLER_WEBHOOKS, InstallationNames(namespace="elsewhere")))
@@ -170,6 +181,7 @@ def test_the_controller_may_write_the_record_of_a_vms_node(
     "name",
     [
         pod_policies.HOLD,
+        pod_policies.PACE,
         pod_policies.APPROVAL,
         pod_policies.CONTROLLER_PODS,
         vms.CONTROLLER_VMS,
