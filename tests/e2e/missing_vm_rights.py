@@ -23,6 +23,7 @@ def landed(stage: RightsFixture, right: Right) -> Done:
     name = f"landed-{right.verb}-{right.resource}"
     _, instance = fake_kubevirt.make(stage.ns, name)
     create_launcher(stage, launcher(instance))
+    fake_kubevirt.run(stage.ns, name)
     return lambda: bool(record(stage.ns, name))
 
 

@@ -78,6 +78,7 @@ def test_metrics_and_health_reveal_no_names(secured: Secured) -> None:
     assert "soon" in ns.refusal(pod("hushed-refused", {"delay": "soon"}))
     _, instance = fake_kubevirt.make(ns, "hushed-vm")
     create_as_kubevirt(ns, fake_kubevirt.launcher(instance))
+    fake_kubevirt.run(ns, "hushed-vm")
     ns.eventually(lambda: fake_kubevirt.record(ns, "hushed-vm"))
     second = fake_kubevirt.launcher(instance)
     second["metadata"]["name"] = "virt-launcher-hushed-vm-again"

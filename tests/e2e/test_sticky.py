@@ -492,6 +492,44 @@ def test_record_that_contradicts_the_vms_own_selector(
         assert required in command(vm_ns, *arguments)
 
 
+@contextmanager
+def without_kubelet(ns: Namespace, node: str) -> Iterator[None]:
+    """Have a node that accepts pods, and starts none of them."""
+    key, value = FAKE
+    ns.kubectl("annotate", "node", node, f"{key}-")  # kwok leaves it alone from now on
+    try:
+        yield
+    finally:
+        ns.kubectl("annotate", "node", node, f"{key}={value}")
+        ns.eventually(lambda: is_ready(ns.get("node", node)))
+
+
+def test_vm_that_never_ran_is_not_pinned(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
+    broken, *others = vms.NODES
+    with without_kubelet(vm_ns, broken):
+        with cordoned(vm_ns, *others):
+            vm_ns.create(vms.vm())
+            vm_ns.eventually(
+                lambda: [vms.node_of(pod) for pod in vms.launchers(vm_ns, FEDORA)] == [broken]
+            )
+        (pod,) = vms.launchers(vm_ns, FEDORA)
+        name = pod["metadata"]["name"]
+        said = f"{broken} is recorded once the VM runs; if it ends before, no node is"
+        assert said in command(vm_ns, "explain", name)
+        assert (kept(vm_ns), record(vm_ns)) == ([name], "")
+
+        with vms.avoided(vm_ns, broken):
+            failed = json.dumps({"status": {"phase": "Failed"}})
+            vm_ns.kubectl(
+                "patch", "pod", name, "--subresource=status", "--type=merge", "-p", failed
+            )
+            second = vms.node_of(run_again(vm_ns, pod))
+        assert second != broken
+        vm_ns.eventually(lambda: record(vm_ns) == second)
+        (note,) = notes(vm_ns, "Pod", "StickyNodeNotRecorded")
+        assert note.endswith(f"because the VM ended before it ran; it was on {broken}")
+
+
 @pytest.mark.slow
 def test_removed_node_stays_the_vms_node(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
     holdfast.controller.kill()

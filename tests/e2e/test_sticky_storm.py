@@ -85,6 +85,7 @@ class Storm:
         self.pods_path = pod_path(namespace, "").rstrip("/")
         self.lock = threading.Lock()
         self.halted: set[str] = set()
+        self.ran: set[str] = set()
         self.seen = Seen()
         self.deeds: dict[str, int] = defaultdict(int)
         self.kills: dict[str, int] = defaultdict(int)
@@ -99,15 +100,25 @@ class Storm:
             list(pool.map(create, self.names))
 
     def act(self, source: random.Random, until: float) -> None:
-        """Stop, start and delete at random, mostly what runs."""
+        """Stop, start and delete at random, mostly what runs.
+
+        A VM is left alone until it has run: before that it has no node to come back to.
+        """
         while time.monotonic() < until:
             deed = source.choices(["delete VMI", "delete pods", "stop", "start"], [6, 2, 1, 2])[0]
             with self.lock:
                 among = sorted(self.halted) if deed == "start" else self.names
                 name = source.choice(among) if among else ""
-            if name and (deed == "start" or source.random() < 0.05 or self.runs(name)):
+            if name and (deed == "start" or self.is_next(name, source)):
                 self.do(deed, name)
             time.sleep(source.uniform(*PAUSE))
+
+    def is_next(self, name: str, source: random.Random) -> bool:
+        """Return whether to disturb a VM."""
+        runs = self.runs(name)
+        with self.lock:
+            self.ran |= {name} if runs else set()
+            return runs or (name in self.ran and source.random() < 0.05)
 
     def runs(self, name: str) -> bool:
         try:

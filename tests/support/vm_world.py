@@ -166,7 +166,13 @@ class VmWorld:
         self.status(vm, phase="Running", nodeName=node)
 
     def status(self, vm: str = "vm", **status: Any) -> None:
-        self.api.change(vmi_at(vm), lambda one: one["status"].update(status))
+        def act(one: Document) -> None:
+            one["status"].update(status)
+            if "phase" in status:
+                phases = one["status"].setdefault("phaseTransitionTimestamps", [])
+                phases.append({"phase": status["phase"]})
+
+        self.api.change(vmi_at(vm), act)
 
     def migrate(self, vm: str = "vm") -> tuple[str, str]:
         """Begin a migration, and name it and its pod."""

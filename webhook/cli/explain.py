@@ -127,6 +127,8 @@ def _vm(api: Api, pod: PodWithStatus, decider: ReleaseDecider) -> Iterator[str]:
     node = sticky_policy.recorded_node(vm, args) if vm else ""
     recorded = f"returns to {node}" if node else "has no recorded node yet"
     yield f"VirtualMachine {above.name}: {recorded}"
+    if vm and not node and pod.spec.node_name and not vmi.has_run:
+        yield f"{pod.spec.node_name} is recorded once the VM runs; if it ends before, no node is"
     if vm and not pod.spec.node_name:
         yield from filter(None, [nodes.recreated(api, vm, args)])
     yield f"holdfast sticky show {above.name} -n {namespace} shows more"

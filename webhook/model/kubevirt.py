@@ -148,11 +148,18 @@ class PlacedInstanceSpec(InstanceSpec, frozen=True):
     volumes: list[MountedVolume] | None = None
 
 
+class PhaseTransition(objects.ApiStruct, frozen=True):
+    """A phase that a VMI has been in."""
+
+    phase: str = ""
+
+
 class InstanceStatus(objects.ApiStruct, frozen=True):
     """A VMI's status; the node is set when its pod is ready, not when it is bound."""
 
     node_name: str = ""
     phase: str = ""
+    phase_transition_timestamps: list[PhaseTransition] | None = None
     migration_state: MigrationState | None = None
 
 
@@ -169,6 +176,17 @@ class Instance(objects.ApiStruct, frozen=True):
         return self.status.phase not in _BEFORE_RUNNING
 
     @property
+    def has_run(self) -> bool:
+        """Whether KubeVirt has reported it as running, also if it has ended since."""
+        before = [one.phase for one in self.status.phase_transition_timestamps or ()]
+        return _RUNNING in {self.status.phase, *before}
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is running."""
+        return self.status.phase == _RUNNING
+
+    @property
     def key(self) -> objects.ObjectKey:
         """The namespace and name."""
         return self.metadata.namespace, self.metadata.name
@@ -179,6 +197,7 @@ class Instance(objects.ApiStruct, frozen=True):
         return self.status.phase in ENDS
 
 
+_RUNNING = "Running"
 _BEFORE_RUNNING = frozenset({"", "Pending", "Scheduling", "Scheduled"})
 
 

@@ -4,7 +4,7 @@ A pod that is bound shows where its VM runs, and carries our finalizer until tha
 controller that starts late, or again, sees everything that it needs, and decides the same. A record
 changes by the first node, by a migration, or by a person, and by nothing else:
 
-- no record, or a clone's: the first node is recorded;
+- no record, or a clone's: the first node where the VM has run is recorded;
 - a record: it stays, unless a migration moved the VM since it was written;
 - a record that was removed while our UID annotation remains: a person freed the VM for its next
   start, so the current run is not recorded again; the next one is.
@@ -31,6 +31,7 @@ class RecordChange(enum.StrEnum):
     MARKED = "marked"
 
 
+NEVER_RAN = "no node is recorded, because the VM ended before it ran; it was on"
 NOT_ENABLED = (
     "the sticky plugin is no longer enabled for it: nothing is recorded, and the pod is released"
 )
@@ -89,10 +90,12 @@ def decide(state: ObservedState) -> Decision:
     run = _Run(state.pods, instance, state.migrations)
     change, node = _record(run, vm, args)
     annotations = _annotations(change, node, vm, args)
-    waiting = [pod for pod in run.pods if run.waits(pod)]
+    waiting = [pod for pod in run.pods if run.waits(pod, node)]
     free = [pod for pod in state.pods if pod not in waiting]
+    lost = not (node or instance.has_run) and any(pod.spec.node_name for pod in free)
+    remark = f"{NEVER_RAN} {run.first_node}" if lost else ""
     differs = run.node if _differs(run, vm, args, node) else ""
-    return Decision(change, annotations, node, free, waiting, differs=differs)
+    return Decision(change, annotations, node, free, waiting, remark, differs)
 
 
 def _record(run: _Run, vm: VirtualMachine, args: StickyArgs) -> tuple[RecordChange, str]:
@@ -100,7 +103,8 @@ def _record(run: _Run, vm: VirtualMachine, args: StickyArgs) -> tuple[RecordChan
     recorded = sticky_policy.recorded_node(vm, args)
     follows = args.on_migration == "follow"
     if not recorded:
-        if was_cleared(vm, args) and not run.first_node:
+        # A VM that never runs, because something is wrong with that node, may start on another one.
+        if not run.has_run or (was_cleared(vm, args) and not run.first_node):
             return RecordChange.NONE, ""
         # After a migration the two differ: `onMigration` says which one counts.
         node = (run.node or run.first_node) if follows else (run.first_node or run.node)
@@ -153,6 +157,7 @@ class _Run:
         bound = [pod.spec.node_name for pod in starts if pod.spec.node_name]
         self.first_node = bound[0] if bound else ""
         """The node of the first pod; empty if it is not bound, or no longer held."""
+        self.has_run = instance.has_run
 
     @property
     def node(self) -> str:
@@ -163,7 +168,7 @@ class _Run:
     def is_moving(self) -> bool:
         """Whether the VM does not run, or it is not certain that it stays where it does."""
         state = self._instance.status.migration_state
-        runs = self.node and self._instance.status.phase == "Running"
+        runs = self.node and self._instance.runs
         return not runs or (state is not None and not state.completed)
 
     def moved_from(self, recorded: str, vm: VirtualMachine, args: StickyArgs) -> bool:
@@ -200,11 +205,14 @@ class _Run:
         sources = [self._source(pod) for pod in moves]
         return "" in sources or recorded in {*sources, self.first_node}
 
-    def waits(self, pod: LauncherPod) -> bool:
-        """Return whether to keep a pod: it may still be bound, or a migration goes on."""
+    def waits(self, pod: LauncherPod, record: str) -> bool:
+        """Return whether to keep a pod: it may be bound or run later, or a migration goes on."""
         if not pod.spec.node_name:
             return not pod.has_ended and not (pod in self._targets and self._is_settled(pod))
-        return pod in self._targets and not self._settled
+        if pod in self._targets and not self._settled:
+            return True
+        may_run = not (self.has_run or pod.has_ended or self._instance.is_over)
+        return may_run and not record
 
     def _is_target(self, pod: LauncherPod) -> bool:
         """Return whether a migration created a pod; a VM's template may have the label, too."""

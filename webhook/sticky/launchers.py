@@ -35,6 +35,10 @@ class LauncherIndex:
     def __iter__(self) -> Iterator[ObjectKey]:
         return iter(self._pods)
 
+    def get(self, key: ObjectKey) -> LauncherPod | None:
+        """Return a pod, or None."""
+        return self._pods.get(key)
+
     def ended(self) -> int:
         """Count those that have ended, or are being deleted."""
         return sum(pod.has_ended for pod in self._pods.values())

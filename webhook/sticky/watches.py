@@ -190,9 +190,10 @@ class VmWatch:
 
     def _update_pod(self, pod: LauncherPod) -> None:
         with self._lock:
-            held = pod.has_finalizer
+            before, held = self._launchers.get(pod.key), pod.has_finalizer
             instance = self._launchers.keep(pod) if held else self._launchers.forget(pod.key)
-        self._enqueue_or_drop([] if instance is None else [instance])
+        if instance is not None and not (held and before and _is_same(before, pod)):
+            self._enqueue_or_drop([instance])
 
     def _delete_pod(self, pod: LauncherPod) -> None:
         """Schedule a read of a held pod: it may only have lost its label."""
@@ -226,7 +227,7 @@ class VmWatch:
             self._instances[one.key] = after
             waits = bool(self._launchers.of(one.key))
         moved = before is None or _place(before) != _place(after)
-        if (moved and after.status.node_name) or (waits and before != after):
+        if (moved and after.has_run) or (waits and before != after):
             self._enqueue_all([one.key])
 
     def _delete_instance(self, one: Instance) -> None:
@@ -292,9 +293,25 @@ class VmWatch:
 
 
 def _place(one: Instance) -> tuple[str, bool, bool]:
-    """Return the node of a VMI, whether it runs, and whether it has migrated to that node."""
+    """Return the node of a VMI, whether it has run, and whether it has migrated to that node."""
     status, state = one.status, one.status.migration_state or MigrationState()
-    return status.node_name, status.phase == "Running", state.has_reached(status.node_name)
+    return status.node_name, one.has_run, state.has_reached(status.node_name)
+
+
+def _is_same(before: LauncherPod, after: LauncherPod) -> bool:
+    """Return whether a held pod is the same, except for its progress, which its VMI reports."""
+    one, other = (
+        (
+            pod.metadata.uid,
+            pod.metadata.owner_references,
+            pod.metadata.labels,
+            pod.spec.node_name,
+            pod.has_ended,
+            pod.is_unschedulable,
+        )
+        for pod in (before, after)
+    )
+    return one == other
 
 
 def _slim(one: Instance) -> Instance:

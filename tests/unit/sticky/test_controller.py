@@ -107,6 +107,7 @@ def test_landing_is_recorded_told_counted_and_logged(caplog: pytest.LogCaptureFi
         pod = world.start()
         one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
         world.bind(pod, "n1")
+        world.ready()
         one.eventually(lambda: not world.kept())
         one.eventually(lambda: len(one.told.events) == 2)
 
@@ -185,6 +186,22 @@ def test_target_goes_when_its_migration_is_removed() -> None:
     assert world.record() == "n1"
 
 
+def test_vm_that_ends_before_it_runs_is_reported() -> None:
+    world = VmWorld()
+    with running(world) as one:
+        pod = world.start()
+        world.bind(pod, "n1")
+        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
+        world.status(phase="Failed")
+        one.eventually(lambda: not world.kept())
+        one.eventually(lambda: one.notes(events.POD, events.NODE_NOT_RECORDED))
+
+    assert one.notes(events.POD, events.NODE_NOT_RECORDED) == [
+        "no node is recorded, because the VM ended before it ran; it was on n1"
+    ]
+    assert world.record() == ""
+
+
 def test_vm_that_opts_in_while_it_runs() -> None:
     world = VmWorld(StickyArgs(select="annotated"))
     with running(world) as one:
@@ -210,6 +227,7 @@ def test_refusals_of_others_are_told_and_hold_up_no_other_vm(
     with running(world) as one:
         for name in ("a", "b"):
             world.bind(world.start(name), "n1")
+            world.ready(name)
         one.eventually(lambda: world.record("b") == "n1")
         one.eventually(lambda: one.sample("holdfast_vm_records_total", outcome="retried") >= 2)
         assert world.record("a") == ""
@@ -240,6 +258,8 @@ def test_one_vm_that_nobody_can_make_sense_of_holds_up_no_other(
         world.bind(world.start("a"), "n1")
         one.eventually(failed.is_set)
         world.bind(world.start("b"), "n1")
+        for name in ("a", "b"):
+            world.ready(name)
         one.eventually(lambda: world.record("a") == world.record("b") == "n1")
 
     assert "VMI default/a" in caplog.messages
@@ -249,6 +269,7 @@ def test_who_does_not_lead_follows_and_writes_nothing_until_it_does() -> None:
     world = VmWorld()
     with running(world, leads=False) as one:
         world.bind(world.start(), "n1")
+        world.ready()
         one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
         assert world.api.patched == []
         one.leads = True
@@ -445,6 +466,7 @@ def test_write_after_one_that_hung_has_the_time_that_webhooks_may_take(
     world.api.before("PATCH", raising(unreachable()))
     with running(world) as one:
         world.bind(world.start(), "n1")
+        world.ready()
         one.eventually(lambda: not world.kept())
 
     patience = world.api.patience("PATCH")

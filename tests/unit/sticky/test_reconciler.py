@@ -13,7 +13,7 @@ from holdfast.webhook.model.kubevirt import STICKY, STICKY_NODE, STICKY_NODE_UID
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report import sticky_vms
 from holdfast.webhook.sticky import reconciler
-from holdfast.webhook.sticky.decision import NOT_ENABLED, RecordChange
+from holdfast.webhook.sticky.decision import NEVER_RAN, NOT_ENABLED, RecordChange
 from tests.support.fakes import GROUPS, KUBEVIRT, Document, raising, status_error, unreachable
 from tests.support.vm_world import Driver, VmWorld, is_kept, job_at, pod_at, vm_at, vmi_at
 
@@ -49,10 +49,9 @@ def moved(world: VmWorld, node: str = "n2") -> str:
 # --- landings ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ready", [True, False], ids=["ready", "bound alone"])
-def test_first_landing_is_recorded_and_the_pod_let_go(ready: bool) -> None:
+def test_first_landing_is_recorded_and_the_pod_let_go() -> None:
     world = VmWorld()
-    pod = landed(world, ready=ready)
+    pod = landed(world)
     (settled,) = Driver(world).work()
 
     assert dict(world.annotations()) == OWN
@@ -99,7 +98,7 @@ def test_key_of_the_sticky_vm_plugin() -> None:
 
 def test_landing_that_is_deleted_before_anybody_looked_is_recorded() -> None:
     world = VmWorld()
-    pod = landed(world, ready=False)
+    pod = landed(world)
     world.stop()
     assert world.kept() == [pod]
     Driver(world).work()
@@ -107,6 +106,78 @@ def test_landing_that_is_deleted_before_anybody_looked_is_recorded() -> None:
 
     assert dict(world.annotations()) == OWN
     assert world.vmi() is None
+
+
+def test_landing_is_recorded_once_the_vm_has_run() -> None:
+    world = VmWorld()
+    pod = landed(world, ready=False)
+    driver = Driver(world)
+    for phase in ("Scheduling", "Scheduled", "WaitingForSync"):
+        world.status(phase=phase, nodeName="n1")
+        driver.work()
+        assert (world.record(), world.kept()) == ("", [pod])
+
+    world.ready()
+    driver.work()
+    assert (world.record(), world.kept()) == ("n1", [])
+
+
+def test_pod_of_a_vm_with_a_record_is_let_go_once_it_is_bound() -> None:
+    world = VmWorld()
+    driver = recorded(world)
+    world.stop()
+    landed(world, "n1", ready=False)
+    driver.work()
+    assert (world.record(), world.kept()) == ("n1", [])
+
+
+def is_deleted(world: VmWorld, pod: str) -> None:
+    world.api.delete(pod_at(pod))
+
+
+def fails_on_the_node(world: VmWorld, pod: str) -> None:
+    world.api.change(pod_at(pod), lambda one: one["status"].update(phase="Failed"))
+
+
+def fails_as_a_whole(world: VmWorld, _: str) -> None:
+    world.status(phase="Failed")
+
+
+@pytest.mark.parametrize(
+    "happens", [is_deleted, fails_on_the_node, fails_as_a_whole], ids=lambda one: one.__name__
+)
+@pytest.mark.parametrize("restarted", [False, True], ids=["watching", "restarted"])
+def test_vm_that_ends_before_it_runs_is_not_recorded(
+    happens: Callable[[VmWorld, str], None], restarted: bool
+) -> None:
+    world = VmWorld()
+    pod = landed(world, ready=False)
+    driver = Driver(world)
+    driver.work()
+    happens(world, pod)
+    if restarted:
+        driver.restart()
+    (settled,) = driver.work()
+
+    assert (world.annotations(), world.kept()) == ({}, [])
+    assert settled.remark == f"{NEVER_RAN} n1"
+    remove_vmi(world)
+    landed(world, "n2")
+    driver.work()
+    assert world.record() == "n2"
+
+
+def test_vm_whose_record_was_cleared_is_recorded_once_it_has_run() -> None:
+    world = VmWorld()
+    driver = recorded(world)
+    world.stop()
+    world.write("vm", {STICKY_NODE: None})
+    pod = landed(world, "n2", ready=False)
+    driver.work()
+    assert (world.record(), world.kept()) == ("", [pod])
+    world.ready()
+    driver.work()
+    assert (world.record(), world.kept()) == ("n2", [])
 
 
 def test_pod_that_is_not_bound_yet_waits() -> None:
@@ -118,6 +189,7 @@ def test_pod_that_is_not_bound_yet_waits() -> None:
     assert world.kept() == [pod]
     assert world.annotations() == {}
     world.bind(pod, "n3")
+    world.ready()
     driver.work()
     assert world.record() == "n3"
 
@@ -510,6 +582,7 @@ def test_label_of_a_migration_in_a_vms_template_makes_no_target() -> None:
         pod_at(pod),
         lambda one: one["metadata"]["labels"].update({kubevirt.MIGRATION_JOB: "made up"}),
     )
+    world.status(phase="Running")
     world.stop()
     Driver(world).work()
 
@@ -623,7 +696,12 @@ def test_pod_that_is_bound_meanwhile_is_recorded() -> None:
     world = VmWorld()
     pod = world.start()
     world.api.delete(pod_at(pod))  # so it seems that it never will be
-    world.api.before("PATCH", lambda: world.bind(pod, "n2"))
+
+    def run() -> None:
+        world.bind(pod, "n2")
+        world.ready()
+
+    world.api.before("PATCH", run)
     Driver(world).work()
 
     assert (world.record(), world.kept()) == ("n2", [])
@@ -744,6 +822,7 @@ def test_pod_that_loses_its_label_is_followed_by_its_name() -> None:
     assert driver.watch.orphans_of(("default", "vm")) == [("default", pod)]
 
     world.bind(pod, "n2")
+    world.ready()
     driver.work()
     assert (world.record(), world.kept()) == ("n2", [])
     assert driver.watch.count() == 0
