@@ -50,6 +50,11 @@ def validate_condition(profiles: Profiles) -> str:
     return _any(expressions)
 
 
+def restore_condition(profiles: Profiles) -> str:
+    """Return the expression that is true for every update of a VM that may lose annotations."""
+    return _any(plugin.restore_match() for plugin in profiles.plugins)
+
+
 def update_condition(profiles: Profiles, pod: str = POD) -> str:
     """Return the expression that is true for an update to be reviewed.
 

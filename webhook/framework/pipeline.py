@@ -60,6 +60,9 @@ class AdmissionPipeline:
         first would reject, and what `validate` would.
         """
         profile = self.profiles.select_for(review)
+        workload, old = review.workload, review.old_workload
+        if workload is not None and old is not None:
+            return self._restore(profile or _NO_PROFILE, review, workload, old)
         excess = limits.find_excess(review.pod)
         reasons = [excess] if excess else _added_finalizers(review, profile)
         if reasons:
@@ -70,6 +73,17 @@ class AdmissionPipeline:
             verdict = self._mutate(profile, Context(review, profile.name, now_ms))
             point.code = verdict.code
         return verdict
+
+    def _restore(
+        self, profile: Profile, review: PodReview, workload: Workload, old: Workload
+    ) -> Verdict:
+        """Restore what an update of a workload has lost."""
+        edits: list[Edit] = []
+        for plugin in profile.plugins:
+            with self._runner.measure(plugin, "mutate", profile.name, review) as call:
+                call.result = plugin.restore(workload, old)
+            edits += call.result.edits
+        return Verdict(Code.SUCCESS, edits)
 
     def _mutate(self, profile: Profile, context: Context) -> Verdict:
         edits: list[Edit] = []

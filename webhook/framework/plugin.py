@@ -201,6 +201,14 @@ class Plugin:
         """Check `workload_keys` on a workload; `old` is the workload before an update."""
         return skip()
 
+    def restore_match(self) -> str:
+        """Return the CEL expression that is true for an update of a VM to be sent to `restore`."""
+        return "false"
+
+    def restore(self, workload: Workload, old: Workload) -> Result:
+        """Set annotations that an update of a VM must not lose."""
+        return skip()
+
     def may_have_finalizer(self, review: PodReview) -> bool:
         """Return whether a pod may be created with `finalizer`; all others are rejected."""
         return False

@@ -26,6 +26,7 @@ STICKY_NODE_UID = "holdfast.dev/sticky-node-uid"
 """The UID of the VM whose node was recorded: a clone has another one."""
 
 VM, VMI = "VirtualMachine", "VirtualMachineInstance"
+POOL, POOL_GROUP = "VirtualMachinePool", "pool.kubevirt.io"
 GROUP = "kubevirt.io"
 """The API group of VMs and VMIs."""
 API_PATH = f"/apis/{GROUP}/v1"

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.webhook.errors import ReviewError
 from holdfast.webhook.model import messages, workloads
 from holdfast.webhook.model.edits import Operation
-from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.objects import Metadata, Pod
 from holdfast.webhook.model.workloads import Workload
 
 API_VERSION = "admission.k8s.io/v1"
@@ -108,6 +108,13 @@ class PodReview:
         """The pod or the workload, for a log line."""
         kind = f"{self.workload.kind} " if self.workload else ""
         return f"{kind}{self.namespace}/{self.name}"
+
+    @property
+    def target(self) -> Pod:
+        """The object that edits change: the pod, or the metadata of a workload."""
+        if self.workload is None:
+            return self.pod
+        return Pod(Metadata(annotations=dict(self.workload.annotations) or None))
 
     def whole_pod(self) -> Any:
         """Decode the pod with all its fields."""

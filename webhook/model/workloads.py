@@ -41,6 +41,8 @@ class Resource:
         return self.paths[0]
 
 
+RESTORED = Resource("kubevirt.io", "virtualmachines", "VirtualMachine")
+"""The workload whose annotations are restored when its controller erases them."""
 RESOURCES: Sequence[Resource] = (
     Resource("apps", "deployments", "Deployment"),
     Resource("apps", "statefulsets", "StatefulSet"),
@@ -49,7 +51,7 @@ RESOURCES: Sequence[Resource] = (
     Resource("batch", "jobs", "Job"),
     Resource("batch", "cronjobs", "CronJob", (CRON_TEMPLATE,)),
     Resource("", "replicationcontrollers", "ReplicationController"),
-    Resource("kubevirt.io", "virtualmachines", "VirtualMachine"),
+    RESTORED,
     Resource(
         "kubevirt.io", "virtualmachineinstancereplicasets", "VirtualMachineInstanceReplicaSet"
     ),

@@ -23,7 +23,14 @@ from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.json_patch import patch
 from holdfast.webhook.framework.plugin import Context, Plugin, Result, reject, skip, success
 from holdfast.webhook.model import kubevirt, messages, syntax
-from holdfast.webhook.model.edits import AddFinalizer, Edit, PreferNodes, Requirement, RequireNodes
+from holdfast.webhook.model.edits import (
+    AddFinalizer,
+    Edit,
+    PreferNodes,
+    Requirement,
+    RequireNodes,
+    SetAnnotation,
+)
 from holdfast.webhook.model.kubevirt import Instance, VirtualMachine
 from holdfast.webhook.model.objects import OwnerReference, Pod
 from holdfast.webhook.model.review import PodReview
@@ -56,6 +63,7 @@ class Sticky(Plugin):
         self.virt_controller = VirtController(args.account, self.handle)
         # `keys` is empty: the VM decides, and a later change of the pod has no effect.
         self.workload_keys = {kubevirt.VM: (kubevirt.STICKY, args.node_annotation)}
+        self._record_keys = (args.node_annotation, kubevirt.STICKY_NODE_UID)
 
     def match(self, pod: str) -> str:
         """Match pods of VMIs in the selected namespaces; a template has no owner."""
@@ -120,6 +128,33 @@ class Sticky(Plugin):
             if contradicting:
                 return reject(_contradiction(contradicting))
         return success() if edits else skip()
+
+    def restore_match(self) -> str:
+        """Match updates by KubeVirt that erase the record of a VM of a pool.
+
+        It overwrites all annotations of such a VM when the pool's template changes.
+        """
+        before, after = (
+            f"{cel.optional(one)}.orValue({{}})"
+            for one in ("oldObject.metadata.annotations", "object.metadata.annotations")
+        )
+        tests = [
+            self.virt_controller.match(),
+            cel.has_controller(kubevirt.POOL_GROUP, kubevirt.POOL, "oldObject"),
+            f"{cel.strings(self._record_keys)}.exists(key, key in {before} && !(key in {after}))",
+        ]
+        if self.args.namespaces:
+            tests.append(f"request.namespace in {cel.strings(self.args.namespaces)}")
+        return " && ".join(f"({test})" for test in tests)
+
+    def restore(self, workload: Workload, old: Workload) -> Result:
+        """Set the VM's record again, as far as the update erases it."""
+        erased = [
+            key
+            for key in self._record_keys
+            if key in old.annotations and key not in workload.annotations
+        ]
+        return success(*(SetAnnotation(key, old.annotations[key]) for key in erased))
 
     def validate_workload(self, workload: Workload, old: Workload | None) -> Result:
         """Reject invalid annotations on a VM when they are written."""

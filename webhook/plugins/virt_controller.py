@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.framework import cel
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model import kubevirt
 
@@ -33,6 +34,16 @@ class VirtController:
         if not kubevirt.VIRT_CONTROLLER.fullmatch(username):
             return False
         return any(username == self.account(age) for age in (_MAX_AGE, _MAX_AGE_IF_DIFFERENT))
+
+    def match(self) -> str:
+        """Return the CEL expression that is true for requests of virt-controller, or its like."""
+        user = "request.userInfo.username"
+        if self._account != AUTO:
+            return f"{user} == {cel.string(self._account)}"
+        return (
+            f"{user}.startsWith('system:serviceaccount:') "
+            f"&& {user}.endsWith({cel.string(f':{kubevirt.CONTROLLER}')})"
+        )
 
     def account(self, max_age: float = _MAX_AGE) -> str:
         """Return the account, as it was at most so many seconds ago. Raises ClusterError."""

@@ -41,6 +41,7 @@ _TEMPLATE_NAMES = {
 }
 _PODS = (("", "pods"),)
 _BOTH = ["CREATE", "UPDATE"]
+_MUTATING = ("pods", "vms")
 
 Configuration = dict[str, Any]
 
@@ -60,7 +61,7 @@ class Registration:
         """Build both configurations, by API path."""
         templates = [self._templates(profiles, *each) for each in _by_templates().items()]
         webhooks = {
-            "mutating": [self._mutating(profiles)],
+            "mutating": [self._mutating(profiles), *self._vms(profiles)],
             "validating": [self._pods(profiles), *templates],
         }
         return {
@@ -75,6 +76,14 @@ class Registration:
         webhook = self._webhook("pods", ["CREATE"], _PODS, condition, profiles.selectors)
         # IfNeeded: another mutating webhook may change the pod after ours.
         return {**webhook, "reinvocationPolicy": "IfNeeded"}
+
+    def _vms(self, profiles: Profiles) -> list[Configuration]:
+        """Restore the records of VMs; without Holdfast, updates that erase one are rejected."""
+        condition = conditions.restore_condition(profiles)
+        kinds = [(workloads.RESTORED.group, workloads.RESTORED.name)]
+        selectors = Selectors(profiles.selectors.namespaces)
+        webhook = self._webhook("vms", ["UPDATE"], kinds, condition, selectors)
+        return [] if condition == "false" else [webhook]
 
     def _pods(self, profiles: Profiles) -> Configuration:
         """Validate pods that CEL cannot validate; on UPDATE only if one of our keys changes."""
@@ -119,7 +128,7 @@ class Registration:
         groups = dict.fromkeys(group for group, _ in resources)
         return {
             "name": f"{name}.holdfast.dev",
-            "clientConfig": self.client_config("/mutate" if name == "pods" else "/validate"),
+            "clientConfig": self.client_config("/mutate" if name in _MUTATING else "/validate"),
             "rules": [
                 {
                     "apiGroups": [group],

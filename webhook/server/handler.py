@@ -13,6 +13,7 @@ from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.framework.profiles import Verdict
 from holdfast.webhook.model import review as reviews
 from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.model.workloads import RESTORED
 from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ServerMetrics
 
@@ -87,11 +88,12 @@ class AdmissionHandler:
             review = reviews.parse(body)
         except ReviewError as error:
             return self._unreadable(path, str(error))
-        # The patch is made for a pod, and would not fit a workload.
-        if path == "/mutate" and review.workload is not None:
-            kind = review.workload.kind
+        workload = review.workload
+        if path == "/mutate" and workload and (workload.kind != RESTORED.kind or not review.old):
             return self._unreadable(
-                path, f"a review of kind {kind} came to /mutate; register only pods there"
+                path,
+                f"a review of kind {workload.kind} came to /mutate; register only pods and updates "
+                "of VMs there",
             )
         # Plugins go by either namespace; the API server sends equal ones, a forger may not.
         forged = review.pod.metadata.namespace not in {"", review.request.namespace}
@@ -160,7 +162,7 @@ class AdmissionHandler:
     def _decided(self, path: str, review: PodReview, verdict: Verdict) -> bytes:
         if verdict.code is Code.REJECT:
             return self._rejected(path, review, verdict)
-        operations = patch(review.pod, verdict.edits)
+        operations = patch(review.target, verdict.edits)
         body = reviews.allowed(review.request, operations, verdict.warnings)
         self._report(logging.DEBUG, path, "patched" if operations else "allowed", review)
         return body

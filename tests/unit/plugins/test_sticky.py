@@ -18,6 +18,7 @@ from holdfast.webhook.model.edits import AddFinalizer, Edit, PreferNodes, Requir
 from holdfast.webhook.model.objects import Metadata, Pod
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.plugins.virt_controller import AUTO
 from tests.support.builders import Document, make_pipeline, make_pod, read_review
 from tests.support.fakes import FakeLookup, apply_patch, status_error, unreachable
 from tests.support.matching import admits, make_node
@@ -695,6 +696,63 @@ def test_vms_are_sent_for_their_own_annotations() -> None:
         "oldObject.?metadata.?annotations[?'holdfast.dev/sticky-node'])"
     )
     assert conditions.create_condition(profiles, "object.spec.jobTemplate.spec.template") == "false"
+
+
+# --- records that an update erases -------------------------------------------------------------
+
+OWN_UID = {kubevirt.STICKY_NODE_UID: VM_UID}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "restored"),
+    [
+        pytest.param(RECORD, None, RECORD, id="all annotations"),
+        pytest.param(RECORD, {"team": "a"}, {"team": "a", **RECORD}, id="the record"),
+        pytest.param(OWN_UID, {}, OWN_UID, id="a cleared record"),
+        pytest.param(
+            RECORD,
+            {kubevirt.STICKY_NODE: "node-2"},
+            {**RECORD, kubevirt.STICKY_NODE: "node-2"},
+            id="the UID, with another node in the template",
+        ),
+        pytest.param({"team": "a"}, None, None, id="nothing"),
+        pytest.param(None, None, None, id="nothing of nothing"),
+    ],
+)
+def test_record_that_an_update_erases_is_restored(
+    old: dict[str, str] | None, new: dict[str, str] | None, restored: dict[str, str] | None
+) -> None:
+    vm = make_vm(new)
+    review = read_review(vm, kind=KIND, operation="UPDATE", old=make_vm(old))
+    verdict = serving(FakeLookup()).mutate(review, now_ms=0)
+    changed = apply_patch(vm, patch(review.target, verdict.edits))
+
+    assert changed == make_vm(restored)
+    assert verdict.code is Code.SUCCESS
+
+
+def test_record_is_restored_without_a_lookup() -> None:
+    lookup = FakeLookup()
+    review = read_review(make_vm(), kind=KIND, operation="UPDATE", old=make_vm(RECORD))
+    serving(lookup).mutate(review, now_ms=0)
+    assert lookup.asked == []
+
+
+def test_updates_that_may_erase_a_record_are_sent() -> None:
+    owners = "oldObject.metadata.ownerReferences"
+    assert sticky(FakeLookup(), account=AUTO).restore_match() == (
+        "(request.userInfo.username.startsWith('system:serviceaccount:') "
+        "&& request.userInfo.username.endsWith(':kubevirt-controller')) && "
+        f"(has({owners}) && {owners}.exists(owner, has(owner.controller) && owner.controller && "
+        "owner.kind == 'VirtualMachinePool' && owner.apiVersion.startsWith('pool.kubevirt.io/'))) "
+        "&& (['holdfast.dev/sticky-node', 'holdfast.dev/sticky-node-uid'].exists(key, "
+        "key in oldObject.?metadata.?annotations.orValue({}) && "
+        "!(key in object.?metadata.?annotations.orValue({}))))"
+    )
+    limited = sticky(FakeLookup(), namespaces=("a",), node_annotation=LEGACY).restore_match()
+    assert limited.startswith(f"(request.userInfo.username == '{kubevirt.CONTROLLER_ACCOUNT}')")
+    assert limited.endswith(" && (request.namespace in ['a'])")
+    assert f"['{LEGACY}', 'holdfast.dev/sticky-node-uid']" in limited
 
 
 # --- arguments and start -----------------------------------------------------------------------

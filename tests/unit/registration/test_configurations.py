@@ -39,7 +39,7 @@ def test_configured_selectors_are_added() -> None:
         assert excluded["operator"] == "NotIn"
         assert env == {"key": "env", "operator": "Exists"}
         assert webhook["namespaceSelector"]["matchLabels"] == {"team": "a"}
-        assert ("objectSelector" in webhook) == ("templates" not in name)
+        assert ("objectSelector" in webhook) == ("pods" in name.split("."))
     assert webhooks(found)["pods.holdfast.dev"]["objectSelector"] == {
         "matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["x"]}]
     }
@@ -55,7 +55,7 @@ def test_both_configurations_by_their_path(found: dict[str, Any]) -> None:
 
 
 def test_pods_are_asked_about_when_they_are_created(found: dict[str, Any]) -> None:
-    (webhook,) = found[MUTATING]["webhooks"]
+    webhook, _ = found[MUTATING]["webhooks"]
 
     assert {
         "name": "pods.holdfast.dev",
@@ -96,16 +96,39 @@ def test_pods_are_asked_about_when_they_are_created(found: dict[str, Any]) -> No
     } == webhook
 
 
+def test_updates_that_erase_the_record_of_a_vm_are_changed(found: dict[str, Any]) -> None:
+    webhook = webhooks(found)["vms.holdfast.dev"]
+    rule = {
+        "apiGroups": ["kubevirt.io"],
+        "apiVersions": ["v1"],
+        "operations": ["UPDATE"],
+        "resources": ["virtualmachines"],
+        "scope": "Namespaced",
+    }
+
+    assert webhook["rules"] == [rule]
+    assert webhook["clientConfig"]["url"] == "https://10.0.0.1:8443/mutate"
+    expression = conditions.restore_condition(make_profiles())
+    assert webhook["matchConditions"] == [{"name": "asks-for-something", "expression": expression}]
+
+
+def test_without_sticky_vms_no_update_of_a_vm_is_sent() -> None:
+    without = make_profiles("profiles: [{plugins: {disabled: [{name: sticky}]}}]")
+    found = Registration("holdfast", lambda _path: {}).configurations(without)
+    assert [one["name"] for one in found[MUTATING]["webhooks"]] == ["pods.holdfast.dev"]
+
+
 @pytest.mark.parametrize(
     ("name", "policy"),
     [
         ("pods.holdfast.dev", "Fail"),
         ("validate.pods.holdfast.dev", "Fail"),
+        ("vms.holdfast.dev", "Fail"),
         ("templates.holdfast.dev", "Ignore"),
         ("cron-templates.holdfast.dev", "Ignore"),
     ],
 )
-def test_only_pods_fail_closed(found: dict[str, Any], name: str, policy: str) -> None:
+def test_only_pods_and_records_fail_closed(found: dict[str, Any], name: str, policy: str) -> None:
     assert policy == webhooks(found)[name]["failurePolicy"]
 
 

@@ -149,12 +149,13 @@ def test_everything_comes_up_in_order() -> None:
 
     world.mounts = True
     world.turns()
-    assert [one["name"] for one in world.webhooks()] == ["pods.holdfast.dev"]
+    names = [one["name"] for one in world.webhooks()]
+    assert names == ["pods.holdfast.dev", "vms.holdfast.dev"]
     assert len(world.webhooks(VALIDATING)) == 6
     assert world.bundles() == {world.data(CA_SECRET)["tls.crt"]}
     assert world.metric("webhooks_registered") == 1
     assert world.metric("ca_expiry_timestamp_seconds") == (NOW + PLAN.ca_lifetime).timestamp()
-    (webhook,) = world.webhooks()
+    webhook, _ = world.webhooks()
     assert webhook["clientConfig"]["service"] == {
         "namespace": "holdfast-system",
         "name": "holdfast-webhook",

@@ -11,6 +11,7 @@ from holdfast.webhook.framework.pipeline import AdmissionPipeline
 from holdfast.webhook.framework.plugin import Context, Result, success
 from holdfast.webhook.model.annotations import HELD_ANNOTATION, NOT_BEFORE, PROFILE_ANNOTATION
 from holdfast.webhook.model.edits import SetAnnotation
+from holdfast.webhook.model.kubevirt import STICKY_NODE, STICKY_NODE_UID
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.delay import Delay
 from holdfast.webhook.server.app import create_app
@@ -35,6 +36,7 @@ from tests.support.builders import (
 )
 from tests.support.fakes import apply_patch, status_error
 from tests.support.scripted import Blocking, Scripted, answering, pipeline_of, raising
+from tests.support.vm_builders import VM_UID, make_vm
 
 ALLOWED = {"uid": "c0ffee", "allowed": True, "auditAnnotations": {"review": "c0ffee"}}
 
@@ -145,6 +147,18 @@ def test_warnings_are_answered(world: World) -> None:
 
     assert answer["warnings"] == ["holdfast: not held: spec.nodeName is already set"]
     assert "patch" not in answer
+
+
+def test_record_that_an_update_erases_is_restored(world: World) -> None:
+    record = {STICKY_NODE: "node-1", STICKY_NODE_UID: VM_UID}
+    old, new = make_vm(record), make_vm()
+    kind = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
+    response = world.answer("/mutate", body(new, operation="UPDATE", old=old, kind=kind))
+    operations = json.loads(base64.b64decode(response["patch"]))
+
+    assert apply_patch(new, operations) == old
+    assert world.reviews("mutate", "patched") == 1.0
+    assert world.post("/mutate", body(new, kind=kind)).status == 400
 
 
 def test_template_is_validated(world: World) -> None:
