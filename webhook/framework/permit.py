@@ -49,7 +49,7 @@ class ReleaseDecider:
         self.profiles = profiles
         self._runner = runner
         self._failing: dict[str, dict[str, int]] = {}
-        """Since when plugins fail to decide about a pod, by its uid and their names."""
+        """The first failure of each plugin to decide about a pod, by its uid and their names."""
         self._forgetting = [one for one in profiles.plugins if overrides(one, "forget")]
         self._pools = {
             plugin.name: ThreadPool(PERMIT_THREADS, f"permit-{plugin.name}")

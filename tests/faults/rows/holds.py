@@ -32,7 +32,7 @@ KEYS = tuple(f"holdfast.dev/{name}" for name in ("pace", "after", "window", "app
 
 
 def waiting(scenario: Scenario) -> None:
-    """Create the pods, in a namespace of their own: the load's running pods are deleted."""
+    """Create the pods, in a separate namespace: the load's running pods are deleted."""
     ns = _namespace(scenario)
     Namespace.create_new(scenario.testbed.plane, ns.namespace)
     scenario.apart.append(ns.namespace)
