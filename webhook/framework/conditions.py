@@ -78,14 +78,8 @@ def template_condition(profiles: Profiles, pod: str) -> str:
     """Return the expression that is true for every template to be reviewed, at CREATE and UPDATE.
 
     Plugins that validate templates see any change of one. Their expressions are written once,
-    because the API server limits the length of an expression. `[]` in the path of the template
-    stands for any item of a list: then any change of the list counts.
+    because the API server limits the length of an expression.
     """
-    path, is_list, within = pod.partition("[]")
-    if is_list:
-        changed = f"{optional(path)} != {optional(_old(path))}"
-        asks = _any(plugin.match(f"each{within}") for plugin in profiles.plugins)
-        return f"({_CREATED} || {changed}) && {optional(path)}.orValue([]).exists(each, {asks})"
     matched = [plugin.match(pod) for plugin in profiles.plugins if plugin.validates_templates]
     changed = f"{optional(pod)} != {optional(_old(pod))}"
     keyed = by_operation(create_condition(profiles, pod), update_condition(profiles, pod))

@@ -1,11 +1,9 @@
 """AdmissionReview requests and responses, in the format `admission.k8s.io/v1`. Pure."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -75,8 +73,7 @@ class _AdmissionReview(msgspec.Struct, frozen=True, rename="camel"):
 class PodReview:
     """A pod under review, and the old pod of an update.
 
-    For a workload, `workload` and `old_workload` are set, and the pods are its templates. `others`
-    are the reviews of further templates.
+    For a workload, `workload` and `old_workload` are set, and the pods are its templates.
     """
 
     request: Request
@@ -84,7 +81,6 @@ class PodReview:
     old: Pod | None
     workload: Workload | None = None
     old_workload: Workload | None = None
-    others: Sequence[PodReview] = ()
 
     @property
     def uid(self) -> str:
@@ -151,16 +147,12 @@ def _review(request: Request) -> PodReview | None:
     if (kind.group, kind.kind) == ("", "Pod"):
         pod = _POD.decode(request.object)
         return pod and PodReview(request, pod, _POD.decode(request.old_object))
-    resource = workloads.resource_of(kind.group, kind.kind)
-    if resource is None:
+    path = workloads.template_path(kind.group, kind.kind)
+    if path is None:
         raise ReviewError(f"unsupported kind {kind.kind[:40]!a}: register pods and workloads only")
-    old = workloads.read(resource, request.old_object)
-    made = [
-        PodReview(request, pod, before and before[1], workload, before and before[0])
-        for index, (workload, pod) in enumerate(workloads.read(resource, request.object))
-        for before in [old[index] if index < len(old) else None]
-    ]
-    return replace(made[0], others=made[1:]) if len(made) > 1 else next(iter(made), None)
+    found = workloads.read(kind.kind, path, request.object)
+    old = workloads.read(kind.kind, path, request.old_object)
+    return found and PodReview(request, found[1], old and old[1], found[0], old and old[0])
 
 
 def allowed(

@@ -180,18 +180,6 @@ def test_pods_are_validated_on_update_only_where_a_key_of_ours_changes(
             {"leaderworkerset.x-k8s.io": ["leaderworkersets"]},
             id="templates of workers",
         ),
-        pytest.param(
-            "worker-templates.holdfast.dev",
-            "object.spec.leaderWorkerTemplate.leaderTemplate",
-            {"leaderworkerset.x-k8s.io": ["leaderworkersets"]},
-            id="templates of leaders",
-        ),
-        pytest.param(
-            "job-set-templates.holdfast.dev",
-            "object.spec.replicatedJobs[].template.spec.template",
-            {"jobset.x-k8s.io": ["jobsets"]},
-            id="templates of sets of Jobs",
-        ),
     ],
 )
 def test_templates(
@@ -202,7 +190,7 @@ def test_templates(
 
     assert resources == rules
     assert (
-        conditions.template_condition(make_profiles(), template)
+        conditions.create_condition(make_profiles(), template)
         in (webhook["matchConditions"][0]["expression"])
     )
 
