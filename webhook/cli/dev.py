@@ -17,10 +17,9 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics
 @click.command(epilog="Example: holdfast dev --kubeconfig ~/.kube/config")
 @options.process
 @options.target
-@click.option(
+@options.option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     help="The address at which the cluster's API server reaches this machine.",
 )
 @click.option("--port", default=0, help="The port; by default, a free port.")

@@ -25,13 +25,12 @@ from holdfast.webhook.telemetry.metrics import ServerMetrics
 @click.command(epilog="Example: holdfast serve --cert tls.crt --key tls.key --port 8443")
 @options.process
 @options.target
-@click.option(
+@options.option(
     "--host",
     default=ServerSettings.host,
-    show_default=True,
     help=f"The address to listen on; {sockets.ANY} means all addresses, including IPv4.",
 )
-@click.option("--port", default=8443, show_default=True, help="The port; 0 picks a free port.")
+@options.option("--port", default=8443, help="The port; 0 picks a free port.")
 @click.option("--cert", type=options.FILE, required=True, help="The certificate (PEM).")
 @click.option("--key", type=options.FILE, required=True, help="The certificate's key (PEM).")
 @click.option(
@@ -45,19 +44,16 @@ from holdfast.webhook.telemetry.metrics import ServerMetrics
     help="Accept only clients with a certificate of this CA (PEM), such as the API server. "
     "Requires --health-port.",
 )
-@click.option(
+@options.option(
     "--drain",
     type=click.FloatRange(0.0),
     default=ServerSettings.drain,
-    show_default=True,
     help="Seconds after SIGTERM during which requests are still accepted. Responses then carry "
     "Connection: close.",
 )
 @options.health_host
 @click.option(
-    "--health-port",
-    type=int,
-    help="Also serve health and metrics over plain HTTP on this port.",
+    "--health-port", type=int, help="Also serve health and metrics over plain HTTP on this port."
 )
 def serve(
     *,

@@ -32,12 +32,11 @@ Examples:
     help="Also remove the recorded nodes of VMs, from every configured annotation.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--namespace", default="holdfast-system", show_default=True)
-@click.option(
+@options.option("--namespace", default="holdfast-system")
+@options.option(
     "--timeout",
     type=float,
     default=120.0,
-    show_default=True,
     help="Seconds for each step. Waiting for held pods to become due is not limited.",
 )
 @options.target
