@@ -17,7 +17,6 @@ from holdfast.webhook.server import gunicorn_app
 from holdfast.webhook.server.handler import AdmissionHandler
 from holdfast.webhook.server.offload import AsyncHandler
 from holdfast.webhook.server.settings import ServerSettings
-from holdfast.webhook.server.tls import Validity
 from holdfast.webhook.telemetry.health import HealthServer
 from holdfast.webhook.telemetry.metrics import ServerMetrics
 
@@ -77,11 +76,15 @@ def serve(
         )
     process.set_up_logs()
     metrics = ServerMetrics()
-    validity = Validity(time.time)
+    valid_until = 0.0
 
     def on_certificate(expiry: float) -> None:
-        validity.extend(expiry)
+        nonlocal valid_until
+        valid_until = expiry
         metrics.certificate_expiry.set(expiry)
+
+    def ready() -> bool:
+        return time.time() < valid_until
 
     settings = ServerSettings(
         host=host,
@@ -97,7 +100,7 @@ def serve(
         on_reload_failure=metrics.certificate_failures.inc,
     )
     health = None if health_port is None else (health_host, health_port)
-    gunicorn_app.run(_application(process.setup, target, metrics, validity.lasts, health), settings)
+    gunicorn_app.run(_application(process.setup, target, metrics, ready, health), settings)
 
 
 def _application(
