@@ -133,24 +133,17 @@ def next_step(observed: Observation, plan: Plan) -> RotationStep | None:
 
 def _next_of_cas(known: Authority, observed: Observation, plan: Plan) -> RotationStep | None:
     """Return the next step of the CAs while the leaf is good."""
-    knows_time = observed.knows_time(plan)
+    knows_time, signer = observed.knows_time(plan), authority.read(known.signer.certificate)
     upcoming = authority.read(known.next.certificate) if known.next is not None else None
     if upcoming is not None and (upcoming.valid_at(observed.now) or not knows_time):
         if upcoming.valid_at(observed.now) and _has_spread(upcoming, observed, plan):
             return RotationStep(Action.PROMOTE, "every API server trusts it")
-    elif knows_time and _grows_old(known.signer, observed.now):
+    elif knows_time and signer.remaining_share(observed.now) <= RENEW_AT:
         return RotationStep(Action.INTRODUCE, "the signing CA is due for renewal")
-    if knows_time and known.retired and _has_come(known.retired_until, observed.now):
+    until = known.retired_until
+    if knows_time and known.retired and until is not None and until <= observed.now:
         return RotationStep(Action.FORGET, "everything it signed has expired")
     return None
-
-
-def _grows_old(signer: KeyPair, now: datetime) -> bool:
-    return authority.read(signer.certificate).remaining_share(now) <= RENEW_AT
-
-
-def _has_come(time: datetime | None, now: datetime) -> bool:
-    return time is not None and time <= now
 
 
 def carry_out(step: RotationStep, observed: Observation, plan: Plan) -> Data:

@@ -41,7 +41,8 @@ class DryRun:
                 self._apply(document, namespace)
                 if document.get("kind") in workloads.VM_KINDS:
                     return Preview(what)
-            stored = self._create(_anonymous(pod), namespace)
+            pods = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+            stored = msgspec.json.decode(self._send("POST", pods, _anonymous(pod), {}))
         except ApiStatusError as exc:
             if exc.status in _REFUSED:
                 return Preview(what, refusals=[str(exc)])
@@ -58,11 +59,6 @@ class DryRun:
         root = f"/apis/{group}/{version}" if group else f"/api/{version}"
         path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{name}"
         self._send("PATCH", path, document, {"fieldManager": FIELD_MANAGER, "force": "true"})
-
-    def _create(self, pod: Document, namespace: str) -> Document:
-        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
-        stored = msgspec.json.decode(self._send("POST", path, pod, {}))
-        return stored if isinstance(stored, dict) else {}
 
     def _send(self, method: str, path: str, document: Document, query: Query) -> bytes:
         kind = APPLY_PATCH if method == "PATCH" else "application/json"

@@ -166,8 +166,10 @@ def _check(result: object, plugin: Plugin) -> None:
         return
     parts: tuple[object, ...] = (result.edits, result.warnings)
     for found in parts:
-        if type(found) not in _USUAL:
-            _check_list(found)
+        if type(found) not in _USUAL and (
+            not isinstance(found, Sequence) or isinstance(found, str)
+        ):
+            raise TypeError(f"it returned {type(found).__name__}, not a list of edits or warnings")
     for edit in result.edits:
         _check_edit(edit, plugin)
     for warning in result.warnings:
@@ -181,11 +183,6 @@ def _check_edit(edit: Edit, plugin: Plugin) -> None:
         raise TypeError(
             f"it set the schedulerName {edit.name!r:.60}, which its scheduler_names do not list"
         )
-
-
-def _check_list(found: object) -> None:
-    if not isinstance(found, Sequence) or isinstance(found, str):
-        raise TypeError(f"it returned {type(found).__name__}, not a list of edits or warnings")
 
 
 def _check_text(found: object, what: str) -> None:

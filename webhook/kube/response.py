@@ -142,14 +142,11 @@ def status_error(response: Response) -> ApiStatusError:
         status = msgspec.json.decode(response.data, type=_StatusBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
         status = _StatusBody(response.data[:200].decode(errors="replace"))
+    asked = response.headers.get("retry-after", "")
     said = " ".join(status.message.split()) or response.reason
     return ApiStatusError(
         f"HTTP {response.status}: {messages.shorten(said, MESSAGE_CHARACTERS)}",
         status=response.status,
         reason=status.reason,
-        retry_after=_retry_after(response.headers.get("retry-after")),
+        retry_after=float(asked) if asked.isascii() and asked.isdigit() else None,
     )
-
-
-def _retry_after(text: str | None) -> float | None:
-    return float(text) if text is not None and text.isascii() and text.isdigit() else None

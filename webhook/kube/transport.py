@@ -99,7 +99,10 @@ class Transport:
                 connection = self._idle.pop()
             except IndexError:  # another thread took it
                 break
-            if not _is_readable(connection):
+            # data or EOF that arrived without a request makes the connection unusable
+            ready = select.poll()
+            ready.register(connection, select.POLLIN)
+            if not ready.poll(0):
                 return connection
             connection.close()
         return None
@@ -145,10 +148,3 @@ def _request(method: str, target: str, headers: Mapping[str, str], body: bytes |
         return head.encode("latin-1") + (body or b"")
     except UnicodeEncodeError:
         raise TransportError(f"not Latin-1: {method} {target[:200]!r} or its headers") from None
-
-
-def _is_readable(connection: socket.socket) -> bool:
-    """Return whether data or EOF arrived without a request: then the connection is unusable."""
-    ready = select.poll()
-    ready.register(connection, select.POLLIN)
-    return bool(ready.poll(0))

@@ -102,20 +102,12 @@ def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[tuple[str, s
     if released:
         late = (sample("holdfast_release_lateness_seconds_sum") or 0) / released
         yield "Releases", f"{released:.0f}, {late:.3f} s late on average", True
-    yield (
-        "Clock uncertainty",
-        f"{sample('holdfast_clock_uncertainty_seconds') or 0:.3f} s",
-        True,
-    )
-    yield from _kept(sample)
-    yield from _certificates(sample, now_ms, leads=leads)
-
-
-def _kept(sample: Sample) -> Iterator[tuple[str, str, bool]]:
-    kept = int(sample("holdfast_vm_pods_kept") or 0)
-    back = int(sample("holdfast_vm_pods_kept_back") or 0)
+    uncertainty = sample("holdfast_clock_uncertainty_seconds") or 0
+    yield "Clock uncertainty", f"{uncertainty:.3f} s", True
+    kept, back = (int(sample(f"holdfast_vm_pods_{name}") or 0) for name in ("kept", "kept_back"))
     yield "Sticky VM pods kept by the finalizer", str(kept), True
     yield "VMs waiting for their record", str(back), not back
+    yield from _certificates(sample, now_ms, leads=leads)
 
 
 def _certificates(sample: Sample, now_ms: int, *, leads: bool) -> Iterator[tuple[str, str, bool]]:

@@ -157,7 +157,9 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         """Note that a client has had a response."""
         if connection in self.newcomers:
             del self.newcomers[connection]
-            self._count_out(connection.address)
+            self._addresses[connection.address] -= 1
+            if not self._addresses[connection.address]:
+                del self._addresses[connection.address]
 
     def forget(self, connection: Connection) -> None:
         """Stop counting a connection."""
@@ -165,11 +167,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             self.connections.remove(connection)
             self.served(connection)
             self._closed_connections += 1
-
-    def _count_out(self, address: str) -> None:
-        self._addresses[address] -= 1
-        if not self._addresses[address]:
-            del self._addresses[address]
 
     # --- gunicorn's side -------------------------------------------------------------------------
 
