@@ -1,8 +1,6 @@
 """`holdfast dev`: server and controller on this machine."""
 
 import threading
-from collections.abc import Callable
-from pathlib import Path
 
 import click
 
@@ -53,6 +51,13 @@ def dev(
         "127.0.0.1", health_port, ready=lambda: mgr.synced, exposition=metrics.exposition
     )
     health.start()
+
+    def ready(address: str) -> None:
+        click.echo(f"holdfast: serving {cluster.server} from {address}; press Ctrl-C to stop")
+        click.echo(f"holdfast: the controller's metrics: http://127.0.0.1:{health.port}/metrics")
+        if process.ready_file is not None:
+            lifetime.write_whole(process.ready_file, f"{address}\n")
+
     try:
         running.run(
             cluster,
@@ -62,19 +67,8 @@ def dev(
             port=port,
             serve_arguments=[*process.arguments(), *target.arguments()],
             stop=stop,
-            ready=_report_ready(cluster.server, health.port, process.ready_file),
+            ready=ready,
         )
     finally:
         health.stop()
     click.echo("holdfast: webhooks removed; pods that are still held wait for another controller")
-
-
-def _report_ready(server: str, health_port: int, ready_file: Path | None) -> Callable[[str], None]:
-
-    def ready(address: str) -> None:
-        click.echo(f"holdfast: serving {server} from {address}; press Ctrl-C to stop")
-        click.echo(f"holdfast: the controller's metrics: http://127.0.0.1:{health_port}/metrics")
-        if ready_file is not None:
-            lifetime.write_whole(ready_file, f"{address}\n")
-
-    return ready

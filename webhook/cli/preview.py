@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,23 +65,18 @@ def preview(
         cluster = target.connect()
         make: Make = DryRun(cluster, namespace or cluster.namespace).preview
     else:
-        make = _offline(config_path, namespace or "default")
+        make = partial(
+            previews.preview,
+            pipeline=pipelines.admission_pipeline(pipelines.Setup(config_path)),
+            namespace=namespace or "default",
+            now_ms=int(time.time() * 1_000),
+        )
     made = [each for name in names for each in _shown(name, make)]
     if not made:
         click.echo("No pods and no pod templates found.", err=True)
     refused = sum(bool(each.refusals) for each in made)
     if refused:
         raise CommandError(f"{refused} would be rejected; the reasons are above")
-
-
-def _offline(config_path: Path | None, namespace: str) -> Make:
-    pipeline = pipelines.admission_pipeline(pipelines.Setup(config_path))
-
-    def make(document: Document) -> Preview:
-        now_ms = int(time.time() * 1_000)
-        return previews.preview(document, pipeline, namespace=namespace, now_ms=now_ms)
-
-    return make
 
 
 def _shown(name: str, make: Make) -> Iterator[Preview]:

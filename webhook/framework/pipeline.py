@@ -29,7 +29,7 @@ class AdmissionPipeline:
 
     def __init__(self, profiles: Profiles, runner: Runner) -> None:
         self.profiles = profiles
-        self._runner = runner
+        self.runner = runner
 
     def may_block(self, review: PodReview) -> bool:
         """Return whether a plugin that may block will be called."""
@@ -41,10 +41,6 @@ class AdmissionPipeline:
             for plugin in profile.blocking
         )
         return called and not _find_excess(review)
-
-    def running_plugin(self, review: PodReview) -> str | None:
-        """Name the plugin that a review waits for now, if it is one that may block."""
-        return self._runner.running_plugin(review)
 
     def mutate(self, review: PodReview, *, now_ms: int) -> Verdict:
         """Run `mutate` of each plugin, up to the first rejection.
@@ -59,7 +55,7 @@ class AdmissionPipeline:
             return Verdict(Code.REJECT, (), reasons)
         if profile is None:
             return Verdict(Code.SKIP)
-        with self._runner.measure_point("mutate", profile.name) as point:
+        with self.runner.measure_point("mutate", profile.name) as point:
             verdict = self._mutate(profile, Context(review, profile.name, now_ms))
             point.code = verdict.code
         return verdict
@@ -90,7 +86,7 @@ class AdmissionPipeline:
 
     def _mutate_one(self, plugin: Plugin, context: Context, *, rejected: bool) -> Result:
         try:
-            with self._runner.measure(plugin, "mutate", context.profile, context.review) as call:
+            with self.runner.measure(plugin, "mutate", context.profile, context.review) as call:
                 if plugin.may_block and not _concerns(plugin, context.review):
                     call.result = skip()
                 else:
@@ -125,7 +121,7 @@ class AdmissionPipeline:
             return
         for plugin in plugins:
             try:
-                with self._runner.measure(plugin, "validate", context.profile, review) as call:
+                with self.runner.measure(plugin, "validate", context.profile, review) as call:
                     call.result = plugin.validate(stored.review.pod, stored)
             except PluginFailedError as exc:
                 _log.error("%s: %s", review.display_name, exc)  # the pod is rejected anyway
@@ -143,7 +139,7 @@ class AdmissionPipeline:
             where = f"{review.workload.path}: " if review.workload else ""
             return Verdict(Code.REJECT, (), [where + excess])
         profile = self.profiles.select_for(review) or _NO_PROFILE
-        with self._runner.measure_point("validate", profile.name) as point:
+        with self.runner.measure_point("validate", profile.name) as point:
             verdict = self._validate(profile, Context(review, profile.name, now_ms))
             point.code = verdict.code
         return verdict
@@ -173,7 +169,7 @@ class AdmissionPipeline:
 
     def _validate_one(self, plugin: Plugin, context: Context) -> Result:
         review = context.review
-        with self._runner.measure(plugin, "validate", context.profile, review) as call:
+        with self.runner.measure(plugin, "validate", context.profile, review) as call:
             if plugin.may_block and not _concerns(plugin, review):
                 call.result = skip()
             else:
@@ -182,7 +178,7 @@ class AdmissionPipeline:
 
     def _validate_workload(self, plugin: Plugin, workload: Workload, context: Context) -> Result:
         review = context.review
-        with self._runner.measure(plugin, "validate", context.profile, review) as call:
+        with self.runner.measure(plugin, "validate", context.profile, review) as call:
             if plugin.may_block and not _has_workload_key(plugin, review):
                 call.result = skip()
             else:

@@ -22,7 +22,6 @@ from holdfast.certs.stored import Authority, Data
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import APPLY_PATCH, Api
-from holdfast.webhook.registration import replicas
 from holdfast.webhook.registration.replicas import Replica
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
@@ -73,7 +72,7 @@ class CertificateSecrets:
                 leaf=_data(secrets[LEAF_SECRET]),
                 bundles=bundles,
                 trusted=trusted,
-                served=replicas.certificates(asked),
+                served=[one.certificate for one in asked if one.certificate is not None],
                 unknown=any(one.called and one.certificate is None for one in asked),
                 known_for=known_for,
             )

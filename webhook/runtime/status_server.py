@@ -72,10 +72,12 @@ def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
 
     Raises ClusterError.
     """
-    most = MOST_ROWS + 1
+    most, api_path = MOST_ROWS + 1, kubevirt.API_PATH
     try:
-        known = [*islice(listing.objects(api, _path("virtualmachines"), TemplatedMachine), most)]
-        mgr = [*islice(listing.objects(api, _path("virtualmachineinstances"), Instance), most)]
+        known = [
+            *islice(listing.objects(api, f"{api_path}/virtualmachines", TemplatedMachine), most)
+        ]
+        mgr = [*islice(listing.objects(api, f"{api_path}/virtualmachineinstances", Instance), most)]
     except ApiStatusError as exc:
         if exc.status == _NOT_FOUND:
             return None
@@ -85,10 +87,6 @@ def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
     return [
         sticky_vms.described(vm, vmi, settings(sticky_vms.next_pod(vm, vmi))) for vm, vmi in pairs
     ]
-
-
-def _path(plural: str) -> str:
-    return f"{kubevirt.API_PATH}/{plural}"
 
 
 def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[tuple[str, str, bool]]:

@@ -78,7 +78,6 @@ def test_each_replica_is_asked_for_its_certificate_and_what_it_knows(tmp_path: P
     with replica(tmp_path) as (port, certificate):
         (found,) = ask_all(slices(port, {"ready": True}), SERVICE)
     assert found == replicas.Replica("127.0.0.1", True, certificate, "abc")
-    assert replicas.certificates([found]) == [certificate]
 
 
 def test_what_it_knows_may_be_told_on_another_port(tmp_path: Path) -> None:
