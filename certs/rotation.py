@@ -15,26 +15,28 @@ Nothing is renewed because of its age while the time has only just been set: one
 servers may report another year until its machine has synchronized its clock.
 """
 
+from __future__ import annotations
+
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.certs import authority
 from holdfast.certs.authority import Certificate, KeyPair
-from holdfast.certs.stored import (
-    CA_CERTIFICATE,
-    CERTIFICATE,
-    KEY,
-    NEXT_CERTIFICATE,
-    RETIRED,
-    RETIRED_UNTIL,
-    Authority,
-    Data,
-    cas_in,
-    read_time,
-)
+
+CERTIFICATE, KEY = "tls.crt", "tls.key"
+"""In both Secrets: the signing CA, or the leaf, and its key."""
+CA_CERTIFICATE: Final = "ca.crt"
+"""In the leaf's Secret: the CA that signed it."""
+NEXT_CERTIFICATE, NEXT_KEY = "next.crt", "next.key"
+"""In the CA's Secret: the next CA."""
+RETIRED, RETIRED_UNTIL = "retired.crt", "retired-until"
+"""In the CA's Secret: retired CAs, and when the last of their leaves expires."""
+
+Data = Mapping[str, bytes]
+"""The data of a Secret."""
 
 RENEW_AT = 1 / 3
 """Certificates are renewed when this share of their lifetime is left."""
@@ -52,6 +54,51 @@ NAME_LIMIT = 64
 
 GROWS_OLD = "it is due for renewal"
 """The only defect of a leaf that depends on time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The contents of the CA's Secret."""
+
+    signer: KeyPair
+    next: KeyPair | None
+    retired: tuple[Certificate, ...]
+    retired_until: datetime | None
+
+    @classmethod
+    def read(cls, data: Data | None) -> Authority | None:
+        """Parse the Secret, regardless of the time; None if no CA can sign."""
+        if data is None:
+            return None
+        signer = _ca(data.get(CERTIFICATE, b""), data.get(KEY, b""))
+        if signer is None:
+            return None
+        upcoming = _ca(data.get(NEXT_CERTIFICATE, b""), data.get(NEXT_KEY, b""))
+        retired = _cas_in([data.get(RETIRED, b"")])
+        return cls(signer, upcoming, retired, _read_time(data.get(RETIRED_UNTIL, b"")))
+
+    @property
+    def cas(self) -> tuple[Certificate, ...]:
+        """All trusted CAs, without duplicates."""
+        pairs = [pair for pair in (self.signer, self.next) if pair is not None]
+        found = [*(authority.read(pair.certificate) for pair in pairs), *self.retired]
+        return tuple({one.fingerprint: one for one in found}.values())
+
+    @property
+    def bundle(self) -> bytes:
+        """The bundle (PEM) for API servers."""
+        return b"".join(one.pem for one in self.cas)
+
+    def data(self) -> Data:
+        """Return it as a Secret's data."""
+        found = {CERTIFICATE: self.signer.certificate, KEY: self.signer.key}
+        if self.next is not None:
+            found |= {NEXT_CERTIFICATE: self.next.certificate, NEXT_KEY: self.next.key}
+        if self.retired:
+            found[RETIRED] = b"".join(one.pem for one in self.retired)
+        if self.retired and self.retired_until is not None:
+            found[RETIRED_UNTIL] = self.retired_until.isoformat().encode()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +280,8 @@ def _new_authority(observed: Observation, plan: Plan) -> Authority:
     """Create a CA, and retire all CAs that may have signed a serving certificate."""
     lost, leaf = observed.authority or {}, observed.leaf or {}
     texts = [lost.get(name, b"") for name in (CERTIFICATE, NEXT_CERTIFICATE, RETIRED)]
-    retired = cas_in([*texts, leaf.get(CA_CERTIFICATE, b""), *observed.bundles])
-    until = _last_expiry(observed, plan, read_time(lost.get(RETIRED_UNTIL, b"")))
+    retired = _cas_in([*texts, leaf.get(CA_CERTIFICATE, b""), *observed.bundles])
+    until = _last_expiry(observed, plan, _read_time(lost.get(RETIRED_UNTIL, b"")))
     return Authority(_new_ca(observed.now, plan), None, retired, until)
 
 
@@ -262,3 +309,25 @@ def _last_expiry(observed: Observation, plan: Plan, known: datetime | None) -> d
     times += [one.not_after for one in authority.read_all(leaf.get(CERTIFICATE, b""))[:1]]
     times += [one.not_after for one in observed.served]
     return max(times)
+
+
+def _ca(certificate: bytes, key: bytes) -> KeyPair | None:
+    pair = KeyPair(certificate, key)
+    try:
+        usable = authority.can_sign(pair)
+    except ValueError:
+        return None
+    return pair if usable else None
+
+
+def _cas_in(texts: Iterable[bytes]) -> tuple[Certificate, ...]:
+    found = [one for text in texts for one in authority.read_all(text)]
+    return tuple({one.fingerprint: one for one in found if one.is_ca}.values())
+
+
+def _read_time(text: bytes) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text.decode())
+    except (ValueError, UnicodeDecodeError):
+        return None
+    return found if found.tzinfo is not None else None

@@ -20,9 +20,8 @@ from holdfast.webhook.process import give_back_regularly
 from holdfast.webhook.registration.reconciler import Mode
 from holdfast.webhook.registration.replicas import Service
 from holdfast.webhook.runtime import controllers, status_server
-from holdfast.webhook.telemetry.health import HealthServer
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
-from holdfast.webhook.telemetry.pages import PageServer
+from holdfast.webhook.telemetry.pages import HealthServer, PageServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from holdfast.webhook import process as lifetime
 from holdfast.webhook.cli import options
 from holdfast.webhook.runtime import controllers
 from holdfast.webhook.runtime import dev as running
-from holdfast.webhook.telemetry.health import HealthServer
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
+from holdfast.webhook.telemetry.pages import HealthServer
 
 
 @click.command(epilog="Example: holdfast dev --kubeconfig ~/.kube/config")

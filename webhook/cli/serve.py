@@ -17,8 +17,8 @@ from holdfast.webhook.server import gunicorn_app
 from holdfast.webhook.server.handler import AdmissionHandler
 from holdfast.webhook.server.offload import AsyncHandler
 from holdfast.webhook.server.settings import ServerSettings
-from holdfast.webhook.telemetry.health import HealthServer
 from holdfast.webhook.telemetry.metrics import ServerMetrics
+from holdfast.webhook.telemetry.pages import HealthServer
 
 
 @click.command(epilog="Example: holdfast serve --cert tls.crt --key tls.key --port 8443")

@@ -17,8 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.certs import authority, rotation
-from holdfast.certs.rotation import Action, Observation, Plan
-from holdfast.certs.stored import Authority, Data
+from holdfast.certs.rotation import Action, Authority, Data, Observation, Plan
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import APPLY_PATCH, Api

@@ -17,7 +17,7 @@ from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.registration import replicas
 from holdfast.webhook.registration.replicas import Service, ask_all, rolled_out
 from holdfast.webhook.server import tls
-from holdfast.webhook.telemetry.health import HealthServer
+from holdfast.webhook.telemetry.pages import HealthServer
 from tests.support.fakes import FakeApi
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/system/endpointslices"
