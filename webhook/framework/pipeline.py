@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from holdfast.webhook.errors import PluginFailedError, described
 from holdfast.webhook.framework.json_patch import edited
@@ -24,12 +24,12 @@ _NO_PROFILE = Profile("", ())
 _log = logging.getLogger("holdfast.plugins")
 
 
+@dataclass(eq=False)
 class AdmissionPipeline:
     """Runs the plugins of a pod's profile. Safe to use from several threads."""
 
-    def __init__(self, profiles: Profiles, runner: Runner) -> None:
-        self.profiles = profiles
-        self.runner = runner
+    profiles: Profiles
+    runner: Runner
 
     def may_block(self, review: PodReview) -> bool:
         """Return whether a plugin that may block will be called."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, get_args
 
@@ -32,16 +33,14 @@ def unobserved(**_measurement: str | float) -> None:
     """Discard a measurement."""
 
 
+@dataclass(eq=False)
 class Runner:
     """Times and checks calls of plugins. Safe to use from several threads."""
 
-    def __init__(
-        self, timer: Callable[[], float], observe: Observe, on_result: OnResult | None = None
-    ) -> None:
-        self.timer = timer
-        self.observe = observe
-        self.on_result = on_result
-        self.running: dict[int, str] = {}
+    timer: Callable[[], float]
+    observe: Observe
+    on_result: OnResult | None = None
+    running: dict[int, str] = field(default_factory=dict)
 
     def running_plugin(self, review: PodReview) -> str | None:
         """Name the plugin that a review waits for now, if it is one that may block."""

@@ -103,7 +103,7 @@ class Transport:
             connection.settimeout(timeout)
             connection.sendall(request)
             reading = _ResponseParser(self._now)
-            reading.read(connection)
+            response = reading.read(connection)
         except BaseException:
             connection.close()
             if kept is not None:
@@ -114,7 +114,7 @@ class Transport:
             connection.close()
         else:
             self._idle.append(connection)
-        return reading.response()
+        return response
 
     def close(self) -> None:
         """Close all idle connections."""
@@ -192,12 +192,12 @@ class _ResponseParser:
         self.ends_connection = False
         """Whether the connection cannot be reused."""
 
-    def read(self, connection: socket.socket) -> None:
+    def read(self, connection: socket.socket) -> Response:
         while True:
             data = connection.recv(CHUNK)
             if not data:
                 self._end()
-                return
+                break
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserError:
@@ -205,9 +205,7 @@ class _ResponseParser:
                     raise
                 self.ends_connection = True  # something followed the response
             if self._is_complete:
-                return
-
-    def response(self) -> Response:
+                break
         status, reason = self._parser.get_status_code(), self._reason.decode("latin-1")
         return Response(status, reason, self._fields, b"".join(self._parts), self._received)
 

@@ -6,7 +6,6 @@ way to create an object with permission for that name only.
 """
 
 import base64
-import binascii
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -127,13 +126,6 @@ class CertificateSecrets:
 
 
 def _data(secret: Mapping[str, Any] | None) -> Data | None:
-    """Decode a Secret's data; invalid values are left out."""
     if secret is None:
         return None
-    found: dict[str, bytes] = {}
-    for key, value in (secret.get("data") or {}).items():
-        try:
-            found[key] = base64.b64decode(value, validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            continue
-    return found
+    return {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
