@@ -246,11 +246,7 @@ def common(bundles: Sequence[bytes]) -> frozenset[str]:
 
 
 def _may_sign(known: Authority, observed: Observation, plan: Plan) -> bool:
-    """Return whether serving a leaf of the signing CA is safe now.
-
-    It is if the API servers trust that CA, which is certain if a leaf of it is already served, or
-    if no certificate that they trust is served.
-    """
+    """Return whether the API servers trust a leaf of the signing CA, or none that is served."""
     signer = authority.read(known.signer.certificate)
     if _has_spread(signer, observed, plan):
         return True

@@ -326,13 +326,10 @@ def pod_path(namespace: str, name: str) -> str:
 def _load(
     configuration: kubernetes_client.Configuration, kubeconfig: Path | None, context: str | None
 ) -> tuple[str, Callable[[], None], Callable[[], bool]]:
-    """Fill in a configuration; return what `load_kubeconfig` returns.
-
-    As for kubectl, a kubeconfig wins over the pod's ServiceAccount. KUBECONFIG does so even if its
-    files are missing: who sets it does not mean the cluster of the pod.
-    """
+    """Do as `load_kubeconfig`; without a kubeconfig, use the pod's ServiceAccount, like kubectl."""
     files = [kubeconfig.expanduser()] if kubeconfig else _default()
     chosen = kubeconfig or context or os.environ.get("KUBECONFIG")
+    # KUBECONFIG counts even if its files are missing: it does not mean the pod's cluster
     if not chosen and not any(file.exists() for file in files):
 
         def renew() -> None:

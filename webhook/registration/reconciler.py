@@ -204,14 +204,11 @@ class WebhookReconciler:
     def _publish_blocker(  # noqa: PLR0911 - one for each
         self, now: datetime, trust: Sequence[bytes], replicas_seen: Sequence[Replica]
     ) -> str:
-        """Say why the match conditions must not be published yet; empty if they may.
-
-        Once published they are restored unless a replica has other conditions: a replica that does
-        not answer must not leave pods unheld.
-        """
+        """Say why the match conditions must not be published yet; empty if they may."""
         called = [one for one in replicas_seen if one.called]
         if any(one.conditions not in {self._digest, None} for one in called):
             return "replicas have a different configuration"
+        # They are restored even if a replica does not answer: pods must not stay unheld.
         if self._is_published:
             return ""
         if not called:

@@ -302,11 +302,9 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         return True
 
     def _make_room(self) -> bool:
-        """Evict a connection for a new one; False if none may be evicted now.
+        """Evict a newcomer beyond their share, else the client longest in its phase; False if none.
 
-        If newcomers have more than their share, evict one of them. Otherwise evict the connection
-        with a response whose phase has lasted longest. So neither clients that stall nor those that
-        sent one request can keep others out.
+        So neither clients that stall nor those that sent one request can keep others out.
         """
         if len(self.newcomers) > self.settings.max_connections * NEWCOMERS:
             return self._evict_newcomer()
@@ -321,11 +319,8 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         return True
 
     def _evict_newcomer(self) -> bool:
-        """Evict the oldest newcomer from the address that has most of them, if it is past GRACE.
-
-        So a client that opens many connections displaces itself, and not the API server, which gets
-        its response within milliseconds.
-        """
+        """Evict the oldest newcomer, if past GRACE, from the address that has most of them."""
+        # So a client that opens many connections displaces itself, and not the API server.
         crowded = max(self._addresses, key=self._addresses.__getitem__, default=None)
         for connection in self.newcomers:
             if connection.address == crowded and connection.phase is not Phase.ANSWERING:

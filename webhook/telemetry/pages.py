@@ -212,11 +212,8 @@ class PageServer:
 
 
 def _listen(host: str, port: int, deadline: int) -> socket.socket:
-    """Bind the port. Data that a client does not acknowledge for `deadline` seconds is discarded.
-
-    Otherwise the kernel goes on sending for minutes after the close, on this process' memory.
-    """
     listener = sockets.bound(host, port, BACKLOG)
+    # Otherwise the kernel goes on sending for minutes after the close, on this process' memory.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, deadline * 1_000)
     return listener
