@@ -228,8 +228,6 @@ class Removal:
             f"namespace {self.namespace} still exists; check it with kubectl describe",
         )
 
-    # --- helpers -------------------------------------------------------------------------------
-
     @property
     def _controller(self) -> str:
         namespace = quote(self.namespace, safe="")

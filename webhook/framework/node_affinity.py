@@ -139,9 +139,6 @@ def appended(path: str, present: object | None, added: Sequence[Any]) -> list[Op
     return [add(f"{path}/-", one) for one in added]
 
 
-# --- nodes -------------------------------------------------------------------------------------
-
-
 def unmet(pod: Pod, node: Node) -> Sequence[Requirement]:
     """Return the pod's requirements that a node does not meet; empty if it meets them."""
     selected = tuple(Requirement(key, "In", (value,)) for key, value in pod.node_selector.items())
@@ -185,9 +182,6 @@ def _meets(value: str | None, requirement: Requirement) -> bool:
             return number > bound if requirement.operator == "Gt" else number < bound
         case _:
             return value is not None
-
-
-# --- contradictions ----------------------------------------------------------------------------
 
 
 def impossible(requirements: Iterable[Requirement]) -> Sequence[Requirement]:

@@ -102,8 +102,6 @@ class WebhookReconciler:
             )
         return True
 
-    # --- one reconciliation --------------------------------------------------------------------
-
     def _ensure(self, now: datetime) -> None:
         """Reconcile certificates and configurations. Raises ClusterError with all failures."""
         found = {path: listing.one(self.api, path, Configuration) for path in self._paths}

@@ -129,8 +129,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             on_failure=self.settings.on_reload_failure,
         )
 
-    # --- what connections need -------------------------------------------------------------------
-
     def respond(self, request: HttpRequest) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
         """Answer a request at once, or return what to await."""
         method, path, content_type, content_encoding, body, _ = request
@@ -167,8 +165,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             self.connections.remove(connection)
             self.served(connection)
             self._closed_connections += 1
-
-    # --- gunicorn's side -------------------------------------------------------------------------
 
     def handle_exit(self, *_signal: object) -> None:
         """SIGTERM: begin the drain."""
@@ -251,8 +247,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
                 self._evicted,
             )
             self._evicted, self._cap_logged = 0, now
-
-    # --- accepting -------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket, at_most: int = ACCEPTS_AT_ONCE) -> None:
         for _ in range(at_most):
@@ -345,8 +339,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         if not connection.is_open:
             self.forget(connection)
             peer.close()  # asyncio has done so too, unless its task was cancelled before it began
-
-    # --- the end ---------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
         """Announce the end with each response for a while, then stop accepting, then close."""
