@@ -15,26 +15,28 @@ Nothing is renewed because of its age while the time has only just been set: one
 servers may report another year until its machine has synchronized its clock.
 """
 
+from __future__ import annotations
+
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.certs import authority
 from holdfast.certs.authority import Certificate, KeyPair
-from holdfast.certs.stored import (
-    CA_CERTIFICATE,
-    CERTIFICATE,
-    KEY,
-    NEXT_CERTIFICATE,
-    RETIRED,
-    RETIRED_UNTIL,
-    Authority,
-    Data,
-    cas_in,
-    read_time,
-)
+
+CERTIFICATE, KEY = "tls.crt", "tls.key"
+"""In both Secrets: the signing CA, or the leaf, and its key."""
+CA_CERTIFICATE: Final = "ca.crt"
+"""In the leaf's Secret: the CA that signed it."""
+NEXT_CERTIFICATE, NEXT_KEY = "next.crt", "next.key"
+"""In the CA's Secret: the next CA."""
+RETIRED, RETIRED_UNTIL = "retired.crt", "retired-until"
+"""In the CA's Secret: retired CAs, and when the last of their leaves expires."""
+
+Data = Mapping[str, bytes]
+"""The data of a Secret."""
 
 RENEW_AT = 1 / 3
 """Certificates are renewed when this share of their lifetime is left."""
@@ -52,6 +54,51 @@ NAME_LIMIT = 64
 
 GROWS_OLD = "it is due for renewal"
 """The only defect of a leaf that depends on time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The contents of the CA's Secret."""
+
+    signer: KeyPair
+    next: KeyPair | None
+    retired: tuple[Certificate, ...]
+    retired_until: datetime | None
+
+    @classmethod
+    def read(cls, data: Data | None) -> Authority | None:
+        """Parse the Secret, regardless of the time; None if no CA can sign."""
+        if data is None:
+            return None
+        signer = _ca(data.get(CERTIFICATE, b""), data.get(KEY, b""))
+        if signer is None:
+            return None
+        upcoming = _ca(data.get(NEXT_CERTIFICATE, b""), data.get(NEXT_KEY, b""))
+        retired = _cas_in([data.get(RETIRED, b"")])
+        return cls(signer, upcoming, retired, _read_time(data.get(RETIRED_UNTIL, b"")))
+
+    @property
+    def cas(self) -> tuple[Certificate, ...]:
+        """All trusted CAs, without duplicates."""
+        pairs = [pair for pair in (self.signer, self.next) if pair is not None]
+        found = [*(authority.read(pair.certificate) for pair in pairs), *self.retired]
+        return tuple({one.fingerprint: one for one in found}.values())
+
+    @property
+    def bundle(self) -> bytes:
+        """The bundle (PEM) for API servers."""
+        return b"".join(one.pem for one in self.cas)
+
+    def data(self) -> Data:
+        """Return it as a Secret's data."""
+        found = {CERTIFICATE: self.signer.certificate, KEY: self.signer.key}
+        if self.next is not None:
+            found |= {NEXT_CERTIFICATE: self.next.certificate, NEXT_KEY: self.next.key}
+        if self.retired:
+            found[RETIRED] = b"".join(one.pem for one in self.retired)
+        if self.retired and self.retired_until is not None:
+            found[RETIRED_UNTIL] = self.retired_until.isoformat().encode()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +180,17 @@ def next_step(observed: Observation, plan: Plan) -> RotationStep | None:
 
 def _next_of_cas(known: Authority, observed: Observation, plan: Plan) -> RotationStep | None:
     """Return the next step of the CAs while the leaf is good."""
-    knows_time = observed.knows_time(plan)
+    knows_time, signer = observed.knows_time(plan), authority.read(known.signer.certificate)
     upcoming = authority.read(known.next.certificate) if known.next is not None else None
     if upcoming is not None and (upcoming.valid_at(observed.now) or not knows_time):
         if upcoming.valid_at(observed.now) and _has_spread(upcoming, observed, plan):
             return RotationStep(Action.PROMOTE, "every API server trusts it")
-    elif knows_time and _grows_old(known.signer, observed.now):
+    elif knows_time and signer.remaining_share(observed.now) <= RENEW_AT:
         return RotationStep(Action.INTRODUCE, "the signing CA is due for renewal")
-    if knows_time and known.retired and _has_come(known.retired_until, observed.now):
+    until = known.retired_until
+    if knows_time and known.retired and until is not None and until <= observed.now:
         return RotationStep(Action.FORGET, "everything it signed has expired")
     return None
-
-
-def _grows_old(signer: KeyPair, now: datetime) -> bool:
-    return authority.read(signer.certificate).remaining_share(now) <= RENEW_AT
-
-
-def _has_come(time: datetime | None, now: datetime) -> bool:
-    return time is not None and time <= now
 
 
 def carry_out(step: RotationStep, observed: Observation, plan: Plan) -> Data:
@@ -206,11 +246,7 @@ def common(bundles: Sequence[bytes]) -> frozenset[str]:
 
 
 def _may_sign(known: Authority, observed: Observation, plan: Plan) -> bool:
-    """Return whether serving a leaf of the signing CA is safe now.
-
-    It is if the API servers trust that CA, which is certain if a leaf of it is already served, or
-    if no certificate that they trust is served.
-    """
+    """Return whether the API servers trust a leaf of the signing CA, or none that is served."""
     signer = authority.read(known.signer.certificate)
     if _has_spread(signer, observed, plan):
         return True
@@ -240,8 +276,8 @@ def _new_authority(observed: Observation, plan: Plan) -> Authority:
     """Create a CA, and retire all CAs that may have signed a serving certificate."""
     lost, leaf = observed.authority or {}, observed.leaf or {}
     texts = [lost.get(name, b"") for name in (CERTIFICATE, NEXT_CERTIFICATE, RETIRED)]
-    retired = cas_in([*texts, leaf.get(CA_CERTIFICATE, b""), *observed.bundles])
-    until = _last_expiry(observed, plan, read_time(lost.get(RETIRED_UNTIL, b"")))
+    retired = _cas_in([*texts, leaf.get(CA_CERTIFICATE, b""), *observed.bundles])
+    until = _last_expiry(observed, plan, _read_time(lost.get(RETIRED_UNTIL, b"")))
     return Authority(_new_ca(observed.now, plan), None, retired, until)
 
 
@@ -269,3 +305,25 @@ def _last_expiry(observed: Observation, plan: Plan, known: datetime | None) -> d
     times += [one.not_after for one in authority.read_all(leaf.get(CERTIFICATE, b""))[:1]]
     times += [one.not_after for one in observed.served]
     return max(times)
+
+
+def _ca(certificate: bytes, key: bytes) -> KeyPair | None:
+    pair = KeyPair(certificate, key)
+    try:
+        usable = authority.can_sign(pair)
+    except ValueError:
+        return None
+    return pair if usable else None
+
+
+def _cas_in(texts: Iterable[bytes]) -> tuple[Certificate, ...]:
+    found = [one for text in texts for one in authority.read_all(text)]
+    return tuple({one.fingerprint: one for one in found if one.is_ca}.values())
+
+
+def _read_time(text: bytes) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text.decode())
+    except (ValueError, UnicodeDecodeError):
+        return None
+    return found if found.tzinfo is not None else None

@@ -28,7 +28,16 @@ from controlplane.errors import ControlPlaneError, disk_full, from_os_error
 from controlplane.ports import port_taken
 from controlplane.settings import Settings
 from holdfast.webhook import plugins, safe_yaml
-from holdfast.webhook.cli import explain, main, options, release, removal, rights, sticky, terminal
+from holdfast.webhook.cli import (
+    explain,
+    main,
+    options,
+    release,
+    rights,
+    sticky,
+    terminal,
+    uninstall,
+)
 from holdfast.webhook.cli import list as list_command
 from holdfast.webhook.cli import preview as preview_command
 from holdfast.webhook.cli.check_config import check_config
@@ -608,10 +617,10 @@ _HELD = make_pod({}, gates=[DELAY_GATE])
 _LANDED = make_launcher(finalizers=[kubevirt.STICKY], node="node-1")
 
 
-def _uninstalled(api: Api, step: Callable[[removal.Removal], None]) -> Callable[[], str]:
+def _uninstalled(api: Api, step: Callable[[uninstall.Removal], None]) -> Callable[[], str]:
     def produce() -> str:
         with redirect_stderr(io.StringIO()):
-            return _raised(lambda: step(removal.Removal(api, "holdfast-system", 0.0)))
+            return _raised(lambda: step(uninstall.Removal(api, "holdfast-system", 0.0)))
 
     return produce
 

@@ -1,17 +1,5 @@
 """All errors raised by Holdfast.
 
-HoldfastError
-├── ConfigurationError   the configuration file is invalid
-├── ReviewError          a request's body is not a valid AdmissionReview (HTTP 400)
-├── PluginFailedError    a plugin raised (HTTP 500, so that failurePolicy decides)
-├── HandleError          a plugin used something that its process does not have
-├── InvalidValueError    what a user wrote in an annotation cannot be followed
-├── ClusterError         a request to the API server failed
-│   ├── ApiStatusError     it returned an error status
-│   └── UnreachableError   it did not answer
-├── StartError           a command cannot start: a file, a port, a kubeconfig
-└── CommandError         a command failed
-
 Each message is one line: what is wrong, where, and what to do.
 """
 

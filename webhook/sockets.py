@@ -23,20 +23,18 @@ def bound(
     The kubelet probes a pod at its first address, which in an IPv6 cluster is an IPv6 address.
     """
     try:
-        return _any(port, backlog, create) if host == ANY else _one(host, port, backlog, create)
+        if host != ANY:
+            return _one(host, port, backlog, create)
+        try:
+            return create((ANY, port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno not in _NO_IPV6:
+                raise
+            return _one(_ANY_OF_IPV4, port, backlog, create)
     except socket.gaierror:
         raise
     except OSError as error:  # without the address that Python adds: the caller names it
         raise OSError(error.errno, os.strerror(error.errno or 0)) from error
-
-
-def _any(port: int, backlog: int, create: Create) -> socket.socket:
-    try:
-        return create((ANY, port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
-    except OSError as error:
-        if error.errno not in _NO_IPV6:
-            raise
-        return _one(_ANY_OF_IPV4, port, backlog, create)
 
 
 def _one(host: str, port: int, backlog: int, create: Create) -> socket.socket:

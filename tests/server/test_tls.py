@@ -19,7 +19,6 @@ from holdfast.webhook.errors import StartError
 from holdfast.webhook.server.tls import (
     CHECKS_UNTIL_RETRY,
     CertWatcher,
-    Validity,
     load_pair,
     new_context,
 )
@@ -251,13 +250,3 @@ def test_awaited_pair_that_could_not_be_loaded_for_a_moment_is_tried_again(
     put(one.pair, issued[0])
     one.look(CHECKS_UNTIL_RETRY)
     assert one.expiries == [authority.not_after(issued[0].certificate).timestamp()]
-
-
-def test_no_certificate_is_valid_before_the_first_and_after_the_last() -> None:
-    now = [1_000.0]
-    validity = Validity(lambda: now[0])
-    assert not validity.lasts()
-    validity.extend(2_000.0)
-    assert validity.lasts()
-    now[0] = 2_000.0
-    assert not validity.lasts()

@@ -20,9 +20,8 @@ from holdfast.webhook.process import give_back_regularly
 from holdfast.webhook.registration.reconciler import Mode
 from holdfast.webhook.registration.replicas import Service
 from holdfast.webhook.runtime import controllers, status_server
-from holdfast.webhook.telemetry.health import HealthServer
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
-from holdfast.webhook.telemetry.pages import PageServer
+from holdfast.webhook.telemetry.pages import HealthServer, PageServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,35 +69,32 @@ def _installation(command: options.Function) -> options.Function:
         command,
         "installation",
         _Installation,
-        click.option(
+        options.option(
             "--certificates",
             type=click.Choice([mode.value for mode in Mode]),
             default="none",
-            show_default=True,
             help="Issuer of the webhook's certificates: this controller (self) or cert-manager. "
             "The leader then also registers the webhooks. With none, it does neither.",
         ),
-        click.option("--webhook-service", default="holdfast-webhook", show_default=True),
-        click.option("--webhook-deployment", default="holdfast-webhook", show_default=True),
+        options.option("--webhook-service", default="holdfast-webhook"),
+        options.option("--webhook-deployment", default="holdfast-webhook"),
         click.option(
             "--webhook-health-port",
             type=int,
             help="The webhook's --health-port, if it runs with --client-ca.",
         ),
         options.webhook_configuration,
-        click.option("--ca-lifetime", type=_DURATION, default="8760h", show_default=True),
-        click.option(
+        options.option("--ca-lifetime", type=_DURATION, default="8760h"),
+        options.option(
             "--leaf-lifetime",
             type=_DURATION,
             default="720h",
-            show_default=True,
             help="Certificates are renewed when a third of their lifetime is left.",
         ),
-        click.option(
+        options.option(
             "--ca-propagation",
             type=_DURATION,
             default="60s",
-            show_default=True,
             help="Time for API servers to see a new CA.",
         ),
     )
@@ -108,11 +104,8 @@ def _installation(command: options.Function) -> options.Function:
 @options.process
 @options.target
 @options.health_host
-@click.option(
-    "--health-port",
-    default=8081,
-    show_default=True,
-    help="The port for health and metrics; 0 picks a free port.",
+@options.option(
+    "--health-port", default=8081, help="The port for health and metrics; 0 picks a free port."
 )
 @click.option(
     "--leader-elect/--no-leader-elect",

@@ -1,8 +1,6 @@
 """`holdfast dev`: server and controller on this machine."""
 
 import threading
-from collections.abc import Callable
-from pathlib import Path
 
 import click
 
@@ -10,17 +8,16 @@ from holdfast.webhook import process as lifetime
 from holdfast.webhook.cli import options
 from holdfast.webhook.runtime import controllers
 from holdfast.webhook.runtime import dev as running
-from holdfast.webhook.telemetry.health import HealthServer
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
+from holdfast.webhook.telemetry.pages import HealthServer
 
 
 @click.command(epilog="Example: holdfast dev --kubeconfig ~/.kube/config")
 @options.process
 @options.target
-@click.option(
+@options.option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     help="The address at which the cluster's API server reaches this machine.",
 )
 @click.option("--port", default=0, help="The port; by default, a free port.")
@@ -54,6 +51,13 @@ def dev(
         "127.0.0.1", health_port, ready=lambda: mgr.synced, exposition=metrics.exposition
     )
     health.start()
+
+    def ready(address: str) -> None:
+        click.echo(f"holdfast: serving {cluster.server} from {address}; press Ctrl-C to stop")
+        click.echo(f"holdfast: the controller's metrics: http://127.0.0.1:{health.port}/metrics")
+        if process.ready_file is not None:
+            lifetime.write_whole(process.ready_file, f"{address}\n")
+
     try:
         running.run(
             cluster,
@@ -63,19 +67,8 @@ def dev(
             port=port,
             serve_arguments=[*process.arguments(), *target.arguments()],
             stop=stop,
-            ready=_report_ready(cluster.server, health.port, process.ready_file),
+            ready=ready,
         )
     finally:
         health.stop()
     click.echo("holdfast: webhooks removed; pods that are still held wait for another controller")
-
-
-def _report_ready(server: str, health_port: int, ready_file: Path | None) -> Callable[[str], None]:
-
-    def ready(address: str) -> None:
-        click.echo(f"holdfast: serving {server} from {address}; press Ctrl-C to stop")
-        click.echo(f"holdfast: the controller's metrics: http://127.0.0.1:{health_port}/metrics")
-        if ready_file is not None:
-            lifetime.write_whole(ready_file, f"{address}\n")
-
-    return ready

@@ -228,15 +228,12 @@ def _lease(api: Api) -> tuple[str, int] | None:
     """Return the holder of the Lease that expires last, and when it does (ms)."""
     query = {"fieldSelector": f"metadata.name={LEASE}"}
     found = listing.objects(api, "/apis/coordination.k8s.io/v1/leases", Document, query)
-    leases = [_holder(one.get("spec") or {}) for one in found]
+    leases = []
+    for spec in (one.get("spec") or {} for one in found):
+        renewed, seconds = spec.get("renewTime"), spec.get("leaseDurationSeconds") or 0
+        at = datetime.fromisoformat(renewed).timestamp() if renewed else 0.0
+        leases.append((str(spec.get("holderIdentity") or ""), int((at + seconds) * 1_000)))
     return max(leases, key=lambda lease: lease[1], default=None)
-
-
-def _holder(spec: Document) -> tuple[str, int]:
-    renewed = spec.get("renewTime")
-    at = datetime.fromisoformat(renewed).timestamp() if renewed else 0.0
-    seconds = spec.get("leaseDurationSeconds") or 0
-    return str(spec.get("holderIdentity") or ""), int((at + seconds) * 1_000)
 
 
 def _freezes(api: Api, freezes: list[Freeze], now_ms: int) -> Iterable[Finding]:

@@ -23,24 +23,23 @@ Function = Callable[..., Any]
 FILE = click.Path(dir_okay=False, path_type=Path)
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
+option = functools.partial(click.option, show_default=True)
+"""Makes an option whose help shows its default."""
+
 config = click.option(
     "--config",
     "config_path",
     type=FILE,
     help="The configuration file; by default, the built-in defaults.",
 )
-health_host = click.option(
+health_host = option(
     "--health-host",
     default=sockets.ANY,
-    show_default=True,
     help=f"The address of the health port; {sockets.ANY} means all addresses, including IPv4.",
 )
 
-webhook_configuration = click.option(
-    "--webhook-configuration",
-    default=NAME,
-    show_default=True,
-    help="The name of both webhook configurations.",
+webhook_configuration = option(
+    "--webhook-configuration", default=NAME, help="The name of both webhook configurations."
 )
 
 
@@ -103,12 +102,11 @@ class Process:
 
 
 namespace = click.option("-n", "--namespace", help="The namespace; by default, the context's.")
-output = click.option(
+output = option(
     "-o",
     "--output",
     type=click.Choice(["table", "wide", "json", "yaml"]),
     default="table",
-    show_default=True,
     help="The output format; json and yaml are for scripts.",
 )
 
@@ -162,20 +160,18 @@ def process(command: Function) -> Function:
             help="Exit when standard input is closed, so that nothing is left running if the "
             "parent is killed.",
         ),
-        click.option(
+        option(
             "--log-level",
             type=LEVELS,
             default="info",
-            show_default=True,
             envvar="HOLDFAST_LOG_LEVEL",
             show_envvar=True,
             help="The log level; debug also logs each admitted pod.",
         ),
-        click.option(
+        option(
             "--log-format",
             type=click.Choice(["text", "json"]),
             default="text",
-            show_default=True,
             envvar="HOLDFAST_LOG_FORMAT",
             show_envvar=True,
             help="The log format.",

@@ -2,20 +2,24 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
+import msgspec
 import yaml
 
 from holdfast.webhook import safe_yaml
 from holdfast.webhook.cli import options, terminal
-from holdfast.webhook.cli.dry_run import DryRun
-from holdfast.webhook.errors import CommandError
+from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.framework.plugin import Code
-from holdfast.webhook.model import messages
+from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query
+from holdfast.webhook.model import messages, workloads
 from holdfast.webhook.report import preview as previews
 from holdfast.webhook.report.preview import Document, Preview
 from holdfast.webhook.runtime import pipelines
@@ -30,6 +34,15 @@ Examples:
 
 SIZE_LIMIT = 4 << 20
 """Bytes of a file: more than a configuration, for what a whole folder makes, CRDs and all."""
+
+FIELD_MANAGER = "holdfast-preview"
+DECIDED: Mapping[str, tuple[str, ...]] = {
+    "metadata": ("annotations", "finalizers"),
+    "spec": ("schedulerName", "schedulingGates", "nodeSelector", "affinity", "tolerations"),
+}
+"""The pod fields that Holdfast may write; others are omitted."""
+
+_REFUSED = frozenset({400, 403, 422})
 
 Make = Callable[[Document], Preview]
 
@@ -62,25 +75,20 @@ def preview(
         raise click.UsageError("give a file with -f, or - for standard input")
     if live:
         cluster = target.connect()
-        make: Make = DryRun(cluster, namespace or cluster.namespace).preview
+        make: Make = _DryRun(cluster, namespace or cluster.namespace).preview
     else:
-        make = _offline(config_path, namespace or "default")
+        make = partial(
+            previews.preview,
+            pipeline=pipelines.admission_pipeline(pipelines.Setup(config_path)),
+            namespace=namespace or "default",
+            now_ms=int(time.time() * 1_000),
+        )
     made = [each for name in names for each in _shown(name, make)]
     if not made:
         click.echo("No pods and no pod templates found.", err=True)
     refused = sum(bool(each.refusals) for each in made)
     if refused:
         raise CommandError(f"{refused} would be rejected; the reasons are above")
-
-
-def _offline(config_path: Path | None, namespace: str) -> Make:
-    pipeline = pipelines.admission_pipeline(pipelines.Setup(config_path))
-
-    def make(document: Document) -> Preview:
-        now_ms = int(time.time() * 1_000)
-        return previews.preview(document, pipeline, namespace=namespace, now_ms=now_ms)
-
-    return make
 
 
 def _shown(name: str, make: Make) -> Iterator[Preview]:
@@ -128,3 +136,67 @@ def _lines(name: str, made: Preview) -> Iterator[terminal.Styled]:
 
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@dataclass(frozen=True, slots=True)
+class _DryRun:
+    """Previews by the API server, including other webhooks; nothing is stored."""
+
+    api: Api
+    namespace: str
+
+    def preview(self, document: Document) -> Preview:
+        """Preview a pod or a workload. Raises ClusterError if the request fails."""
+        what = previews.described(document, self.namespace)
+        metadata = document.get("metadata") or {}
+        namespace = str(metadata.get("namespace") or self.namespace)
+        pod = document if document.get("kind") == "Pod" else previews.pod_of(document)
+        try:
+            if pod is not document:
+                self._apply(document, namespace)
+                if document.get("kind") in workloads.VM_KINDS:
+                    return Preview(what)
+            pods = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+            stored = msgspec.json.decode(self._send("POST", pods, _anonymous(pod), {}))
+        except ApiStatusError as exc:
+            if exc.status in _REFUSED:
+                return Preview(what, refusals=[str(exc)])
+            raise
+        return Preview(what, before=decided(previews.template(document)), after=decided(stored))
+
+    def _apply(self, document: Document, namespace: str) -> None:
+        group, _, version = str(document.get("apiVersion", "")).rpartition("/")
+        kind = document.get("kind")
+        plural = next(
+            one.name for one in workloads.RESOURCES if (one.group, one.kind) == (group, kind)
+        )
+        name = quote(str(previews.metadata_of(document).get("name") or "preview"), safe="")
+        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{name}"
+        self._send("PATCH", path, document, {"fieldManager": FIELD_MANAGER, "force": "true"})
+
+    def _send(self, method: str, path: str, document: Document, query: Query) -> bytes:
+        kind = APPLY_PATCH if method == "PATCH" else "application/json"
+        body = msgspec.json.encode(document)
+        return self.api.request(
+            method, path, query={"dryRun": "All", **query}, body=body, content_type=kind
+        )
+
+
+def decided(pod: Document) -> Document:
+    """Keep only the fields that Holdfast may write."""
+    kept: dict[str, Any] = {}
+    for part, fields in DECIDED.items():
+        found = pod.get(part) or {}
+        chosen = {field: found[field] for field in fields if found.get(field)}
+        if chosen:
+            kept[part] = chosen
+    return kept
+
+
+def _anonymous(pod: Document) -> Document:
+    """Give the pod a generated name and no owner, in case it exists."""
+    metadata = dict(previews.metadata_of(pod))
+    for field in ("name", "ownerReferences", "namespace"):
+        metadata.pop(field, None)
+    return {**pod, "metadata": {**metadata, "generateName": "preview-"}}

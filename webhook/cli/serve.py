@@ -17,21 +17,19 @@ from holdfast.webhook.server import gunicorn_app
 from holdfast.webhook.server.handler import AdmissionHandler
 from holdfast.webhook.server.offload import AsyncHandler
 from holdfast.webhook.server.settings import ServerSettings
-from holdfast.webhook.server.tls import Validity
-from holdfast.webhook.telemetry.health import HealthServer
 from holdfast.webhook.telemetry.metrics import ServerMetrics
+from holdfast.webhook.telemetry.pages import HealthServer
 
 
 @click.command(epilog="Example: holdfast serve --cert tls.crt --key tls.key --port 8443")
 @options.process
 @options.target
-@click.option(
+@options.option(
     "--host",
     default=ServerSettings.host,
-    show_default=True,
     help=f"The address to listen on; {sockets.ANY} means all addresses, including IPv4.",
 )
-@click.option("--port", default=8443, show_default=True, help="The port; 0 picks a free port.")
+@options.option("--port", default=8443, help="The port; 0 picks a free port.")
 @click.option("--cert", type=options.FILE, required=True, help="The certificate (PEM).")
 @click.option("--key", type=options.FILE, required=True, help="The certificate's key (PEM).")
 @click.option(
@@ -45,19 +43,16 @@ from holdfast.webhook.telemetry.metrics import ServerMetrics
     help="Accept only clients with a certificate of this CA (PEM), such as the API server. "
     "Requires --health-port.",
 )
-@click.option(
+@options.option(
     "--drain",
     type=click.FloatRange(0.0),
     default=ServerSettings.drain,
-    show_default=True,
     help="Seconds after SIGTERM during which requests are still accepted. Responses then carry "
     "Connection: close.",
 )
 @options.health_host
 @click.option(
-    "--health-port",
-    type=int,
-    help="Also serve health and metrics over plain HTTP on this port.",
+    "--health-port", type=int, help="Also serve health and metrics over plain HTTP on this port."
 )
 def serve(
     *,
@@ -81,11 +76,15 @@ def serve(
         )
     process.set_up_logs()
     metrics = ServerMetrics()
-    validity = Validity(time.time)
+    valid_until = 0.0
 
     def on_certificate(expiry: float) -> None:
-        validity.extend(expiry)
+        nonlocal valid_until
+        valid_until = expiry
         metrics.certificate_expiry.set(expiry)
+
+    def ready() -> bool:
+        return time.time() < valid_until
 
     settings = ServerSettings(
         host=host,
@@ -101,7 +100,7 @@ def serve(
         on_reload_failure=metrics.certificate_failures.inc,
     )
     health = None if health_port is None else (health_host, health_port)
-    gunicorn_app.run(_application(process.setup, target, metrics, validity.lasts, health), settings)
+    gunicorn_app.run(_application(process.setup, target, metrics, ready, health), settings)
 
 
 def _application(

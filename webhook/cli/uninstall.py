@@ -1,11 +1,46 @@
-"""`holdfast uninstall`: remove Holdfast from a cluster without leaving pods stuck."""
+"""`holdfast uninstall`: remove Holdfast from a cluster without leaving pods stuck.
+
+Without its server, a webhook configuration causes rejections; without its controller, a gate or
+finalizer blocks a pod forever. So the configurations are removed first, then gates and finalizers,
+and the permissions to do so last.
+"""
 
 import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
 
 import click
+import msgspec
 
-from holdfast.webhook.cli import options, terminal
-from holdfast.webhook.cli.removal import Removal
+from holdfast.webhook.cli import examination, options, terminal
+from holdfast.webhook.config import config
+from holdfast.webhook.errors import ApiStatusError, CommandError, ConfigurationError
+from holdfast.webhook.kube import discovery, listing, patching
+from holdfast.webhook.kube.client import JSON_PATCH, Api, pod_path
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.annotations import OWN_PREFIX
+from holdfast.webhook.model.edits import Operation
+from holdfast.webhook.model.kubevirt import VirtualMachine
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.policies.vms import CONTROLLER_VMS
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.report import table
+from holdfast.webhook.runtime import dev
+
+_CONTROLLER, _WEBHOOK = "holdfast-controller", "holdfast-webhook"
+_CONFIGURATION_FILE = "holdfast.yaml"  # in its ConfigMap
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_POLL = 0.5  # seconds
+_ATTEMPTS = 5  # for a pod that others keep changing
+_MERGE_PATCH = "application/merge-patch+json"
+_VMS = f"{kubevirt.API_PATH}/virtualmachines"
+_NOT_FOUND, _CHANGED = 404, {409, 422}
+
 
 _STILL_SERVED = (
     "holdfast dev still holds pods in this cluster; stop it with Ctrl-C, or, if it was killed, run "
@@ -32,12 +67,11 @@ Examples:
     help="Also remove the recorded nodes of VMs, from every configured annotation.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--namespace", default="holdfast-system", show_default=True)
-@click.option(
+@options.option("--namespace", default="holdfast-system")
+@options.option(
     "--timeout",
     type=float,
     default=120.0,
-    show_default=True,
     help="Seconds for each step. Waiting for held pods to become due is not limited.",
 )
 @options.target
@@ -71,3 +105,272 @@ def uninstall(
     terminal.write([("Holdfast is uninstalled", "green")])
     if removal.is_served_from_elsewhere():
         terminal.write([(_STILL_SERVED, "yellow")])
+
+
+class _ConfigMap(msgspec.Struct):
+    data: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The steps; each can be repeated, and raises CommandError or ClusterError."""
+
+    api: Api
+    namespace: str
+    timeout: float
+
+    def is_served_from_elsewhere(self) -> bool:
+        """Return whether `holdfast dev` has registered webhooks, which are not removed."""
+        paths = configurations.paths(dev.NAME)
+        return any(listing.one(self.api, path, msgspec.Raw) is not None for path in paths)
+
+    def stop_asking(self) -> None:
+        """Remove the webhook configurations, so that no more pods are held."""
+        names = {one["metadata"]["name"] for _, one in examination.registered(self.api)}
+        ours = sorted(names - {dev.NAME} | {configurations.NAME})
+        paths = [path for name in ours for path in configurations.paths(name)]
+        self._delete("the webhook configurations", paths)
+
+    def wait_for_releases(self) -> None:
+        """Wait until the controller has released every held pod at its due time."""
+        reported = -1
+        while gated := [pod for pod in self._remainder() if own(pod.gates)]:
+            self._require_controller(
+                f"{named(gated)} wait for their due time",
+                otherwise="uninstall with --release now",
+            )
+            if reported != len(gated):
+                reported = len(gated)
+                waiting = table.counted(reported, "held pod")
+                self._report(f"waiting for {waiting} ({named(gated)})")
+            time.sleep(_POLL)
+
+    def record_landings(self, *, purge: bool) -> None:
+        """Wait until the controller has recorded the nodes of VM pods."""
+        landed = self._landed()
+        if not landed or purge:
+            return
+        # every installation has this role, wherever its namespace is
+        if listing.one(self.api, f"{_RBAC}/clusterroles/{_CONTROLLER}", msgspec.Raw) is None:
+            self._report(f"the nodes of {named(landed)} stay unrecorded: Holdfast is gone")
+            return
+        self._require_controller(
+            f"the nodes of {named(landed)} are not recorded",
+            otherwise="uninstall with --purge, which removes all recorded nodes",
+        )
+        self._report(
+            f"waiting for the nodes of {table.counted(len(landed), 'VM pod')} to be recorded"
+        )
+        self._wait_until(
+            lambda: not self._landed(),
+            "nodes are still not recorded; check the controller's log, or add --purge, which "
+            "removes all recorded nodes",
+        )
+
+    def stop_controller(self) -> None:
+        """Scale the controller to 0 and wait until its pods are gone."""
+        body = msgspec.json.encode({"spec": {"replicas": 0}})
+        try:
+            self.api.request("PATCH", self._controller, body=body, content_type=_MERGE_PATCH)
+        except ApiStatusError as exc:
+            if exc.is_not_found:
+                return
+            raise
+        self._report("stopping the controller")
+        pods = listing.pods_path(self.namespace)
+        query = {"labelSelector": "app.kubernetes.io/component=controller"}
+        self._wait_until(
+            lambda: not list(listing.objects(self.api, pods, Pod, query)),
+            "the controller has not stopped; check its pods",
+        )
+
+    def clear_pods(self) -> None:
+        """Remove all our gates and finalizers, and check that none is left."""
+        found = self._remainder()
+        failed = {named([pod]): reason for pod in found if (reason := self._clear(pod))}
+        count = sum(bool(own(pod.gates)) for pod in found)
+        self._report(f"cleared {table.counted(count, 'held pod')}")
+        if left := self._remainder():
+            name, reason = next(iter(failed.items()), (named(left), "a new pod"))
+            raise CommandError(
+                f"{table.counted(len(left), 'pod')} still with gates or finalizers of Holdfast, "
+                f"such as {name} ({reason}); run this command again"
+            )
+
+    def forget_vms(self) -> None:
+        """Remove the recorded nodes of all VMs, from every configured annotation.
+
+        Does nothing without KubeVirt. Raises CommandError if records are left; it can be repeated.
+        """
+        keys = vm_keys(self._configured())
+        body = msgspec.json.encode({"metadata": {"annotations": dict.fromkeys(keys)}})
+        failed: dict[str, str] = {}
+        for vm in self._recorded_vms(keys):
+            try:
+                path = kubevirt.vm_path(*vm.key)
+                self.api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
+            except ApiStatusError as exc:
+                if not exc.is_not_found:
+                    failed["/".join(vm.key)] = str(exc)
+        if failed:
+            name, reason = next(iter(failed.items()))
+            raise CommandError(
+                f"could not remove the recorded node of {table.counted(len(failed), 'VM')}, "
+                f"such as {name} ({reason}); run this command again"
+            )
+
+    def remove_rest(self) -> None:
+        """Remove the policies, the namespace and the RBAC objects."""
+        self._delete("policies, namespace and RBAC objects", rest(self.namespace))
+        namespace = f"/api/v1/namespaces/{self.namespace}"
+        self._wait_until(
+            lambda: listing.one(self.api, namespace, dict) is None,
+            f"namespace {self.namespace} still exists; check it with kubectl describe",
+        )
+
+    @property
+    def _controller(self) -> str:
+        namespace = quote(self.namespace, safe="")
+        return f"/apis/apps/v1/namespaces/{namespace}/deployments/{_CONTROLLER}"
+
+    def _remainder(self) -> list[Pod]:
+        """List the pods with gates or finalizers of Holdfast."""
+        pods = listing.objects(self.api, listing.pods_path(""), Pod)
+        return [pod for pod in pods if own(pod.gates) or own(pod.finalizers)]
+
+    def _landed(self) -> list[Pod]:
+        """List bound pods with our finalizer: their node is not recorded yet."""
+        return [pod for pod in self._remainder() if own(pod.finalizers) and pod.spec.node_name]
+
+    def _configured(self) -> Iterator[config.Configuration]:
+        path = config_maps(self.namespace)
+        for each in listing.objects(self.api, path, _ConfigMap):
+            text = each.data.get(_CONFIGURATION_FILE)
+            if text is None:
+                continue
+            try:
+                yield config.parse(text.encode(), _CONFIGURATION_FILE)
+            except ConfigurationError as exc:  # no replica can have used it
+                self._report(f"ignoring an invalid configuration: {exc}")
+
+    def _recorded_vms(self, keys: Sequence[str]) -> list[VirtualMachine]:
+        try:
+            found = list(listing.objects(self.api, _VMS, VirtualMachine))
+        except ApiStatusError as exc:
+            if exc.status == _NOT_FOUND and not discovery.serves(self.api, "virtualmachines"):
+                return []
+            raise
+        return [vm for vm in found if set(keys) & vm.annotations.keys()]
+
+    def _clear(self, pod: Pod) -> str:
+        """Clear a pod, retrying on conflicts; return the error, if any."""
+        path, found, reason = pod_path(*pod.key), pod, ""
+        for _ in range(_ATTEMPTS):
+            body = msgspec.json.encode(clearing(found))
+            try:
+                self.api.request("PATCH", path, body=body, content_type=JSON_PATCH)
+            except ApiStatusError as exc:
+                reason = str(exc)
+                if not exc.is_not_found and exc.status not in _CHANGED:
+                    return reason
+            else:
+                return ""
+            now = listing.one(self.api, path, Pod)
+            if now is None or now.metadata.uid != pod.metadata.uid:
+                return ""
+            found = now
+        return reason
+
+    def _require_controller(self, why: str, *, otherwise: str) -> None:
+        found: dict[str, Any] = listing.one(self.api, self._controller, dict) or {}
+        if not found.get("status", {}).get("availableReplicas"):
+            raise CommandError(
+                f"{why}, and no controller is running in {self.namespace}; start it "
+                f"(kubectl -n {self.namespace} scale deployment {_CONTROLLER} "
+                f"--replicas=1), or {otherwise}"
+            )
+
+    def _delete(self, what: str, paths: Iterable[str]) -> None:
+        self._report(f"removing {what}")
+        for path in paths:
+            try:
+                self.api.request("DELETE", path)
+            except ApiStatusError as exc:
+                if not exc.is_not_found:
+                    raise
+
+    def _wait_until(self, done: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + self.timeout
+        while not done():
+            if time.monotonic() > deadline:
+                raise CommandError(f"after {self.timeout:.0f} s {otherwise}")
+            time.sleep(_POLL)
+
+    @staticmethod
+    def _report(text: str) -> None:
+        terminal.write([(text, "")], terminal.console(stderr=True))
+
+
+def own(names: Iterable[str]) -> list[str]:
+    """Return the gates or finalizers that are Holdfast's."""
+    return [name for name in names if name.startswith(OWN_PREFIX)]
+
+
+def clearing(pod: Pod) -> list[Operation]:
+    """Build the patch that removes our gates and finalizers from a pod, unless it has changed."""
+    removals: list[Operation] = []
+    for place, names in (
+        ("/spec/schedulingGates", pod.gates),
+        ("/metadata/finalizers", pod.finalizers),
+    ):
+        ours = [index for index, name in enumerate(names) if own([name])]
+        # From the end, so that the other indexes stay valid.
+        removals += [{"op": "remove", "path": f"{place}/{index}"} for index in reversed(ours)]
+    return patching.guarded(pod.metadata.uid, pod.metadata.resource_version, removals)
+
+
+def vm_keys(configured: Iterable[config.Configuration]) -> list[str]:
+    """List the annotations that Holdfast writes on VMs, by default and in these configurations.
+
+    `holdfast.dev/sticky` is not included: users write it.
+    """
+    chosen = [
+        plugin.args.get("nodeAnnotation")
+        for configuration in configured
+        for profile in configuration.profiles
+        for plugin in profile.plugin_config
+        if plugin.name == "sticky"
+    ]
+    written = (kubevirt.STICKY_NODE, kubevirt.STICKY_NODE_UID)
+    return list(dict.fromkeys([*written, *(key for key in chosen if isinstance(key, str))]))
+
+
+def config_maps(namespace: str) -> str:
+    """Return the path of the ConfigMaps with current and earlier configurations."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
+
+
+def rest(namespace: str) -> list[str]:
+    """List the paths to remove last, in order: policies, namespace, RBAC objects."""
+    policies = (
+        *(pod_policies.HOLD, pod_policies.APPROVAL, pod_policies.CONTROLLER_PODS),
+        *(CONTROLLER_VMS, pod_policies.CONTROLLER_WEBHOOKS),
+    )
+    accounts = (_CONTROLLER, f"{_CONTROLLER}-after", f"{_CONTROLLER}-kubevirt", _WEBHOOK)
+    roles = (*accounts, pod_policies.APPROVER, pod_policies.RELEASER)
+    return [
+        *(
+            f"{_ADMISSION}/{kind}/{name}"
+            for name in policies
+            for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies")
+        ),
+        f"/api/v1/namespaces/{quote(namespace, safe='')}",
+        *(f"{_RBAC}/clusterrolebindings/{name}" for name in accounts),
+        *(f"{_RBAC}/clusterroles/{name}" for name in roles),
+    ]
+
+
+def named(pods: Sequence[Pod], most: int = 3) -> str:
+    """Name some of the pods, for a message."""
+    shown = ", ".join("/".join(pod.key) for pod in pods[:most])
+    return shown + (f" and {len(pods) - most} more" if len(pods) > most else "")

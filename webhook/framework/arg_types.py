@@ -45,7 +45,6 @@ SOME = shaped(minItems=1)
 SOME_ONCE = shaped(minItems=1, uniqueItems=True)
 ONCE = shaped(uniqueItems=True)
 
-# --- placement rules ---------------------------------------------------------------------------
 
 _TEXT, _GIVEN = {"type": "string"}, {"not": {"type": "null"}}
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.webhook.framework import node_affinity
+from holdfast.webhook.framework.node_affinity import add, appended
 from holdfast.webhook.model.edits import (
     AddFinalizer,
     AddGate,
@@ -59,7 +60,8 @@ def edited(review: PodReview, edits: Iterable[Edit]) -> PodReview:
     Raises TypeError, LookupError or ValueError if they do not fit the pod.
     """
     document = review.whole_pod()
-    _apply_all(document, patch(review.pod, edits))
+    for operation in patch(review.pod, edits):
+        _apply(document, operation)
     request = msgspec.structs.replace(
         review.request, object=msgspec.Raw(msgspec.json.encode(document))
     )
@@ -72,13 +74,9 @@ def applied(document: Any, operations: Iterable[Operation]) -> Any:
     Raises LookupError if they do not fit the document.
     """
     result = copy.deepcopy(document)
-    _apply_all(result, operations)
-    return result
-
-
-def _apply_all(document: Any, operations: Iterable[Operation]) -> None:
     for operation in operations:
-        _apply(document, operation)
+        _apply(result, operation)
+    return result
 
 
 def _apply(document: Any, operation: Operation) -> None:
@@ -106,12 +104,12 @@ def pointer(key: str) -> str:
 def _gates(pod: Pod, edits: Sequence[AddGate]) -> list[Operation]:
     names = _new((edit.name for edit in edits), pod.gates)
     gates = [{"name": name} for name in names]
-    return _appended("/spec/schedulingGates", pod.spec.scheduling_gates, gates)
+    return appended("/spec/schedulingGates", pod.spec.scheduling_gates, gates)
 
 
 def _finalizers(pod: Pod, edits: Sequence[AddFinalizer]) -> list[Operation]:
     names = _new((edit.name for edit in edits), pod.finalizers)
-    return _appended("/metadata/finalizers", pod.metadata.finalizers, names)
+    return appended("/metadata/finalizers", pod.metadata.finalizers, names)
 
 
 def _annotations(pod: Pod, edits: Sequence[SetAnnotation | RemoveAnnotation]) -> list[Operation]:
@@ -129,7 +127,7 @@ def _entries(
 ) -> list[Operation]:
     if present is None:
         added = {key: value for key, value in changes.items() if value is not None}
-        return [_add(where, added)] if added else []
+        return [add(where, added)] if added else []
     operations: list[Operation] = []
     for key, value in changes.items():
         path = f"{where}/{pointer(key)}"
@@ -137,13 +135,13 @@ def _entries(
             if key in present:
                 operations.append({"op": "remove", "path": path})
         elif present.get(key) != value:
-            operations.append(_add(path, value))
+            operations.append(add(path, value))
     return operations
 
 
 def _scheduler(pod: Pod, edits: Sequence[SetSchedulerName]) -> list[Operation]:
     name = edits[-1].name
-    return [] if name == pod.spec.scheduler_name else [_add("/spec/schedulerName", name)]
+    return [] if name == pod.spec.scheduler_name else [add("/spec/schedulerName", name)]
 
 
 def _nodes(pod: Pod, edits: Sequence[RequireNodes | PreferNodes | SelectNodes]) -> list[Operation]:
@@ -166,8 +164,8 @@ def _nodes(pod: Pod, edits: Sequence[RequireNodes | PreferNodes | SelectNodes]) 
 def _selector(pod: Pod, selected: Mapping[str, str]) -> list[Operation]:
     added = {key: value for key, value in selected.items() if key not in pod.node_selector}
     if added and pod.spec.node_selector is None:
-        return [_add("/spec/nodeSelector", added)]
-    return [_add("/spec/nodeSelector/" + pointer(key), value) for key, value in added.items()]
+        return [add("/spec/nodeSelector", added)]
+    return [add("/spec/nodeSelector/" + pointer(key), value) for key, value in added.items()]
 
 
 def _tolerations(pod: Pod, edits: Sequence[Tolerate]) -> list[Operation]:
@@ -183,7 +181,7 @@ def _tolerations(pod: Pod, edits: Sequence[Tolerate]) -> list[Operation]:
         and any(tolerates(one, default.key) for one in wanted)
     ]
     removed = [{"op": "remove", "path": f"/spec/tolerations/{at}"} for at in reversed(replaced)]
-    return [*removed, *_appended("/spec/tolerations", present, added)]
+    return [*removed, *appended("/spec/tolerations", present, added)]
 
 
 def tolerates(one: Tolerate, key: str, value: str = "") -> bool:
@@ -217,17 +215,6 @@ def _written(edit: Tolerate) -> dict[str, Any]:
 
 def _new(wanted: Iterable[T], present: Sequence[T]) -> list[T]:
     return [one for one in dict.fromkeys(wanted) if one not in present]
-
-
-def _appended(path: str, present: object | None, added: Sequence[Any]) -> list[Operation]:
-    # JSON Patch cannot append to an array that does not exist.
-    if added and present is None:
-        return [_add(path, list(added))]
-    return [_add(f"{path}/-", one) for one in added]
-
-
-def _add(path: str, value: Any) -> Operation:
-    return {"op": "add", "path": path, "value": value}
 
 
 _Writer = Callable[[Pod, Any], list[Operation]]

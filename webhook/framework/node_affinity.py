@@ -51,7 +51,7 @@ def operations(
     added = _new_preferences(pod, preferred)
     node = _node(pod)
     if node is not None and node.preferred is not None:
-        made += [_add(f"{_NODE}/{_PREFERRED}/-", one) for one in added]
+        made += appended(f"{_NODE}/{_PREFERRED}", node.preferred, added)
     elif added:
         fresh[_PREFERRED] = added
     return [*made, *_created(pod, fresh)]
@@ -59,18 +59,12 @@ def operations(
 
 def _tightened(pod: Pod, index: int, added: Sequence[Requirement]) -> list[Operation]:
     term, written = _term(pod, index), _written(added)
-    made: list[Operation] = []
-    for name, present in (
-        ("matchExpressions", term.match_expressions),
-        ("matchFields", term.match_fields),
-    ):
-        new = written.get(name, [])
-        path = f"{_TERMS}/{index}/{name}"
-        if new and present is None:
-            made.append(_add(path, new))
-        else:
-            made += [_add(f"{path}/-", one) for one in new]
-    return made
+    lists = {"matchExpressions": term.match_expressions, "matchFields": term.match_fields}
+    return [
+        operation
+        for name, present in lists.items()
+        for operation in appended(f"{_TERMS}/{index}/{name}", present, written.get(name, ()))
+    ]
 
 
 def _new_preferences(pod: Pod, wanted: Iterable[PreferNodes]) -> list[dict[str, Any]]:
@@ -96,10 +90,10 @@ def _created(pod: Pod, fresh: Mapping[str, Any]) -> list[Operation]:
     if not fresh:
         return []
     if pod.spec.affinity is None:
-        return [_add(_AFFINITY, {"nodeAffinity": dict(fresh)})]
+        return [add(_AFFINITY, {"nodeAffinity": dict(fresh)})]
     if pod.spec.affinity.node_affinity is None:
-        return [_add(_NODE, dict(fresh))]
-    return [_add(f"{_NODE}/{name}", value) for name, value in fresh.items()]
+        return [add(_NODE, dict(fresh))]
+    return [add(f"{_NODE}/{name}", value) for name, value in fresh.items()]
 
 
 def _node(pod: Pod) -> NodeAffinity | None:
@@ -133,11 +127,16 @@ def _written(requirements: Iterable[Requirement]) -> dict[str, Any]:
     return term
 
 
-def _add(path: str, value: Any) -> Operation:
+def add(path: str, value: Any) -> Operation:
+    """Return the operation that adds a value, or replaces it."""
     return {"op": "add", "path": path, "value": value}
 
 
-# --- nodes -------------------------------------------------------------------------------------
+def appended(path: str, present: object | None, added: Sequence[Any]) -> list[Operation]:
+    """Return the operations that append to a list, which is created if it does not exist."""
+    if added and present is None:
+        return [add(path, list(added))]
+    return [add(f"{path}/-", one) for one in added]
 
 
 def unmet(pod: Pod, node: Node) -> Sequence[Requirement]:
@@ -183,9 +182,6 @@ def _meets(value: str | None, requirement: Requirement) -> bool:
             return number > bound if requirement.operator == "Gt" else number < bound
         case _:
             return value is not None
-
-
-# --- contradictions ----------------------------------------------------------------------------
 
 
 def impossible(requirements: Iterable[Requirement]) -> Sequence[Requirement]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from holdfast.webhook.errors import PluginFailedError, described
 from holdfast.webhook.framework.json_patch import edited
@@ -29,12 +29,12 @@ _NO_PROFILE = Profile("", ())
 _log = logging.getLogger("holdfast.plugins")
 
 
+@dataclass(eq=False)
 class AdmissionPipeline:
     """Runs the plugins of a pod's profile. Safe to use from several threads."""
 
-    def __init__(self, profiles: Profiles, runner: Runner) -> None:
-        self.profiles = profiles
-        self._runner = runner
+    profiles: Profiles
+    runner: Runner
 
     def may_block(self, review: PodReview) -> bool:
         """Return whether a plugin that may block will be called."""
@@ -46,10 +46,6 @@ class AdmissionPipeline:
             for plugin in profile.blocking
         )
         return called and not _find_excess(review)
-
-    def running_plugin(self, review: PodReview) -> str | None:
-        """Name the plugin that a review waits for now, if it is one that may block."""
-        return self._runner.running_plugin(review)
 
     def mutate(self, review: PodReview, *, now_ms: int) -> Verdict:
         """Run `mutate` of each plugin, up to the first rejection.
@@ -67,7 +63,7 @@ class AdmissionPipeline:
             return Verdict(Code.REJECT, (), reasons)
         if profile is None:
             return Verdict(Code.SKIP)
-        with self._runner.measure_point("mutate", profile.name) as point:
+        with self.runner.measure_point("mutate", profile.name) as point:
             verdict = self._mutate(profile, Context(review, profile.name, now_ms))
             point.code = verdict.code
         return verdict
@@ -78,7 +74,7 @@ class AdmissionPipeline:
         """Restore what an update of a workload has lost."""
         edits: list[Edit] = []
         for plugin in profile.plugins:
-            with self._runner.measure(plugin, "mutate", profile.name, review) as call:
+            with self.runner.measure(plugin, "mutate", profile.name, review) as call:
                 call.result = plugin.restore(workload, old)
             edits += call.result.edits
         return Verdict(Code.SUCCESS, edits)
@@ -111,7 +107,7 @@ class AdmissionPipeline:
 
     def _mutate_one(self, plugin: Plugin, context: Context, *, rejected: bool) -> Result:
         try:
-            with self._runner.measure(plugin, "mutate", context.profile, context.review) as call:
+            with self.runner.measure(plugin, "mutate", context.profile, context.review) as call:
                 if plugin.may_block and not _concerns(plugin, context.review):
                     call.result = skip()
                 else:
@@ -146,7 +142,7 @@ class AdmissionPipeline:
             return
         for plugin in plugins:
             try:
-                with self._runner.measure(plugin, "validate", context.profile, review) as call:
+                with self.runner.measure(plugin, "validate", context.profile, review) as call:
                     call.result = plugin.validate(stored.review.pod, stored)
             except PluginFailedError as exc:
                 _log.error("%s: %s", review.display_name, exc)  # the pod is rejected anyway
@@ -164,7 +160,7 @@ class AdmissionPipeline:
             where = f"{review.workload.path}: " if review.workload else ""
             return Verdict(Code.REJECT, (), [where + excess])
         profile = self.profiles.select_for(review) or _NO_PROFILE
-        with self._runner.measure_point("validate", profile.name) as point:
+        with self.runner.measure_point("validate", profile.name) as point:
             verdict = self._validate(profile, Context(review, profile.name, now_ms))
             point.code = verdict.code
         return verdict
@@ -194,7 +190,7 @@ class AdmissionPipeline:
 
     def _validate_one(self, plugin: Plugin, context: Context) -> Result:
         review = context.review
-        with self._runner.measure(plugin, "validate", context.profile, review) as call:
+        with self.runner.measure(plugin, "validate", context.profile, review) as call:
             if plugin.may_block and not _concerns(plugin, review):
                 call.result = skip()
             else:
@@ -203,7 +199,7 @@ class AdmissionPipeline:
 
     def _validate_workload(self, plugin: Plugin, workload: Workload, context: Context) -> Result:
         review = context.review
-        with self._runner.measure(plugin, "validate", context.profile, review) as call:
+        with self.runner.measure(plugin, "validate", context.profile, review) as call:
             if plugin.may_block and not _has_workload_key(plugin, review):
                 call.result = skip()
             else:

@@ -5,7 +5,7 @@ the profile.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from holdfast.webhook.framework.plugin import Code, Plugin, overrides
@@ -23,6 +23,7 @@ REST_OF_PODS = "*"
 """The profile for every schedulerName that no other profile names."""
 
 
+@dataclass(eq=False)
 class Profile:
     """A named list of plugins, in the order in which they run.
 
@@ -31,22 +32,16 @@ class Profile:
     that fails in `permit` for longer than the timeout no longer holds the pod.
     """
 
-    def __init__(
-        self,
-        name: str,
-        plugins: Iterable[Plugin],
-        run_all: bool = True,  # noqa: FBT001, FBT002
-        *,
-        scheduler_name: str = "",
-        namespaces: Sequence[str] = (),
-        permit_timeout_ms: int | None = None,
-    ) -> None:
-        self.name = name
-        self.permit_timeout_ms = permit_timeout_ms
-        self.scheduler_name = scheduler_name or name
-        self.namespaces = namespaces
-        self.plugins: Sequence[Plugin] = tuple(plugins)
-        self.run_all = run_all
+    name: str
+    plugins: Sequence[Plugin]
+    run_all: bool = True
+    _: KW_ONLY
+    scheduler_name: str = ""
+    namespaces: Sequence[str] = ()
+    permit_timeout_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        self.scheduler_name = self.scheduler_name or self.name
         # Determined once: asking a plugin for its extension points would cost every review.
         self.blocking = [plugin for plugin in self.plugins if plugin.may_block]
         self.holding = [plugin for plugin in self.plugins if plugin.gate]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, get_args
 
@@ -32,16 +33,14 @@ def unobserved(**_measurement: str | float) -> None:
     """Discard a measurement."""
 
 
+@dataclass(eq=False)
 class Runner:
     """Times and checks calls of plugins. Safe to use from several threads."""
 
-    def __init__(
-        self, timer: Callable[[], float], observe: Observe, on_result: OnResult | None = None
-    ) -> None:
-        self.timer = timer
-        self.observe = observe
-        self.on_result = on_result
-        self.running: dict[int, str] = {}
+    timer: Callable[[], float]
+    observe: Observe
+    on_result: OnResult | None = None
+    running: dict[int, str] = field(default_factory=dict)
 
     def running_plugin(self, review: PodReview) -> str | None:
         """Name the plugin that a review waits for now, if it is one that may block."""
@@ -166,8 +165,10 @@ def _check(result: object, plugin: Plugin) -> None:
         return
     parts: tuple[object, ...] = (result.edits, result.warnings)
     for found in parts:
-        if type(found) not in _USUAL:
-            _check_list(found)
+        if type(found) not in _USUAL and (
+            not isinstance(found, Sequence) or isinstance(found, str)
+        ):
+            raise TypeError(f"it returned {type(found).__name__}, not a list of edits or warnings")
     for edit in result.edits:
         _check_edit(edit, plugin)
     for warning in result.warnings:
@@ -181,11 +182,6 @@ def _check_edit(edit: Edit, plugin: Plugin) -> None:
         raise TypeError(
             f"it set the schedulerName {edit.name!r:.60}, which its scheduler_names do not list"
         )
-
-
-def _check_list(found: object) -> None:
-    if not isinstance(found, Sequence) or isinstance(found, str):
-        raise TypeError(f"it returned {type(found).__name__}, not a list of edits or warnings")
 
 
 def _check_text(found: object, what: str) -> None:

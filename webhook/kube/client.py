@@ -20,13 +20,8 @@ from kubernetes import config as kubernetes_config
 
 from holdfast.webhook.errors import ApiStatusError, StartError, UnreachableError
 from holdfast.webhook.kube.kubeconfig import load_kubeconfig
-from holdfast.webhook.kube.response import (
-    TRANSPORT_ERRORS,
-    Response,
-    read_date,
-    status_error,
-)
-from holdfast.webhook.kube.transport import Transport
+from holdfast.webhook.kube.response import read_date, status_error
+from holdfast.webhook.kube.transport import TRANSPORT_ERRORS, Response, Transport
 from holdfast.webhook.model import messages
 
 CONNECT_TIMEOUT = 5.0
@@ -332,13 +327,10 @@ def pod_path(namespace: str, name: str) -> str:
 def _load(
     configuration: kubernetes_client.Configuration, kubeconfig: Path | None, context: str | None
 ) -> tuple[str, Callable[[], None], Callable[[], bool]]:
-    """Fill in a configuration; return what `load_kubeconfig` returns.
-
-    As for kubectl, a kubeconfig wins over the pod's ServiceAccount. KUBECONFIG does so even if its
-    files are missing: who sets it does not mean the cluster of the pod.
-    """
+    """Do as `load_kubeconfig`; without a kubeconfig, use the pod's ServiceAccount, like kubectl."""
     files = [kubeconfig.expanduser()] if kubeconfig else _default()
     chosen = kubeconfig or context or os.environ.get("KUBECONFIG")
+    # KUBECONFIG counts even if its files are missing: it does not mean the pod's cluster
     if not chosen and not any(file.exists() for file in files):
 
         def renew() -> None:

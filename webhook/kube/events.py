@@ -135,16 +135,13 @@ class EventRecorder:
                 _, _, event = self._waiting.get(timeout=0.5)
             except queue.Empty:
                 continue
-            self._yield_to_releases(stop)
+            end = self.now() + YIELD_SECONDS
+            while self.saturated() and self.now() < end and not stop.wait(POLL_SECONDS):
+                pass
             if self._take_token(event):
                 self._publish(event)
             else:
                 self.on_dropped()
-
-    def _yield_to_releases(self, stop: threading.Event) -> None:
-        end = self.now() + YIELD_SECONDS
-        while self.saturated() and self.now() < end and not stop.wait(POLL_SECONDS):
-            pass
 
     def _take_token(self, event: Event) -> bool:
         now = self.now()

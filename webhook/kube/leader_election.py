@@ -138,8 +138,6 @@ class Leader:
         except ClusterError as exc:
             _log.warning("cannot release Lease %s: %s", self._shown, exc)
 
-    # --- one turn ------------------------------------------------------------------------------
-
     def _try(self) -> None:
         # A leader need not read: if another has written, its own write conflicts.
         if self._lease is None or not self.leading():
@@ -210,8 +208,6 @@ class Leader:
             "renewTime": now,
             "leaseTransitions": (known.lease_transitions or 0) + moved,
         }
-
-    # --- waiting and reporting -----------------------------------------------------------------
 
     def _wait(self) -> float:
         if self._lease is None or self.leading():

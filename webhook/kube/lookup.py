@@ -67,7 +67,11 @@ class ClusterLookup:
 
     def _get(self, path: str) -> Mapping[str, Any] | None:
         try:
-            found = msgspec.json.decode(self._connected().request("GET", path, timeout=TIMEOUT))
+            self.connect()
+            assert self._api is not None  # noqa: S101 - set by `connect`
+            found = msgspec.json.decode(self._api.request("GET", path, timeout=TIMEOUT))
+        except StartError as exc:
+            raise UnreachableError(str(exc)) from exc
         except ApiStatusError as exc:
             if exc.is_not_found:
                 return None
@@ -77,11 +81,3 @@ class ClusterLookup:
         if not isinstance(found, dict):
             raise UnreachableError(f"the response for {path} is not an object")
         return found
-
-    def _connected(self) -> Api:
-        try:
-            self.connect()
-        except StartError as exc:
-            raise UnreachableError(str(exc)) from exc
-        assert self._api is not None  # noqa: S101 - set by `connect`
-        return self._api

@@ -186,13 +186,9 @@ class Reflector(Generic[Object]):
         return version
 
     def _further_page(self, token: str, stop: threading.Event) -> _RawPage:
-        """Fetch a further page, again and again while the API server puts it off.
-
-        An API server whose cache is behind takes the first page from etcd, and answers the others
-        with 504 (`Too large resource version`) until its cache has caught up (since Kubernetes
-        1.34). Listing from the start would ask for a later version each time; and for an overloaded
-        server (429, 503), it would repeat many pages because of one.
-        """
+        """Fetch a further page, also from a server that is overloaded or whose cache is behind."""
+        # The first page came from etcd; the others get 504 until the cache has caught up (since
+        # Kubernetes 1.34). Listing from the start would ask for a later version each time.
         until = self.now() + FURTHER_SECONDS
         while True:
             try:

@@ -10,10 +10,38 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from holdfast.webhook.kube.response import Response, ResponseParser, TransportError
+import httptools
+
+CHUNK = 1 << 16
+"""Bytes read at once."""
+_FINAL = 200
+"""The first HTTP status that is not interim."""
+
+
+class TransportError(Exception):
+    """A request that cannot be sent, or a response that is cut off."""
+
+
+TRANSPORT_ERRORS = (OSError, httptools.HttpParserError, TransportError)
+"""What `Transport.send` raises if there is no complete response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A complete response, with lower-case names of headers.
+
+    `received` is when its head arrived, by the transport's clock.
+    """
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    data: bytes
+    received: float
 
 
 class Credentials(Protocol):
@@ -74,8 +102,8 @@ class Transport:
         try:
             connection.settimeout(timeout)
             connection.sendall(request)
-            reading = ResponseParser(self._now)
-            reading.read(connection)
+            reading = _ResponseParser(self._now)
+            response = reading.read(connection)
         except BaseException:
             connection.close()
             if kept is not None:
@@ -86,7 +114,7 @@ class Transport:
             connection.close()
         else:
             self._idle.append(connection)
-        return reading.response()
+        return response
 
     def close(self) -> None:
         """Close all idle connections."""
@@ -99,7 +127,10 @@ class Transport:
                 connection = self._idle.pop()
             except IndexError:  # another thread took it
                 break
-            if not _is_readable(connection):
+            # data or EOF that arrived without a request makes the connection unusable
+            ready = select.poll()
+            ready.register(connection, select.POLLIN)
+            if not ready.poll(0):
                 return connection
             connection.close()
         return None
@@ -147,8 +178,67 @@ def _request(method: str, target: str, headers: Mapping[str, str], body: bytes |
         raise TransportError(f"not Latin-1: {method} {target[:200]!r} or its headers") from None
 
 
-def _is_readable(connection: socket.socket) -> bool:
-    """Return whether data or EOF arrived without a request: then the connection is unusable."""
-    ready = select.poll()
-    ready.register(connection, select.POLLIN)
-    return bool(ready.poll(0))
+class _ResponseParser:
+    """Reads a response; the parser calls the methods that start with `on_`."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._parser = httptools.HttpResponseParser(self)
+        self._reason = b""
+        self._fields: dict[str, str] = {}
+        self._received = 0.0
+        self._parts: list[bytes] = []
+        self._is_complete = False
+        self.ends_connection = False
+        """Whether the connection cannot be reused."""
+
+    def read(self, connection: socket.socket) -> Response:
+        while True:
+            data = connection.recv(CHUNK)
+            if not data:
+                self._end()
+                break
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserError:
+                if not self._is_complete:
+                    raise
+                self.ends_connection = True  # something followed the response
+            if self._is_complete:
+                break
+        status, reason = self._parser.get_status_code(), self._reason.decode("latin-1")
+        return Response(status, reason, self._fields, b"".join(self._parts), self._received)
+
+    def on_message_begin(self) -> None:
+        """Reject a response that was not requested."""
+        if self._is_complete:
+            raise TransportError("a response without a request")
+
+    def on_status(self, reason: bytes) -> None:
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._received = self._now()
+
+    def on_body(self, part: bytes) -> None:
+        self._parts.append(part)
+
+    def on_message_complete(self) -> None:
+        """Finish, unless this is an interim response."""
+        # The headers of an interim response, as `100 Continue`, do not belong to the final one.
+        if self._parser.get_status_code() < _FINAL:
+            self._reason, self._received = b"", 0.0
+            self._fields.clear()
+        else:
+            self._is_complete = True
+            self.ends_connection = not self._parser.should_keep_alive()  # only known at this point
+
+    def _end(self) -> None:
+        """Accept EOF as the end of a response that has no length."""
+        says_length = {"content-length", "transfer-encoding"} & self._fields.keys()
+        if not self._received or says_length:
+            raise TransportError("the connection was closed before the end of the response")
+        self.ends_connection = True

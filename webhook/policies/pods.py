@@ -272,11 +272,9 @@ def _may(verb: str) -> str:
 
 
 def _changes_a_hold(keys: Sequence[str]) -> str:
-    """Test whether an update changes a hold; cheapest first, as every update is tested.
-
-    An unchanged list of gates is not compared name by name: the cost grows with the square of its
-    length, and beyond the budget no user could update the pod.
-    """
+    """Test whether an update changes a hold; cheapest first, as every update is tested."""
+    # Comparing unchanged gates by name costs the square of their number: beyond the budget, no
+    # user could update the pod.
     before, after = _gates("oldObject"), _gates("object")
     held = f"{before}.exists(gate, {_is_own('gate.name')})"
     taken = f"({before} != {after}\n  && {_taken()}.size() > 0)"

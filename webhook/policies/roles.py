@@ -1,10 +1,7 @@
 """The role with which the controller follows the objects that pods wait for. Pure."""
 
-from collections.abc import Iterator
-
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.plugins.after import After
-from holdfast.webhook.plugins.after_targets import WaitedKind
 
 AFTER_ROLE = "holdfast-controller-after"
 
@@ -36,9 +33,10 @@ subjects:
 
 def after_role(profiles: Profiles) -> str:
     """Write the ClusterRole and its binding as YAML, without pods, which it may read anyway."""
+    followed = (kind for one in profiles.plugins if isinstance(one, After) for kind in one.kinds)
     rules = [
         _RULE.format(name=kind.name, group=kind.group or '""', resource=kind.resource)
-        for kind in dict.fromkeys(_followed(profiles))
+        for kind in dict.fromkeys(followed)
         if kind.qualified != "pods"
     ]
     return (
@@ -49,9 +47,3 @@ def after_role(profiles: Profiles) -> str:
         + _HEAD.format(kind="ClusterRoleBinding", name=AFTER_ROLE)
         + _BINDING.format(name=AFTER_ROLE)
     )
-
-
-def _followed(profiles: Profiles) -> Iterator[WaitedKind]:
-    for plugin in profiles.plugins:
-        if isinstance(plugin, After):
-            yield from plugin.kinds

@@ -84,11 +84,7 @@ def _bounds(may_only: str, names: Sequence[str], where: builder.InstallationName
 def _additions(
     may_only: str, may_not: str, names: Sequence[str], selectors: Selectors
 ) -> list[Check]:
-    """Reject additions that the controller would take for an admin's, and never revert.
-
-    Existing ones may stay: an admin may have written them. The controller has to write those parts
-    of selectors that are configured.
-    """
+    """Reject additions that the controller would take for an admin's, as existing ones may be."""
     paths = {
         "objectSelector.matchLabels": selectors.objects,
         "objectSelector.matchExpressions": selectors.objects,

@@ -64,14 +64,18 @@ class WebhookReconciler:
     now: Callable[[], float] = boot_time
 
     def __post_init__(self) -> None:
-        self._writer = ConfigurationWriter(self.api, self.metrics, self.leading)
-        self._trusted_since: dict[str, float] = {}
-        """When each CA, by fingerprint, was first in all registered caBundles, by `now`."""
         self._steadiness = ClockStability()
-        self._is_published = False
+        self._begin()
         self._digest = configurations.digest(self.profiles)
         self._paths = configurations.paths(self.service.configurations)
         self._blocker = self._logged_blocker = ""
+
+    def _begin(self) -> None:
+        """Forget what was seen and written: another leader may change it."""
+        self._writer = ConfigurationWriter(self.api, self.metrics, self.leading)
+        self._trusted_since: dict[str, float] = {}
+        """When each CA, by fingerprint, was first in all registered caBundles, by `now`."""
+        self._is_published = False
 
     def run(self, stop: threading.Event) -> None:
         """Reconcile until `stop` is set. Never raises because of the cluster."""
@@ -84,9 +88,7 @@ class WebhookReconciler:
         if seconds is not None:
             self._steadiness.observe(seconds, self.now())
         if not self.leading() or seconds is None:
-            self._trusted_since = {}  # another leader may change the bundles
-            self._writer.forget()
-            self._is_published = False
+            self._begin()
             self.metrics.registered.set(0)
             self.metrics.ca_expiry.set(0)
             return False
@@ -99,8 +101,6 @@ class WebhookReconciler:
                 "cannot reconcile certificates and webhook configurations: %s; retrying", exc
             )
         return True
-
-    # --- one reconciliation --------------------------------------------------------------------
 
     def _ensure(self, now: datetime) -> None:
         """Reconcile certificates and configurations. Raises ClusterError with all failures."""
@@ -202,14 +202,11 @@ class WebhookReconciler:
     def _publish_blocker(  # noqa: PLR0911 - one for each
         self, now: datetime, trust: Sequence[bytes], replicas_seen: Sequence[Replica]
     ) -> str:
-        """Say why the match conditions must not be published yet; empty if they may.
-
-        Once published they are restored unless a replica has other conditions: a replica that does
-        not answer must not leave pods unheld.
-        """
+        """Say why the match conditions must not be published yet; empty if they may."""
         called = [one for one in replicas_seen if one.called]
         if any(one.conditions not in {self._digest, None} for one in called):
             return "replicas have a different configuration"
+        # They are restored even if a replica does not answer: pods must not stay unheld.
         if self._is_published:
             return ""
         if not called:

@@ -7,7 +7,7 @@ That needs only permission to list the Service's EndpointSlices.
 import http.client
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -128,8 +128,3 @@ def _read_digest(connection: http.client.HTTPConnection) -> str | None:
         return None
     finally:
         connection.close()
-
-
-def certificates(replicas: Sequence[Replica]) -> list[Certificate]:
-    """Return the serving certificates."""
-    return [one.certificate for one in replicas if one.certificate is not None]

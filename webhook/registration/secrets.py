@@ -6,7 +6,6 @@ way to create an object with permission for that name only.
 """
 
 import base64
-import binascii
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -17,12 +16,10 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.certs import authority, rotation
-from holdfast.certs.rotation import Action, Observation, Plan
-from holdfast.certs.stored import Authority, Data
+from holdfast.certs.rotation import Action, Authority, Data, Observation, Plan
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import APPLY_PATCH, Api
-from holdfast.webhook.registration import replicas
 from holdfast.webhook.registration.replicas import Replica
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
@@ -73,7 +70,7 @@ class CertificateSecrets:
                 leaf=_data(secrets[LEAF_SECRET]),
                 bundles=bundles,
                 trusted=trusted,
-                served=replicas.certificates(asked),
+                served=[one.certificate for one in asked if one.certificate is not None],
                 unknown=any(one.called and one.certificate is None for one in asked),
                 known_for=known_for,
             )
@@ -129,13 +126,6 @@ class CertificateSecrets:
 
 
 def _data(secret: Mapping[str, Any] | None) -> Data | None:
-    """Decode a Secret's data; invalid values are left out."""
     if secret is None:
         return None
-    found: dict[str, bytes] = {}
-    for key, value in (secret.get("data") or {}).items():
-        try:
-            found[key] = base64.b64decode(value, validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            continue
-    return found
+    return {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}

@@ -26,10 +26,7 @@ class ConfigurationWriter:
 
     def __post_init__(self) -> None:
         self._written: dict[str, Configuration] = {}
-
-    def forget(self) -> None:
-        """Forget what was written: another leader may have written something else since."""
-        self._written.clear()
+        """Configurations that this leader has written; another one may change them."""
 
     def is_correct(self, path: str, found: Configuration, desired: Configuration) -> bool:
         """Return whether a configuration is as desired, or narrower by the choice of others.

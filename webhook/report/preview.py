@@ -127,7 +127,11 @@ def _preview(
     warnings += [one for one in seen.verdict.warnings if one not in warnings]
     operations = patch(made.pod, seen.verdict.edits)
     if not refusals:
-        refusals += _validated(_after(pod, operations), pipeline, namespace, now_ms)
+        stored = reviewed(_after(pod, operations), namespace)
+        try:
+            refusals += pipeline.validate(stored, now_ms=now_ms).reasons
+        except PluginFailedError as exc:
+            refusals.append(str(exc))
     return Preview(what, seen.steps, refusals, warnings, before, _after(before, operations))
 
 
@@ -137,15 +141,6 @@ def _after(pod: Document, operations: Sequence[edits.Operation]) -> Document:
     whole = {**pod, "spec": pod.get("spec") or {}} if into_spec else pod
     made: Document = applied(whole, operations)
     return made
-
-
-def _validated(
-    pod: Document, pipeline: AdmissionPipeline, namespace: str, now_ms: int
-) -> Sequence[str]:
-    try:
-        return pipeline.validate(reviewed(pod, namespace), now_ms=now_ms).reasons
-    except PluginFailedError as exc:
-        return [str(exc)]
 
 
 def reviewed(document: Document, namespace: str) -> PodReview:

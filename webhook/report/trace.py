@@ -76,22 +76,16 @@ def _is_hint(edit: edits.Edit) -> TypeGuard[edits.SetAnnotation]:
     return isinstance(edit, edits.SetAnnotation) and edit.key == HELD_ANNOTATION
 
 
-def _annotation(edit: edits.SetAnnotation) -> str:
-    return "" if _is_hint(edit) else f"sets annotation {edit.key}: {edit.value}"
-
-
 def _all(requirements: Sequence[edits.Requirement]) -> str:
     return " and ".join(map(str, requirements))
-
-
-def _tolerated(edit: edits.Tolerate) -> str:
-    return f"tolerates taint {edit.key}{'=' if edit.value else ''}{edit.value}"
 
 
 _WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     edits.AddGate: lambda edit: f"adds scheduling gate {edit.name}",
     edits.AddFinalizer: lambda edit: f"adds finalizer {edit.name}",
-    edits.SetAnnotation: _annotation,
+    edits.SetAnnotation: lambda edit: (
+        "" if _is_hint(edit) else f"sets annotation {edit.key}: {edit.value}"
+    ),
     edits.RemoveAnnotation: lambda _: "",
     edits.SetLabel: lambda edit: f"sets label {edit.key}: {edit.value}",
     edits.SetSchedulerName: lambda edit: f"sets scheduler {edit.name}",
@@ -100,5 +94,7 @@ _WORDS: Mapping[type[Any], Callable[[Any], str]] = {
         f"prefers nodes with {_all(edit.requirements)} (weight {edit.weight})"
     ),
     edits.SelectNodes: lambda edit: f"selects nodes with {edit.key}={edit.value}",
-    edits.Tolerate: _tolerated,
+    edits.Tolerate: lambda edit: (
+        f"tolerates taint {edit.key}{'=' if edit.value else ''}{edit.value}"
+    ),
 }

@@ -170,11 +170,9 @@ def _selectors(admission: config.Admission, where: str) -> Selectors:
                     f"{where}.{name}.matchExpressions[{index}].values: operator {one.operator} "
                     f"{needs} values: {'add some' if not one.values else 'remove them'}"
                 )
-    return Selectors(*(_as_json(selector) for selector in named.values()))
-
-
-def _as_json(selector: config.LabelSelector) -> dict[str, Any]:
-    return dict(msgspec.json.decode(msgspec.json.encode(selector)))
+    # through JSON, so that tuples become lists
+    written = (msgspec.json.encode(selector) for selector in named.values())
+    return Selectors(*map(msgspec.json.decode, written))
 
 
 def _check_lengths(profiles: Profiles, source: str) -> None:

@@ -77,10 +77,12 @@ def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
 
     Raises ClusterError.
     """
-    most = MOST_ROWS + 1
+    most, api_path = MOST_ROWS + 1, kubevirt.API_PATH
     try:
-        known = [*islice(listing.objects(api, _path("virtualmachines"), TemplatedMachine), most)]
-        mgr = [*islice(listing.objects(api, _path("virtualmachineinstances"), Instance), most)]
+        known = [
+            *islice(listing.objects(api, f"{api_path}/virtualmachines", TemplatedMachine), most)
+        ]
+        mgr = [*islice(listing.objects(api, f"{api_path}/virtualmachineinstances", Instance), most)]
     except ApiStatusError as exc:
         if exc.status == _NOT_FOUND:
             return None
@@ -90,10 +92,6 @@ def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
     return [
         sticky_vms.described(vm, vmi, settings(sticky_vms.next_pod(vm, vmi))) for vm, vmi in pairs
     ]
-
-
-def _path(plural: str) -> str:
-    return f"{kubevirt.API_PATH}/{plural}"
 
 
 def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[tuple[str, str, bool]]:
@@ -107,12 +105,11 @@ def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[tuple[str, s
     if released:
         late = (sample("holdfast_release_lateness_seconds_sum") or 0) / released
         yield "Releases", f"{released:.0f}, {late:.3f} s late on average", True
-    yield (
-        "Clock uncertainty",
-        f"{sample('holdfast_clock_uncertainty_seconds') or 0:.3f} s",
-        True,
-    )
-    yield from _kept(sample)
+    uncertainty = sample("holdfast_clock_uncertainty_seconds") or 0
+    yield "Clock uncertainty", f"{uncertainty:.3f} s", True
+    kept, back = (int(sample(f"holdfast_vm_pods_{name}") or 0) for name in ("kept", "kept_back"))
+    yield "Sticky VM pods kept by the finalizer", str(kept), True
+    yield "VMs waiting for their record", str(back), not back
     yield from _certificates(sample, now_ms, leads=leads)
 
 
@@ -124,13 +121,6 @@ def frozen(freezes: Sequence[Freeze], unreadable: str) -> tuple[str, str, bool]:
     if len(freezes) > MOST_FREEZES:
         shown.append(f"and {len(freezes) - MOST_FREEZES} more")
     return "Freezes", "; ".join(shown) or "none", not freezes
-
-
-def _kept(sample: Sample) -> Iterator[tuple[str, str, bool]]:
-    kept = int(sample("holdfast_vm_pods_kept") or 0)
-    back = int(sample("holdfast_vm_pods_kept_back") or 0)
-    yield "Sticky VM pods kept by the finalizer", str(kept), True
-    yield "VMs waiting for their record", str(back), not back
 
 
 def _certificates(sample: Sample, now_ms: int, *, leads: bool) -> Iterator[tuple[str, str, bool]]:

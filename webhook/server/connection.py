@@ -161,8 +161,6 @@ class Connection(asyncio.Protocol):
         """Whether the connection is between the TLS handshake and its loss."""
         return self._transport is not None
 
-    # --- asyncio's callbacks ---------------------------------------------------------------------
-
     def connection_made(self, transport: Any) -> None:
         """Begin to read, after the TLS handshake."""
         self._transport = transport
@@ -242,8 +240,6 @@ class Connection(asyncio.Protocol):
         # While another request is answered, the error waits for its turn.
         if self.phase is Phase.READING:
             self.serve_next()
-
-    # --- llhttp's callbacks ----------------------------------------------------------------------
 
     def _abort_parsing(self, status: int, message: str) -> None:
         self._abort_reason = status, message
@@ -328,8 +324,6 @@ class Connection(asyncio.Protocol):
             bytes(self._body),
             close,
         )
-
-    # --- responses -------------------------------------------------------------------------------
 
     def serve_next(self) -> None:
         """Answer the next request in the queue."""

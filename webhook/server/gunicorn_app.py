@@ -96,12 +96,10 @@ class _GunicornApp(BaseApplication):  # type: ignore[misc]
             raise boot_error(error) from error
 
 
-def _stop_with_stdin(_master: object) -> None:
-    on_end_of_stdin(partial(os.kill, os.getpid(), signal.SIGTERM))
-
-
 def _gunicorn_settings(settings: ServerSettings, fd: int) -> dict[str, Any]:
-    optional = {"when_ready": _stop_with_stdin} if settings.exit_with_stdin else {}
+    stop = partial(os.kill, os.getpid(), signal.SIGTERM)
+    with_stdin = {"when_ready": lambda _master: on_end_of_stdin(stop)}
+    optional = with_stdin if settings.exit_with_stdin else {}
     return optional | {
         "bind": f"fd://{fd}",
         "workers": 1,  # one loop answers thousands of reviews a second; more pods, not processes

@@ -116,7 +116,7 @@ class AdmissionHandler:
     def reject_late(self, prepared: PreparedReview, seconds: float) -> HttpResponse:
         """Reject a review that was not decided in time; its plugins may still run."""
         review = prepared.review
-        plugin = self.pipeline.running_plugin(review)
+        plugin = self.pipeline.runner.running_plugin(review)
         self.metrics.deadlines.labels(plugin or "unknown").inc()
         _log.error(
             "given up at its deadline: %s uid=%s, in plugin %s",

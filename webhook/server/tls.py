@@ -5,6 +5,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +20,7 @@ error, or that no descriptor was left."""
 _log = logging.getLogger("holdfast.server")
 
 
+@dataclass(eq=False)
 class CertWatcher:
     """Keeps the certificate that is served in step with its files.
 
@@ -28,22 +30,16 @@ class CertWatcher:
     pair that is served, in seconds since 1970.
     """
 
-    context: ssl.SSLContext
+    certfile: Path
+    keyfile: Path
+    _: KW_ONLY
+    client_ca: Path | None = None
+    on_loaded: Callable[[float], None] = lambda _: None
+    on_failure: Callable[[], None] = lambda: None
 
-    def __init__(
-        self,
-        certfile: Path,
-        keyfile: Path,
-        *,
-        client_ca: Path | None = None,
-        on_loaded: Callable[[float], None] = lambda _: None,
-        on_failure: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._certfile, self._keyfile = certfile, keyfile
-        self._client_ca = client_ca
+    def __post_init__(self) -> None:
+        self.context: ssl.SSLContext
         self._trusted = ""
-        self._on_loaded = on_loaded
-        self._on_failure = on_failure
         self._seen: tuple[bytes, bytes] | None = None
         self._checks_until_retry = 0
         """0 where what was seen is served."""
@@ -54,11 +50,11 @@ class CertWatcher:
         With `await_certificate`, an untrusted certificate is served until there is a usable one:
         over TLS, the server can then report that it is alive and not ready.
         """
-        self._trusted = read_client_ca(self._client_ca)
+        self._trusted = read_client_ca(self.client_ca)
         self.context = self._new_context()
         self._seen = self._read()
         try:
-            load_pair(self.context, self._certfile, self._keyfile)
+            load_pair(self.context, self.certfile, self.keyfile)
         except StartError as error:
             if not await_certificate:
                 raise
@@ -78,12 +74,12 @@ class CertWatcher:
         self._seen = content
         try:
             context = self._new_context()
-            load_pair(context, self._certfile, self._keyfile)
+            load_pair(context, self.certfile, self.keyfile)
         except StartError as error:
             self._checks_until_retry = CHECKS_UNTIL_RETRY
             # Each unusable pair is reported once, not at each retry.
             if is_new:
-                self._on_failure()
+                self.on_failure()
                 _log.error("%s; the last good one stays in use", error)
             return
         # Only new handshakes use it: connections that are open keep the old certificate.
@@ -92,7 +88,7 @@ class CertWatcher:
 
     def _new_context(self) -> ssl.SSLContext:
         """Make one that trusts the clients' CA as it was at startup, whatever its file is now."""
-        return new_context(self._client_ca, self._trusted)
+        return new_context(self.client_ca, self._trusted)
 
     def _is_retry_due(self) -> bool:
         if self._checks_until_retry:
@@ -107,30 +103,14 @@ class CertWatcher:
         except ValueError:
             self._seen = None  # the files changed between the check and the load: check again
             return
-        self._on_loaded(expiry.timestamp())
+        self.on_loaded(expiry.timestamp())
         _log.info("serving a certificate that expires at %s", expiry.isoformat())
 
     def _read(self) -> tuple[bytes, bytes] | None:
         try:
-            return self._certfile.read_bytes(), self._keyfile.read_bytes()
+            return self.certfile.read_bytes(), self.keyfile.read_bytes()
         except OSError:
             return None
-
-
-class Validity:
-    """Knows until when the certificate that is served is valid, by this machine's clock."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._until = 0.0
-
-    def extend(self, until: float) -> None:
-        """Take the expiry of the certificate that is served now."""
-        self._until = until
-
-    def lasts(self) -> bool:
-        """Return whether it is still valid; False before the first certificate."""
-        return self._now() < self._until
 
 
 def read_client_ca(client_ca: Path | None) -> str:

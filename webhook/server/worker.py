@@ -129,8 +129,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             on_failure=self.settings.on_reload_failure,
         )
 
-    # --- what connections need -------------------------------------------------------------------
-
     def respond(self, request: HttpRequest) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
         """Answer a request at once, or return what to await."""
         method, path, content_type, content_encoding, body, _ = request
@@ -157,7 +155,9 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         """Note that a client has had a response."""
         if connection in self.newcomers:
             del self.newcomers[connection]
-            self._count_out(connection.address)
+            self._addresses[connection.address] -= 1
+            if not self._addresses[connection.address]:
+                del self._addresses[connection.address]
 
     def forget(self, connection: Connection) -> None:
         """Stop counting a connection."""
@@ -165,13 +165,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             self.connections.remove(connection)
             self.served(connection)
             self._closed_connections += 1
-
-    def _count_out(self, address: str) -> None:
-        self._addresses[address] -= 1
-        if not self._addresses[address]:
-            del self._addresses[address]
-
-    # --- gunicorn's side -------------------------------------------------------------------------
 
     def handle_exit(self, *_signal: object) -> None:
         """SIGTERM: begin the drain."""
@@ -255,8 +248,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             )
             self._evicted, self._cap_logged = 0, now
 
-    # --- accepting -------------------------------------------------------------------------------
-
     def _accept(self, listener: socket.socket, at_most: int = ACCEPTS_AT_ONCE) -> None:
         for _ in range(at_most):
             try:
@@ -305,11 +296,9 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         return True
 
     def _make_room(self) -> bool:
-        """Evict a connection for a new one; False if none may be evicted now.
+        """Evict a newcomer beyond their share, else the client longest in its phase; False if none.
 
-        If newcomers have more than their share, evict one of them. Otherwise evict the connection
-        with a response whose phase has lasted longest. So neither clients that stall nor those that
-        sent one request can keep others out.
+        So neither clients that stall nor those that sent one request can keep others out.
         """
         if len(self.newcomers) > self.settings.max_connections * NEWCOMERS:
             return self._evict_newcomer()
@@ -324,11 +313,8 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         return True
 
     def _evict_newcomer(self) -> bool:
-        """Evict the oldest newcomer from the address that has most of them, if it is past GRACE.
-
-        So a client that opens many connections displaces itself, and not the API server, which gets
-        its response within milliseconds.
-        """
+        """Evict the oldest newcomer, if past GRACE, from the address that has most of them."""
+        # So a client that opens many connections displaces itself, and not the API server.
         crowded = max(self._addresses, key=self._addresses.__getitem__, default=None)
         for connection in self.newcomers:
             if connection.address == crowded and connection.phase is not Phase.ANSWERING:
@@ -353,8 +339,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         if not connection.is_open:
             self.forget(connection)
             peer.close()  # asyncio has done so too, unless its task was cancelled before it began
-
-    # --- the end ---------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
         """Announce the end with each response for a while, then stop accepting, then close."""

@@ -66,11 +66,8 @@ class _Metrics:
         labels: Sequence[str] = (),
         known: Iterable[Sequence[str]] = (),
     ) -> Counter:
-        """Make a counter; those with `known` label values are 0 at first.
-
-        A series that appears with its first event hides this event from rate() and increase().
-        """
         counter = Counter(f"holdfast_{name}", text, labels, registry=self.registry)
+        # a series that appears with its first event would hide this event from rate()
         for values in known:
             counter.labels(*values)
         return counter

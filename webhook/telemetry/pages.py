@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flask import Flask, request
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
@@ -45,6 +46,8 @@ _IN_MEMORY = 1 << 30  # the container's file system is read-only: never spool a 
 _READ_ONCE = 2  # newcomers are accepted before others are read: at the second poll, all were
 _RESET = struct.pack("ii", 1, 0)
 _log = logging.getLogger("holdfast.pages")
+
+_PLAIN = {"Content-Type": TEXT}
 
 Page = Callable[[], tuple[bytes, int, Mapping[str, str]]]
 """Makes a page: its body, status and headers."""
@@ -209,11 +212,8 @@ class PageServer:
 
 
 def _listen(host: str, port: int, deadline: int) -> socket.socket:
-    """Bind the port. Data that a client does not acknowledge for `deadline` seconds is discarded.
-
-    Otherwise the kernel goes on sending for minutes after the close, on this process' memory.
-    """
     listener = sockets.bound(host, port, BACKLOG)
+    # Otherwise the kernel goes on sending for minutes after the close, on this process' memory.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, deadline * 1_000)
     return listener
@@ -236,3 +236,25 @@ def _adjustments(listener: socket.socket, connections: int, deadline: int) -> Ad
     # sent by the thread that makes the page, so that an eviction finds it sent
     adjustments.send_bytes = 1
     return adjustments
+
+
+class HealthServer(PageServer):
+    """Serves /healthz, /readyz and /metrics; also /conditions, where there are any."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        ready: Callable[[], bool],
+        exposition: Callable[[], bytes],
+        conditions: str = "",
+    ) -> None:
+        pages: dict[str, Page] = {
+            "/healthz": lambda: (b"ok\n", 200, _PLAIN),
+            "/readyz": lambda: (b"ok\n", 200, _PLAIN) if ready() else (b"not ready\n", 503, _PLAIN),
+            "/metrics": lambda: (exposition(), 200, {"Content-Type": CONTENT_TYPE_LATEST}),
+        }
+        if conditions:
+            pages["/conditions"] = lambda: (f"{conditions}\n".encode(), 200, _PLAIN)
+        super().__init__(host, port, create_app(pages), option="--health-port")

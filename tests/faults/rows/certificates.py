@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import psutil
 
-from holdfast.certs import authority, rotation, stored
+from holdfast.certs import authority, rotation
 from tests.e2e import certificate_secrets, installed
 from tests.e2e.certificate_secrets import CA, LEAF, corrupt, delete, mismatch, usable
 from tests.e2e.namespace import Object
@@ -182,7 +182,7 @@ def introduce(made: installed.Installation, left: timedelta) -> None:
     """Put a CA that has so much of its year left into the place of the next one."""
     now = datetime.now(UTC)
     pair = authority.new_ca("holdfast CA, the next", now=now - YEAR + left, lifetime=YEAR)
-    data = {stored.NEXT_CERTIFICATE: pair.certificate, stored.NEXT_KEY: pair.key}
+    data = {rotation.NEXT_CERTIFICATE: pair.certificate, rotation.NEXT_KEY: pair.key}
     patch = {"data": {name: base64.b64encode(value).decode() for name, value in data.items()}}
     made.kubectl("patch", "secret", CA, "--type=merge", "-p", json.dumps(patch))
 

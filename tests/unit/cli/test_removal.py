@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.webhook.cli import removal
+from holdfast.webhook.cli import uninstall as removal
 from holdfast.webhook.config import config
 from holdfast.webhook.model.objects import Pod
 from tests.support.fakes import apply_patch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.cli.removal import Removal, config_maps
+from holdfast.webhook.cli.uninstall import Removal, config_maps
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import discovery
 from holdfast.webhook.model import kubevirt

@@ -678,20 +678,21 @@ def test_plugin_at_work(
     seen: list[str | None] = []
 
     def look(_pod: Pod, _context: Context) -> Result:
-        seen.extend([pipeline.running_plugin(review), pipeline.running_plugin(another)])
+        running = pipeline.runner.running_plugin
+        seen.extend([running(review), running(another)])
         if ending is None:
             raise KeyError
         return ending
 
     pipeline = pipeline_of(Other(), kind(look, look))
-    assert pipeline.running_plugin(review) is None
+    assert pipeline.runner.running_plugin(review) is None
     try:
         getattr(pipeline, point)(review, now_ms=0)
     except PluginFailedError:
         assert ending is None
 
     assert seen == [expected, None]
-    assert pipeline.running_plugin(review) is None
+    assert pipeline.runner.running_plugin(review) is None
 
 
 # --- finalizers of ours ------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.registration import replicas
 from holdfast.webhook.registration.replicas import Service, ask_all, rolled_out
 from holdfast.webhook.server import tls
-from holdfast.webhook.telemetry.health import HealthServer
+from holdfast.webhook.telemetry.pages import HealthServer
 from tests.support.fakes import FakeApi
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/system/endpointslices"
@@ -78,7 +78,6 @@ def test_each_replica_is_asked_for_its_certificate_and_what_it_knows(tmp_path: P
     with replica(tmp_path) as (port, certificate):
         (found,) = ask_all(slices(port, {"ready": True}), SERVICE)
     assert found == replicas.Replica("127.0.0.1", True, certificate, "abc")
-    assert replicas.certificates([found]) == [certificate]
 
 
 def test_what_it_knows_may_be_told_on_another_port(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.webhook.errors import StartError
-from holdfast.webhook.telemetry.health import HealthServer
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
-from holdfast.webhook.telemetry.pages import PageServer, create_app
+from holdfast.webhook.telemetry.pages import HealthServer, PageServer, create_app
 from tests.server.harness import everything_from
 
 
