@@ -455,13 +455,15 @@ def deployed(template: Object) -> Object:
     return whole
 
 
+@pytest.mark.parametrize("more", [0, 1_000], ids=["a few rules", "1,000 rules"])
 def test_conditions_and_placement_agree_on_pods_and_templates(
-    plane: ControlPlane, serve: Serve
+    plane: ControlPlane, serve: Serve, more: int
 ) -> None:
     upcoming = f"placement-{next(_numbers) + 1}"
+    others = [{"annotation": f"example.com/key-{at}", "equals": "x"} for at in range(more)]
     rules = [
         {"name": f"r{number}", "when": when, "prefer": [{"weight": 1, "require": [EDGE]}]}
-        for number, when in enumerate(whens([upcoming, "other"]))
+        for number, when in enumerate([*whens([upcoming, "other"]), *others])
     ]
     ns = serve(plane, placing(*rules))
     assert ns.namespace == upcoming

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -21,6 +21,9 @@ from holdfast.webhook.model.edits import (
 from holdfast.webhook.model.objects import Pod
 
 Weight = Annotated[int, msgspec.Meta(ge=1, le=100)]
+_MANY_TESTS = 20
+"""Tests of keys and lists of namespaces beyond which `expression` uses tables."""
+
 Seconds = Annotated[int, msgspec.Meta(ge=-node_affinity.INT64_MAX - 1, le=node_affinity.INT64_MAX)]
 
 
@@ -105,36 +108,77 @@ class When(Args, frozen=True, omit_defaults=True):
         return self.accepted is None or entries[self.key] in self.accepted
 
 
+_Keys = Mapping[str, Mapping[tuple[str, ...] | None, Iterable[When]]]
+"""Selections by their key and their namespaces."""
+
+
 def expression(whens: Iterable[When], pod: str) -> str:
     """Return a CEL expression: one of these selects the pod, whose namespace is the request's.
 
     It tests each path and each key once: API servers limit an expression's length.
     """
-    groups: dict[tuple[str, str], dict[tuple[str, ...] | None, list[When]]] = {}
+    fields: dict[str, dict[str, dict[tuple[str, ...] | None, list[When]]]] = {}
     for when in whens:
-        place = ("labels" if when.annotation is None else "annotations", when.key)
-        groups.setdefault(place, {}).setdefault(when.namespaces, []).append(when)
-    tests: dict[str, list[str]] = {}
-    for (field, key), by_namespaces in groups.items():
-        name = cel.string(key)
-        accepted = [_test(f"entries[{name}]", *each) for each in by_namespaces.items()]
-        tests.setdefault(field, []).append(f"{name} in entries && ({' || '.join(accepted)})")
+        keys = fields.setdefault("labels" if when.annotation is None else "annotations", {})
+        keys.setdefault(when.key, {}).setdefault(when.namespaces, []).append(when)
+    tests = sum(len(alike) for keys in fields.values() for alike in keys.values())
+    write = _by_tables if tests > _MANY_TESTS else _one_by_one
     found = [
-        f"{cel.optional(f'{pod}.metadata.{field}')}"
-        f".optMap(entries, {' || '.join(each)}).orValue(false)"
-        for field, each in tests.items()
+        f"{cel.optional(f'{pod}.metadata.{field}')}.optMap(entries, {write(keys)}).orValue(false)"
+        for field, keys in fields.items()
     ]
     return " || ".join(found) or "false"
 
 
+def _one_by_one(keys: _Keys) -> str:
+    tests = []
+    for key, by_namespaces in keys.items():
+        name = cel.string(key)
+        accepted = [_test(f"entries[{name}]", *each) for each in by_namespaces.items()]
+        tests.append(f"{name} in entries && ({' || '.join(accepted)})")
+    return " || ".join(tests)
+
+
+def _by_tables(keys: _Keys) -> str:
+    """Write tables: API servers take time by the square of the number of tests to compile them.
+
+    There is a table for all namespaces and one for each list of them. Each maps a key to the
+    accepted values; no values accept any.
+    """
+    tables: dict[tuple[str, ...] | None, list[str]] = {None: []}
+    for key, by_namespaces in keys.items():
+        for namespaces, alike in by_namespaces.items():
+            values = _values(alike) or ()
+            tables.setdefault(namespaces, []).append(f"{cel.string(key)}: {cel.strings(values)}")
+    places: dict[str, list[int]] = {}
+    for place, namespaces in enumerate(tables):
+        for namespace in namespaces or ():
+            places.setdefault(namespace, []).append(place)
+    listed = ", ".join(f"{cel.string(name)}: {where}" for name, where in places.items())
+    here = f"([0] + {{{listed}}}[?request.namespace].orValue([]))" if listed else "[0]"
+    shown = ", ".join(f"{{{', '.join(entries)}}}" for entries in tables.values())
+    accepts = "(tables[at][key] == [] || entries[key] in tables[at][key])"
+    found = f"exists(key, key in entries && key in tables[at] && {accepts})"
+    # Going through the entries is faster, but takes minutes for a pod with 100,000 labels.
+    either = f"size(entries) < size(tables[at]) ? entries.{found} : tables[at].{found}"
+    return f"[[{shown}]].exists(tables, {here}.exists(at, {either}))"
+
+
 def _test(value: str, namespaces: Iterable[str] | None, alike: Iterable[When]) -> str:
     """Return a CEL expression: one of these, which have the same namespaces, accepts the value."""
-    accepted = [when.accepted for when in alike]
-    values = dict.fromkeys(one for each in accepted for one in each or ())
-    tests = [] if None in accepted else [f"{value} in {cel.strings(values)}"]
+    values = _values(alike)
+    tests = [] if values is None else [f"{value} in {cel.strings(values)}"]
     if namespaces is not None:
         tests.append(f"request.namespace in {cel.strings(namespaces)}")
     return " && ".join(tests) or "true"
+
+
+def _values(alike: Iterable[When]) -> Collection[str] | None:
+    """Return the values that one of these accepts; None for any."""
+    accepted = [when.accepted for when in alike]
+    if None in accepted:
+        return None
+    return dict.fromkeys(one for each in accepted for one in each or ())
 
 
 class Rule(Args, frozen=True, omit_defaults=True):

@@ -216,19 +216,45 @@ def test_match_of_several_rules_says_each_thing_once() -> None:
     )
 
 
+def test_match_of_many_keys_looks_them_up_in_tables() -> None:
+    """API servers compile a test of each key in quadratic time."""
+    whens: list[Any] = [{"annotation": f"k{at}", "equals": "v"} for at in range(19)]
+    whens.append({"annotation": "k0", "equals": "w", "namespaces": ["x", "y"]})
+    whens.append({"annotation": "k1", "exists": True, "namespaces": ["y"]})
+    found = place(*(rule(name=f"r{at}", when=when) for at, when in enumerate(whens))).match(
+        "object"
+    )
+
+    everywhere = ", ".join(f"'k{at}': ['v']" for at in range(19))
+    test = (
+        "exists(key, key in entries && key in tables[at] && "
+        "(tables[at][key] == [] || entries[key] in tables[at][key]))"
+    )
+    assert found == (
+        "object.?metadata.?annotations.optMap(entries, "
+        f"[[{{{everywhere}}}, {{'k0': ['w']}}, {{'k1': []}}]].exists(tables, "
+        "([0] + {'x': [1], 'y': [1, 2]}[?request.namespace].orValue([])).exists(at, "
+        f"size(entries) < size(tables[at]) ? entries.{test} : tables[at].{test}))).orValue(false)"
+    )
+
+
 LIMIT = configurations.MAX_EXPRESSION_CHARACTERS
 
 
 @pytest.mark.parametrize(
-    ("rules", "namespaces", "longest"),
+    ("rules", "keys", "namespaces", "longest"),
     [
-        pytest.param(500, 0, LIMIT / 4, id="500 rules of one key"),
-        pytest.param(117, 0, LIMIT / 4, id="117 rules"),
-        pytest.param(38, 50, LIMIT / 2, id="38 rules with 50 namespaces each"),
+        pytest.param(500, 1, 0, LIMIT / 4, id="500 rules of one key"),
+        pytest.param(117, 1, 0, LIMIT / 4, id="117 rules"),
+        pytest.param(38, 1, 50, LIMIT / 2, id="38 rules with 50 namespaces each"),
+        pytest.param(1_000, 1_000, 0, LIMIT / 3, id="1,000 rules of other keys"),
+        pytest.param(1_000, 1, 1, LIMIT * 2 / 3, id="1,000 rules of other namespaces"),
     ],
 )
-def test_match_conditions_fit(rules: int, namespaces: int, longest: float) -> None:
-    whens: list[Any] = [{"annotation": "type", "equals": f"kind-{at}"} for at in range(rules)]
+def test_match_conditions_fit(rules: int, keys: int, namespaces: int, longest: float) -> None:
+    whens: list[Any] = [
+        {"annotation": f"type-{at % keys}", "equals": f"kind-{at}"} for at in range(rules)
+    ]
     for at, when in enumerate(whens if namespaces else ()):
         when["namespaces"] = [f"namespace-{at}-{each}" for each in range(namespaces)]
     plugin = place(*(rule(name=f"r{at}", when=when) for at, when in enumerate(whens)))
