@@ -3,7 +3,7 @@
 Tests check that they agree with the plugins' predicates in Python.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from holdfast.webhook.framework.cel import POD, has_annotation, optional, string, strings
 from holdfast.webhook.framework.profiles import Profiles
@@ -74,16 +74,36 @@ def update_condition(profiles: Profiles, pod: str = POD) -> str:
     return " || ".join(tests) or "false"
 
 
-def template_condition(profiles: Profiles, pod: str) -> str:
+def template_condition(profiles: Profiles, *pods: str) -> str:
     """Return the expression that is true for every template to be reviewed, at CREATE and UPDATE.
 
     Plugins that validate templates see any change of one. Their expressions are written once,
     because the API server limits the length of an expression.
     """
+    if pods[1:] or "[]" in pods[0]:
+        return _any_template_condition(profiles, pods)
+    (pod,) = pods
     matched = [plugin.match(pod) for plugin in profiles.plugins if plugin.validates_templates]
     changed = f"{optional(pod)} != {optional(_old(pod))}"
     keyed = by_operation(create_condition(profiles, pod), update_condition(profiles, pod))
     return f"({keyed}) || ({_CREATED} || {changed}) && ({_any(matched)})"
+
+
+def _any_template_condition(profiles: Profiles, pods: Sequence[str]) -> str:
+    """Return the same for several templates, of which one may be missing, or for a list (`[]`).
+
+    Any change of the field that has them counts.
+    """
+    field, is_list, within = pods[0].partition("[]")
+    if is_list:
+        listed = f"{optional(field)}.orValue([])"
+    else:
+        field, within = field.rpartition(".")[0], ".template"
+        entries = (f"{{'template': {optional(pod)}.orValue({{}})}}" for pod in pods)
+        listed = f"[{', '.join(entries)}]"
+    changed = f"{optional(field)} != {optional(_old(field))}"
+    asks = _any(plugin.match(f"each{within}") for plugin in profiles.plugins)
+    return f"({_CREATED} || {changed}) && {listed}.exists(each, {asks})"
 
 
 def by_operation(on_create: str, on_update: str) -> str:

@@ -1,7 +1,7 @@
 """The admission pipeline: what the plugins of a profile decide about a pod under review."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.webhook.errors import PluginFailedError, described
@@ -38,6 +38,8 @@ class AdmissionPipeline:
 
     def may_block(self, review: PodReview) -> bool:
         """Return whether a plugin that may block will be called."""
+        if review.others:
+            return any(map(self.may_block, _each(review)))
         profile = self.profiles.select_for(review)
         if profile is None or not profile.blocking:
             return False
@@ -155,6 +157,8 @@ class AdmissionPipeline:
 
         An update of a stored pod is not checked for excess: it could not be corrected.
         """
+        if review.others:
+            return _joined([self.validate(one, now_ms=now_ms) for one in _each(review)])
         excess = _find_excess(review)
         if excess:
             where = f"{review.workload.path}: " if review.workload else ""
@@ -205,6 +209,18 @@ class AdmissionPipeline:
             else:
                 call.result = plugin.validate_workload(workload, review.old_workload)
         return call.result
+
+
+def _each(review: PodReview) -> list[PodReview]:
+    """Return the reviews of all templates."""
+    return [replace(review, others=()), *review.others]
+
+
+def _joined(verdicts: Sequence[Verdict]) -> Verdict:
+    rejected = any(one.code is Code.REJECT for one in verdicts)
+    reasons = [reason for one in verdicts for reason in one.reasons]
+    warnings = dict.fromkeys(warning for one in verdicts for warning in one.warnings)
+    return Verdict(Code.REJECT if rejected else Code.SUCCESS, (), reasons, [*warnings])
 
 
 def _find_excess(review: PodReview) -> str:

@@ -1,9 +1,11 @@
 """AdmissionReview requests and responses, in the format `admission.k8s.io/v1`. Pure."""
 
+from __future__ import annotations
+
 import base64
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -73,7 +75,8 @@ class _AdmissionReview(msgspec.Struct, frozen=True, rename="camel"):
 class PodReview:
     """A pod under review, and the old pod of an update.
 
-    For a workload, `workload` and `old_workload` are set, and the pods are its templates.
+    For a workload, `workload` and `old_workload` are set, and the pods are its templates. `others`
+    are the reviews of further templates.
     """
 
     request: Request
@@ -81,6 +84,7 @@ class PodReview:
     old: Pod | None
     workload: Workload | None = None
     old_workload: Workload | None = None
+    others: Sequence[PodReview] = ()
 
     @property
     def uid(self) -> str:
@@ -147,12 +151,16 @@ def _review(request: Request) -> PodReview | None:
     if (kind.group, kind.kind) == ("", "Pod"):
         pod = _POD.decode(request.object)
         return pod and PodReview(request, pod, _POD.decode(request.old_object))
-    path = workloads.template_path(kind.group, kind.kind)
-    if path is None:
+    resource = workloads.resource_of(kind.group, kind.kind)
+    if resource is None:
         raise ReviewError(f"unsupported kind {kind.kind[:40]!a}: register pods and workloads only")
-    found = workloads.read(kind.kind, path, request.object)
-    old = workloads.read(kind.kind, path, request.old_object)
-    return found and PodReview(request, found[1], old and old[1], found[0], old and old[0])
+    old = workloads.read(resource, request.old_object)
+    made = [
+        PodReview(request, pod, before and before[1], workload, before and before[0])
+        for index, (workload, pod) in enumerate(workloads.read(resource, request.object))
+        for before in [old[index] if index < len(old) else None]
+    ]
+    return replace(made[0], others=made[1:]) if len(made) > 1 else next(iter(made), None)
 
 
 def allowed(

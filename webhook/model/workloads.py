@@ -14,20 +14,31 @@ TEMPLATE = "spec.template"
 CRON_TEMPLATE = "spec.jobTemplate.spec.template"
 POOL_TEMPLATE = "spec.virtualMachineTemplate.spec.template"
 WORKER_TEMPLATE = "spec.leaderWorkerTemplate.workerTemplate"
-UNSTABLE = frozenset({"pool.kubevirt.io"})
+LEADER_TEMPLATE = "spec.leaderWorkerTemplate.leaderTemplate"
+JOB_SET_TEMPLATES = "spec.replicatedJobs[].template.spec.template"
+UNSTABLE = frozenset({"pool.kubevirt.io", "jobset.x-k8s.io"})
 """API groups without a v1: all their versions are registered."""
 VM_KINDS = frozenset({"VirtualMachine", "VirtualMachineInstanceReplicaSet", "VirtualMachinePool"})
 """Kinds whose template is not a pod template: KubeVirt makes pods of it."""
 
 
+_MAX_TEMPLATES = 100
+"""Templates of one workload that are checked; their pods are checked in any case."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource with a pod template, and the template's path."""
+    """A resource with pod templates, and their paths; `[]` stands for any item of a list."""
 
     group: str
     name: str
     kind: str
-    path: str = TEMPLATE
+    paths: tuple[str, ...] = (TEMPLATE,)
+
+    @property
+    def path(self) -> str:
+        """The path of the first template."""
+        return self.paths[0]
 
 
 RESTORED = Resource("kubevirt.io", "virtualmachines", "VirtualMachine")
@@ -38,18 +49,24 @@ RESOURCES: Sequence[Resource] = (
     Resource("apps", "replicasets", "ReplicaSet"),
     Resource("apps", "daemonsets", "DaemonSet"),
     Resource("batch", "jobs", "Job"),
-    Resource("batch", "cronjobs", "CronJob", CRON_TEMPLATE),
+    Resource("batch", "cronjobs", "CronJob", (CRON_TEMPLATE,)),
     Resource("", "replicationcontrollers", "ReplicationController"),
     RESTORED,
     Resource(
         "kubevirt.io", "virtualmachineinstancereplicasets", "VirtualMachineInstanceReplicaSet"
     ),
-    Resource("pool.kubevirt.io", "virtualmachinepools", "VirtualMachinePool", POOL_TEMPLATE),
-    Resource("leaderworkerset.x-k8s.io", "leaderworkersets", "LeaderWorkerSet", WORKER_TEMPLATE),
+    Resource("pool.kubevirt.io", "virtualmachinepools", "VirtualMachinePool", (POOL_TEMPLATE,)),
+    Resource(
+        "leaderworkerset.x-k8s.io",
+        "leaderworkersets",
+        "LeaderWorkerSet",
+        (WORKER_TEMPLATE, LEADER_TEMPLATE),
+    ),
+    Resource("jobset.x-k8s.io", "jobsets", "JobSet", (JOB_SET_TEMPLATES,)),
 )
 """A rule that names a kind that is not served matches nothing."""
 
-_PATHS = {(resource.group, resource.kind): resource.path for resource in RESOURCES}
+_BY_KIND = {(resource.group, resource.kind): resource for resource in RESOURCES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +76,9 @@ class Workload:
     `annotations` and `uid` are the workload's own. `deadline` is the field that may end it while
     its pods are held, with its seconds. `ordered` is the number of pods that start one at a time.
     `rounds` is how many times a Job starts pods, one set after another. `deletes_first` is the
-    field whose value makes an update delete a pod before its successor starts; empty if none does.
-    `schedule` and `concurrency` are a CronJob's.
+    field whose value makes an update delete a pod before its successor starts, and `waits_for` the
+    one that makes pods start after others of the workload; empty if none does. `schedule` and
+    `concurrency` are a CronJob's.
     """
 
     kind: str
@@ -70,6 +88,7 @@ class Workload:
     ordered: int = 1
     rounds: int = 1
     deletes_first: str = ""
+    waits_for: str = ""
     schedule: str = ""
     concurrency: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -87,8 +106,17 @@ class _JobTemplate(msgspec.Struct, frozen=True):
     spec: _JobSpec = _JobSpec()
 
 
-class _WorkerTemplate(msgspec.Struct, frozen=True, rename="camel"):
+class _GroupTemplate(msgspec.Struct, frozen=True, rename="camel"):
     worker_template: Pod | None = None
+    leader_template: Pod | None = None
+
+
+class _ReplicatedJob(msgspec.Struct, frozen=True):
+    template: _JobTemplate = _JobTemplate()
+
+
+class _InOrder(msgspec.Struct, frozen=True, rename="camel"):
+    startup_policy_order: str = ""
 
 
 class _RollingUpdate(msgspec.Struct, frozen=True, rename="camel"):
@@ -98,12 +126,16 @@ class _RollingUpdate(msgspec.Struct, frozen=True, rename="camel"):
 class _Strategy(msgspec.Struct, frozen=True, rename="camel"):
     type: str = ""
     rolling_update: _RollingUpdate | None = None
+    rolling_update_configuration: _RollingUpdate | None = None
 
 
 class _Spec(_JobSpec, frozen=True, rename="camel"):
     job_template: _JobTemplate | None = None
     virtual_machine_template: _JobTemplate | None = None
-    leader_worker_template: _WorkerTemplate | None = None
+    leader_worker_template: _GroupTemplate | None = None
+    replicated_jobs: list[_ReplicatedJob] | None = None
+    startup_policy: _InOrder | str | None = None
+    rollout_strategy: _Strategy | None = None
     replicas: int | None = None
     progress_deadline_seconds: int | None = None
     pod_management_policy: str | None = None
@@ -121,47 +153,62 @@ class _TemplateOwner(msgspec.Struct, frozen=True):
 _TEMPLATE_OWNER = msgspec.json.Decoder(_TemplateOwner | None)
 
 
+def resource_of(group: str, kind: str) -> Resource | None:
+    """Return the resource of a kind, or None for one without a known pod template."""
+    return _BY_KIND.get((group, kind))
+
+
 def template_path(group: str, kind: str) -> str | None:
-    """Return the path of a kind's pod template, or None for an unknown kind."""
-    return _PATHS.get((group, kind))
+    """Return the path of a kind's first pod template, or None for an unknown kind."""
+    found = resource_of(group, kind)
+    return found.path if found else None
 
 
-def read(kind: str, path: str, source: bytes | msgspec.Raw) -> tuple[Workload, Pod] | None:
-    """Decode a workload, and its template as a pod; None for a JSON null.
+def read(resource: Resource, source: bytes | msgspec.Raw) -> Sequence[tuple[Workload, Pod]]:
+    """Decode a workload with each of its templates as a pod; empty for a JSON null.
 
     Raises msgspec.DecodeError on an object of another shape.
     """
     found = _TEMPLATE_OWNER.decode(source)
     if found is None:
-        return None
-    spec = found.spec
-    job = _with_template(spec, path)
+        return ()
+    kind, spec, metadata = resource.kind, found.spec, found.metadata
     in_order = kind == "StatefulSet" and spec.pod_management_policy != "Parallel"
-    workload = Workload(
-        kind,
-        found.metadata.name or found.metadata.generate_name,
-        path,
-        None if in_order else _deadline(spec, job, path),
-        spec.replicas if in_order and spec.replicas is not None else 1,
-        _rounds(job),
-        _deletes_first(kind, spec),
-        spec.schedule,
-        spec.concurrency_policy,
-        found.metadata.annotations or {},
-        found.metadata.uid,
-    )
-    return workload, job.template or Pod()
+    return [
+        (
+            Workload(
+                kind,
+                metadata.name or metadata.generate_name,
+                path,
+                None if in_order else _deadline(spec, job, path),
+                spec.replicas if in_order and spec.replicas is not None else 1,
+                _rounds(job),
+                _deletes_first(kind, spec),
+                _waits_for(spec, path),
+                spec.schedule,
+                spec.concurrency_policy,
+                metadata.annotations or {},
+                metadata.uid,
+            ),
+            job.template or Pod(),
+        )
+        for path, job in _templates(spec, resource.path)
+    ]
 
 
-def _with_template(spec: _Spec, path: str) -> _JobSpec:
-    """Return the part of a spec that has the template."""
+def _templates(spec: _Spec, path: str) -> Sequence[tuple[str, _JobSpec]]:
+    """Return the parts of a spec that have a template, with the path of the template."""
     if path == WORKER_TEMPLATE:
-        workers = spec.leader_worker_template or _WorkerTemplate()
-        return _JobSpec(template=workers.worker_template)
+        group = spec.leader_worker_template or _GroupTemplate()
+        workers = [(path, _JobSpec(template=group.worker_template))]
+        leader = [(LEADER_TEMPLATE, _JobSpec(template=group.leader_template))]
+        return workers + leader if group.leader_template else workers
+    if path == JOB_SET_TEMPLATES:
+        jobs = [job.template.spec for job in spec.replicated_jobs or ()][:_MAX_TEMPLATES]
+        listed = enumerate(jobs or [_JobSpec()])
+        return [(path.replace("[]", f"[{index}]"), job) for index, job in listed]
     nested = {CRON_TEMPLATE: spec.job_template, POOL_TEMPLATE: spec.virtual_machine_template}
-    if path in nested:
-        return (nested[path] or _JobTemplate()).spec
-    return spec
+    return [(path, (nested[path] or _JobTemplate()).spec if path in nested else spec)]
 
 
 def _deadline(spec: _Spec, job: _JobSpec, path: str) -> tuple[str, int] | None:
@@ -179,9 +226,25 @@ def _rounds(job: _JobSpec) -> int:
 
 
 def _deletes_first(kind: str, spec: _Spec) -> str:
-    if kind == "Deployment" and spec.strategy is not None and spec.strategy.type == "Recreate":
-        return "spec.strategy"
-    update = spec.update_strategy or _Strategy()
-    surge = update.rolling_update.max_surge if update.rolling_update else None
-    keeps = update.type == "OnDelete" or (kind == "DaemonSet" and surge not in {None, 0, "0%"})
-    return "spec.updateStrategy" if kind in {"StatefulSet", "DaemonSet"} and not keeps else ""
+    """Return the field that makes an update delete pods first; surges are 0 by default, but 25%."""
+    rollout = spec.rollout_strategy or _Strategy()
+    field, strategy, surge = {
+        "Deployment": ("spec.strategy", spec.strategy, 1),
+        "StatefulSet": ("spec.updateStrategy", spec.update_strategy, 0),
+        "DaemonSet": ("spec.updateStrategy", spec.update_strategy, 0),
+        "LeaderWorkerSet": ("spec.rolloutStrategy", rollout, 0),
+    }.get(kind, ("", None, 1))
+    update = strategy or _Strategy()
+    rolling = update.rolling_update or update.rolling_update_configuration
+    if kind != "StatefulSet" and rolling is not None and rolling.max_surge is not None:
+        surge = 0 if rolling.max_surge in {0, "0%"} else 1
+    keeps = update.type == "OnDelete" or (surge and update.type != "Recreate")
+    return "" if keeps else field
+
+
+def _waits_for(spec: _Spec, path: str) -> str:
+    if spec.startup_policy == "LeaderReady" and path == WORKER_TEMPLATE:
+        return "spec.startupPolicy: LeaderReady"
+    policy = spec.startup_policy
+    in_order = isinstance(policy, _InOrder) and policy.startup_policy_order == "InOrder"
+    return "spec.startupPolicy" if in_order and "[0]" not in path else ""

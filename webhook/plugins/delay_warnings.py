@@ -41,15 +41,21 @@ def _order(workload: Workload, wait: str) -> Iterator[str]:
             f"{workload.ordered} pods start one at a time, each held for {wait}: set "
             "spec.podManagementPolicy: Parallel to hold them together"
         )
+    if workload.waits_for:
+        yield (
+            f"{workload.waits_for} starts the pods of {workload.path} after others: if those are "
+            "held, too, the delays add up"
+        )
 
 
 def _updates(workload: Workload, wait: str) -> Iterator[str]:
     if not workload.deletes_first:
         return
     cures = {
-        "Deployment": "set spec.strategy.type: RollingUpdate",
+        "Deployment": "set spec.strategy.type: RollingUpdate, with a maxSurge",
         "DaemonSet": "set maxSurge in spec.updateStrategy.rollingUpdate, or remove the delay",
         "StatefulSet": "remove the delay if the pods must stay available",
+        "LeaderWorkerSet": "set maxSurge in its rollingUpdateConfiguration, or remove the delay",
     }
     yield (
         f"{workload.deletes_first} deletes each pod before its successor starts, so an update "

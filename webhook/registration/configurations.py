@@ -37,6 +37,7 @@ _TEMPLATE_NAMES = {
     workloads.CRON_TEMPLATE: "cron-templates",
     workloads.POOL_TEMPLATE: "pool-templates",
     workloads.WORKER_TEMPLATE: "worker-templates",
+    workloads.JOB_SET_TEMPLATES: "job-set-templates",
 }
 _PODS = (("", "pods"),)
 _BOTH = ["CREATE", "UPDATE"]
@@ -58,7 +59,7 @@ class Registration:
 
     def configurations(self, profiles: Profiles) -> dict[str, Configuration]:
         """Build both configurations, by API path."""
-        templates = [self._templates(profiles, *each) for each in _by_template().items()]
+        templates = [self._templates(profiles, *each) for each in _by_templates().items()]
         webhooks = {
             "mutating": [self._mutating(profiles), *self._vms(profiles)],
             "validating": [self._pods(profiles), *templates],
@@ -92,13 +93,14 @@ class Registration:
         return self._webhook("validate.pods", _BOTH, _PODS, condition, profiles.selectors)
 
     def _templates(
-        self, profiles: Profiles, template: str, resources: list[Resource]
+        self, profiles: Profiles, templates: Sequence[str], resources: list[Resource]
     ) -> Configuration:
         """Reject invalid values in templates; the pods are validated again."""
-        condition = conditions.template_condition(profiles, f"{cel.POD}.{template}")
+        pods = [f"{cel.POD}.{template}" for template in templates]
+        condition = conditions.template_condition(profiles, *pods)
         kinds = [(resource.group, resource.name) for resource in resources]
-        selectors = Selectors(profiles.selectors.namespaces)
-        webhook = self._webhook(_TEMPLATE_NAMES[template], _BOTH, kinds, condition, selectors)
+        name, selectors = _TEMPLATE_NAMES[templates[0]], Selectors(profiles.selectors.namespaces)
+        webhook = self._webhook(name, _BOTH, kinds, condition, selectors)
         # Workloads must not depend on Holdfast: their pods are validated at creation.
         return {**webhook, "failurePolicy": "Ignore"}
 
@@ -166,11 +168,11 @@ def expressions(profiles: Profiles) -> dict[str, str]:
     return {one["name"]: one["matchConditions"][0]["expression"] for one in webhooks}
 
 
-def _by_template() -> dict[str, list[Resource]]:
-    """Group the workloads by the path of their template: one condition serves each group."""
-    found: dict[str, list[Resource]] = {}
+def _by_templates() -> dict[tuple[str, ...], list[Resource]]:
+    """Group the workloads by the paths of their templates: one condition serves each group."""
+    found: dict[tuple[str, ...], list[Resource]] = {}
     for resource in RESOURCES:
-        found.setdefault(resource.path, []).append(resource)
+        found.setdefault(resource.paths, []).append(resource)
     return found
 
 

@@ -90,10 +90,13 @@ def metadata_of(document: Document) -> Document:
 
 
 def template(document: Document) -> Document:
-    """Return the pod or the pod template of an object."""
+    """Return the pod or the first pod template of an object."""
     found: Any = document
     for step in (_template_path(document) or "").split("."):
-        found = found.get(step) or {} if step and isinstance(found, dict) else found
+        found = (
+            found.get(step.removesuffix("[]")) or {} if step and isinstance(found, dict) else found
+        )
+        found = found[0] if isinstance(found, list) and found else found
     found = found if isinstance(found, dict) else {}
     return {**found, "metadata": found.get("metadata") or {}}
 

@@ -96,6 +96,26 @@ def test_any_change_of_a_template_matches_if_a_plugin_validates_templates() -> N
     )
 
 
+def test_any_template_of_a_list_matches_if_the_list_has_changed() -> None:
+    path = "spec.replicatedJobs[].template.spec.template"
+    assert conditions.template_condition(profiles_of(Scripted()), f"object.{path}") == (
+        "(request.operation == 'CREATE' || "
+        "object.?spec.?replicatedJobs != oldObject.?spec.?replicatedJobs) && "
+        "object.?spec.?replicatedJobs.orValue([])"
+        f".exists(each, ({Scripted().match('each.template.spec.template')}))"
+    )
+
+
+def test_any_of_two_templates_matches_if_their_field_has_changed() -> None:
+    pods = [f"object.spec.group.{one}Template" for one in ("worker", "leader")]
+    assert conditions.template_condition(profiles_of(Scripted()), *pods) == (
+        "(request.operation == 'CREATE' || object.?spec.?group != oldObject.?spec.?group) && "
+        "[{'template': object.?spec.?group.?workerTemplate.orValue({})}, "
+        "{'template': object.?spec.?group.?leaderTemplate.orValue({})}]"
+        f".exists(each, ({Scripted().match('each.template')}))"
+    )
+
+
 def test_validating_templates_does_not_change_the_condition_of_pods() -> None:
     validating, other = profiles_of(Validating()), profiles_of(Scripted())
 

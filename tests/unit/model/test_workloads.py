@@ -9,17 +9,19 @@ from holdfast.webhook.errors import ReviewError
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.model import workloads
 from holdfast.webhook.model.review import PodReview
-from holdfast.webhook.model.workloads import CRON_TEMPLATE, TEMPLATE, Workload
+from holdfast.webhook.model.workloads import CRON_TEMPLATE, TEMPLATE, WORKER_TEMPLATE, Workload
 from tests.support.builders import CREATED_MS, make_pipeline, read_review
 
-KINDS = [(one.group, one.kind, one.path) for one in workloads.RESOURCES]
+KINDS = [(one.group, one.kind, path) for one in workloads.RESOURCES for path in one.paths]
+IDS = [f"{kind} {path}" for _, kind, path in KINDS]
 
 
 def wrapped(path: str, template: Any, **spec: Any) -> dict[str, Any]:
     *parents, last = path.removeprefix("spec.").split(".")
     inside: dict[str, Any] = {last: template} | spec
     for parent in reversed(parents):
-        inside = {parent: inside}
+        name = parent.removesuffix("[]")
+        inside = {name: inside if name == parent else [inside]}
     return {"metadata": {"name": "w", "namespace": "default"}, "spec": inside}
 
 
@@ -27,7 +29,7 @@ def reviewed(group: str, kind: str, content: Any, **fields: Any) -> PodReview:
     return read_review(content, kind={"group": group, "version": "v1", "kind": kind}, **fields)
 
 
-@pytest.mark.parametrize(("group", "kind", "path"), KINDS, ids=[kind for _, kind, _ in KINDS])
+@pytest.mark.parametrize(("group", "kind", "path"), KINDS, ids=IDS)
 def test_template_is_read_and_its_values_refused_with_their_path(
     group: str, kind: str, path: str
 ) -> None:
@@ -35,10 +37,11 @@ def test_template_is_read_and_its_values_refused_with_their_path(
     found = reviewed(group, kind, content, name="w")
     verdict = make_pipeline().validate(found, now_ms=CREATED_MS)
 
-    assert found.pod.annotations == {"delay": "soon"}
+    assert (found.others or [found])[-1].pod.annotations == {"delay": "soon"}
     assert f"{kind} default/w" == found.display_name
     assert Code.REJECT is verdict.code
-    assert verdict.message.startswith(f'{path}.metadata: annotation delay: invalid value "soon"')
+    where = path.replace("[]", "[0]")
+    assert verdict.message.startswith(f'{where}.metadata: annotation delay: invalid value "soon"')
 
 
 def test_template_as_it_was() -> None:
@@ -55,13 +58,14 @@ def test_template_as_it_was() -> None:
     [{}, {"spec": {}}, {"metadata": {}, "spec": {"template": None}}],
     ids=["empty", "no template", "null"],
 )
-@pytest.mark.parametrize(("group", "kind", "path"), KINDS, ids=[kind for _, kind, _ in KINDS])
+@pytest.mark.parametrize(("group", "kind", "path"), KINDS, ids=IDS)
 def test_workload_without_a_template(group: str, kind: str, path: str, content: Any) -> None:
     found = reviewed(group, kind, content)
 
     assert found.pod.annotations == {}
     assert found.workload is not None
-    assert path == found.workload.path
+    assert found.others == ()
+    assert found.workload.path in {path.replace("[]", "[0]"), WORKER_TEMPLATE}
 
 
 SET = {"deletes_first": "spec.updateStrategy"}
@@ -84,6 +88,13 @@ SET = {"deletes_first": "spec.updateStrategy"}
             None,
             {"deletes_first": "spec.strategy"},
         ),
+        (
+            "Deployment",
+            {"strategy": {"rollingUpdate": {"maxSurge": 0}}},
+            None,
+            {"deletes_first": "spec.strategy"},
+        ),
+        ("Deployment", {"strategy": {"rollingUpdate": {"maxUnavailable": 1}}}, None, {}),
         ("StatefulSet", {"updateStrategy": {"type": "OnDelete"}}, None, {}),
         ("DaemonSet", {}, None, SET),
         ("DaemonSet", {"updateStrategy": {"rollingUpdate": {"maxSurge": 0}}}, None, SET),
@@ -97,16 +108,80 @@ SET = {"deletes_first": "spec.updateStrategy"}
 )
 def test_read(kind: str, spec: Any, deadline: tuple[str, int] | None, more: Any) -> None:
     path = CRON_TEMPLATE if kind == "CronJob" else TEMPLATE
-    found = workloads.read(kind, path, json.dumps(wrapped(path, {}, **spec)).encode())
+    (found,) = workloads.read(resource(kind), json.dumps(wrapped(path, {}, **spec)).encode())
 
-    assert found is not None
     prefix = path.removesuffix("template")
     expected = deadline and (prefix + deadline[0], deadline[1])
     assert found[0] == Workload(kind, "w", path, expected, **more)
 
 
+def resource(kind: str) -> workloads.Resource:
+    (found,) = (one for one in workloads.RESOURCES if one.kind == kind)
+    return found
+
+
+LATE = {"metadata": {"annotations": {"delay": "soon"}}}
+
+
+def test_each_template_of_a_job_set_is_checked() -> None:
+    def job(template: Any, **spec: Any) -> Any:
+        return {"name": "x", "template": {"spec": {"template": template, **spec}}}
+
+    spec = {
+        "replicatedJobs": [job({}), job(LATE, activeDeadlineSeconds=60)],
+        "startupPolicy": {"startupPolicyOrder": "InOrder"},
+    }
+    found = reviewed("jobset.x-k8s.io", "JobSet", {"spec": spec})
+    path = "spec.replicatedJobs[1].template.spec"
+
+    (second,) = found.others
+    assert second.workload is not None
+    assert second.workload.deadline == (f"{path}.activeDeadlineSeconds", 60)
+    assert second.workload.waits_for == "spec.startupPolicy"
+    verdict = make_pipeline().validate(found, now_ms=CREATED_MS)
+    assert verdict.message.startswith(f"{path}.template.metadata: annotation delay: invalid value")
+
+
+def test_no_more_templates_are_checked_than_can_be_checked_quickly() -> None:
+    spec: Any = {"replicatedJobs": [{}] * 100_000}
+    assert len(workloads.read(resource("JobSet"), json.dumps({"spec": spec}).encode())) == 100
+
+
+def test_leader_of_a_group_is_checked_too() -> None:
+    spec = {
+        "leaderWorkerTemplate": {"workerTemplate": {}, "leaderTemplate": LATE},
+        "startupPolicy": "LeaderReady",
+    }
+    found = reviewed("leaderworkerset.x-k8s.io", "LeaderWorkerSet", {"spec": spec})
+    verdict = make_pipeline().validate(found, now_ms=CREATED_MS)
+    assert verdict.message.startswith("spec.leaderWorkerTemplate.leaderTemplate.metadata: ")
+    told = [one.workload and one.workload.waits_for for one in (found, *found.others)]
+    assert told == ["spec.startupPolicy: LeaderReady", ""]
+
+
+def test_what_both_templates_are_warned_of_is_told_once() -> None:
+    held = {"metadata": {"annotations": {"delay": "15"}}}
+    spec = {"leaderWorkerTemplate": {"workerTemplate": held, "leaderTemplate": held}}
+    found = reviewed("leaderworkerset.x-k8s.io", "LeaderWorkerSet", {"spec": spec})
+    (warning,) = make_pipeline().validate(found, now_ms=CREATED_MS).warnings
+    assert warning == (
+        "holdfast: spec.rolloutStrategy deletes each pod before its successor starts, so an update "
+        "leaves it down for 15s: set maxSurge in its rollingUpdateConfiguration, or remove the "
+        "delay"
+    )
+
+
+def test_added_template_of_an_update_is_checked() -> None:
+    old = wrapped(WORKER_TEMPLATE, {})
+    new = wrapped(WORKER_TEMPLATE, {}, leaderTemplate=LATE)
+    kind = "leaderworkerset.x-k8s.io", "LeaderWorkerSet"
+    found = reviewed(*kind, new, operation="UPDATE", old=old)
+    assert found.others[0].old is None
+    assert make_pipeline().validate(found, now_ms=CREATED_MS).code is Code.REJECT
+
+
 def test_read_of_nothing() -> None:
-    assert workloads.read("Job", TEMPLATE, b"null") is None
+    assert workloads.read(resource("Job"), b"null") == ()
 
 
 def test_null_workload_is_refused() -> None:

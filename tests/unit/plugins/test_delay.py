@@ -482,7 +482,7 @@ def updates(field: str, cure: str) -> str:
             "Deployment",
             "15",
             {"strategy": {"type": "Recreate"}},
-            updates("spec.strategy", "set spec.strategy.type: RollingUpdate"),
+            updates("spec.strategy", "set spec.strategy.type: RollingUpdate, with a maxSurge"),
         ),
     ],
 )

@@ -176,9 +176,16 @@ def test_pods_are_validated_on_update_only_where_a_key_of_ours_changes(
         ),
         pytest.param(
             "worker-templates.holdfast.dev",
-            "object.spec.leaderWorkerTemplate.workerTemplate",
+            "object.spec.leaderWorkerTemplate.workerTemplate "
+            "object.spec.leaderWorkerTemplate.leaderTemplate",
             {"leaderworkerset.x-k8s.io": ["leaderworkersets"]},
-            id="templates of workers",
+            id="templates of workers and leaders",
+        ),
+        pytest.param(
+            "job-set-templates.holdfast.dev",
+            "object.spec.replicatedJobs[].template.spec.template",
+            {"jobset.x-k8s.io": ["jobsets"]},
+            id="templates of sets of Jobs",
         ),
     ],
 )
@@ -190,7 +197,7 @@ def test_templates(
 
     assert resources == rules
     assert (
-        conditions.create_condition(make_profiles(), template)
+        conditions.template_condition(make_profiles(), *template.split())
         in (webhook["matchConditions"][0]["expression"])
     )
 

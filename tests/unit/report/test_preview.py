@@ -108,6 +108,16 @@ def test_templates_of_other_kinds_are_checked() -> None:
             "LeaderWorkerSet",
             {"leaderWorkerTemplate": {"workerTemplate": template}},
         ),
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {"leaderWorkerTemplate": {"workerTemplate": {}, "leaderTemplate": template}},
+        ),
+        (
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            {"replicatedJobs": [{"name": "a", "template": {"spec": {"template": template}}}]},
+        ),
     ):
         document = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
         assert 'invalid value "soon"' in made(document).refusals[0]
