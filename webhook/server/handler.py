@@ -66,6 +66,12 @@ class AdmissionHandler:
     ready: Callable[[], bool] = lambda: True
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
+    def __post_init__(self) -> None:
+        # like the other counters: 0 before the first event, for increase()
+        blocking = (one.name for one in self.pipeline.profiles.plugins if one.may_block)
+        for name in ("unknown", *blocking):
+            self.metrics.deadlines.labels(name)
+
     def handle(
         self, path: str, content_type: str, body: bytes, content_encoding: str = ""
     ) -> HttpResponse:

@@ -421,6 +421,7 @@ def test_late_plugin_is_named(caplog: pytest.LogCaptureFixture) -> None:
         return success()
 
     handler = handler_of(pipeline_of(Scripted(), Blocking(give_up)), metrics)
+    assert [deadlines(metrics, one) for one in ("blocking", "unknown", "scripted")] == [0, 0, None]
     found = prepared(handler, body(make_pod({"scripted": ""})))
     assert found.may_block
     handler.decide(found)
