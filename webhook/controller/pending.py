@@ -11,6 +11,10 @@ from holdfast.webhook.framework.profiles import Verdict
 from holdfast.webhook.model.annotations import HELD_LABEL, OWN_PREFIX, Due
 from holdfast.webhook.model.objects import Pod
 
+_COPY, _FROM_COPY = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Pod)
+_SECONDS = 2**40
+"""More than the seconds of any creation time."""
+
 
 class PendingRelease(NamedTuple):
     """The fields of a held pod that its release needs, so that it is not read again.
@@ -37,10 +41,10 @@ class PendingRelease(NamedTuple):
     labelled: bool = False
     copy: bytes = b""
 
-
-_COPY, _FROM_COPY = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Pod)
-_SECONDS = 2**40
-"""More than the seconds of any creation time."""
+    @property
+    def level(self) -> int:
+        """The part of the rank that is the priority; less is more important."""
+        return self.rank // _SECONDS
 
 
 class Decider(Protocol):

@@ -110,6 +110,20 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             known._replace(due_ms=due_ms, known_ms=due_ms, resource_version="", recheck=True),
         )
 
+    def may_start(self, key: ObjectKey) -> bool:
+        """Return whether no pod of a higher priority is in flight that was due at the same time.
+
+        A node may have room for one of them only, and releases in flight may overtake each other.
+        One that has failed before keeps no other waiting.
+        """
+        due_ms, level = self._items[key].due_ms, self._items[key].level
+        return not any(
+            one is not None and one.due_ms == due_ms and one.level < level
+            for other in self._in_flight
+            if other[0] == key[0] and not self._backoff.has_failed(other)
+            for one in [self._items.get(other)]
+        )
+
     def remove(self, key: ObjectKey) -> None:
         """Drop a pod that is no longer held."""
         self._unknown.pop(key, None)

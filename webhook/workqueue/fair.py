@@ -36,11 +36,19 @@ class FairQueue:
     No namespace has more than `limit` workers, nor have all slow ones together. Each starts with
     `first`, and gets one more per success while it uses half of its share. It starts again when
     work hangs, with `first` more every ten seconds, and when it has no worker left. A namespace
-    that is paused gets none. Times are seconds by the caller's clock, which must not go back.
+    that is paused gets none. `may_start` says whether a key need not wait for others of its
+    namespace that workers have. Times are seconds by the caller's clock, which must not go back.
     """
 
-    def __init__(self, limit: int, *, first: int) -> None:
+    def __init__(
+        self,
+        limit: int,
+        *,
+        first: int,
+        may_start: Callable[[ObjectKey], bool] = lambda _: True,
+    ) -> None:
         self._limit, self._first = limit, first
+        self._may_start = may_start
         self._fast: Waiting = {}
         """Ready keys by namespace; the namespace served last is at the end."""
         self._slow: Waiting = {}
@@ -164,7 +172,8 @@ class FairQueue:
         chosen, fewest = None, self._limit
         for namespace in queue:  # ends soon: no more namespaces have workers than there are workers
             count = self._workers.get(namespace, 0)
-            if count < min(fewest, self._share_of(namespace)):
+            has_room = count < min(fewest, self._share_of(namespace))
+            if has_room and (not count or self._may_start(queue[namespace].peek())):
                 chosen, fewest = namespace, count
             # None has fewer workers, and the queue is in order of turns: the rest need no look.
             if not count:
@@ -223,11 +232,16 @@ class FIFO:
             (self._again if again else self._new)[key] = None
 
     def pop(self) -> ObjectKey:
-        """Remove and return the next key. Raises KeyError if there is none."""
-        is_new = bool(self._new) and (self._new_is_next or not self._again)
-        self._new_is_next = not is_new
-        key, _ = (self._new if is_new else self._again).popitem(last=False)
+        """Remove and return the next key. Raises StopIteration if there is none."""
+        key = self.peek()
+        self._new_is_next = key not in self._new
+        del (self._again if self._new_is_next else self._new)[key]
         return key
+
+    def peek(self) -> ObjectKey:
+        """Return the next key. Raises StopIteration if there is none."""
+        is_new = bool(self._new) and (self._new_is_next or not self._again)
+        return next(iter(self._new if is_new else self._again))
 
     def discard(self, key: ObjectKey) -> bool:
         """Remove a key, and return whether it was there."""

@@ -66,7 +66,7 @@ class WorkQueue(Generic[Item]):
         self._items: dict[ObjectKey, Item] = {}
         self._waiting = DelayHeap(self._waits_until)
         self._backoff = Backoff()
-        self._ready = FairQueue(limit, first=first)
+        self._ready = FairQueue(limit, first=first, may_start=self.may_start)
         self._in_flight: set[ObjectKey] = set()
         self._left_heap: set[ObjectKey] = set()
         """Keys that left the heap because their time had come, and were not scheduled again."""
@@ -162,6 +162,10 @@ class WorkQueue(Generic[Item]):
             self._ready.give_back(key)
             self.schedule(key)  # the API server's clock was set back
         return None
+
+    def may_start(self, key: ObjectKey) -> bool:  # noqa: ARG002
+        """Return whether a ready key need not wait for others of its namespace in flight."""
+        return True
 
     def done(self, key: ObjectKey, seconds: float, local: float, *, succeeded: bool) -> bool:
         """Take a key back after an attempt; return whether its namespace became slow by that.

@@ -167,5 +167,46 @@ def test_pods_due_together_are_released_by_priority_and_then_by_creation() -> No
 
     now = (CREATED_MS + MINUTE) / 1_000
     assert scheduler.next(now - 0.001) is None
-    taken = [scheduler.next(now) for _ in pods]
-    assert [key and key[1] for key in taken] == ["d", "c", "b", "a", "e"]
+    taken = []
+    while (key := scheduler.next(now)) is not None:
+        taken.append(key[1])
+        scheduler.done(key, 0.1, now, succeeded=True)
+    assert taken == ["d", "c", "b", "a", "e"]
+
+
+def held_together(*pods: tuple[str, str, int]) -> ReleaseScheduler:
+    """Give a scheduler with pods of a namespace, name and priority, all due at second 60."""
+    scheduler = ReleaseScheduler(lambda local: local, 9, first=9, forget=lambda _: None)
+    for namespace, name, priority in pods:
+        due = {NOT_BEFORE: instant(MINUTE)}
+        made = make_pod(due, gates=[DELAY], name=name, namespace=namespace, uid=name)
+        made["spec"]["priority"] = priority
+        fresh = pending_release(Pod.of(made), make_decider())
+        assert fresh is not None
+        scheduler.upsert((namespace, name), fresh._replace(due_ms=MINUTE), None, 0, watched=True)
+    return scheduler
+
+
+HIGH, ALSO_HIGH, LOW, ELSEWHERE = ("a", "high"), ("a", "high-2"), ("a", "low"), ("b", "low-2")
+PODS = [(*HIGH, 9), (*ALSO_HIGH, 9), (*LOW, 0), (*ELSEWHERE, 0)]
+
+
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_release_does_not_overtake_one_of_a_higher_priority(succeeded: bool) -> None:
+    """There may be room for one of them only."""
+    scheduler = held_together(*PODS)
+    assert {scheduler.next(60.0) for _ in PODS} == {HIGH, ALSO_HIGH, ELSEWHERE, None}
+    scheduler.done(HIGH, 0.1, 60.1, succeeded=succeeded)
+    assert scheduler.next(60.1) is None
+    scheduler.done(ALSO_HIGH, 0.1, 60.2, succeeded=succeeded)
+    assert scheduler.next(60.2) == LOW
+
+
+def test_release_that_failed_before_keeps_no_other_waiting() -> None:
+    scheduler = held_together((*HIGH, 9))
+    assert scheduler.next(60.0) == HIGH
+    scheduler.done(HIGH, 0.1, 60.1, succeeded=False)
+    again = 60.1 + scheduler.retry(HIGH, 60.1, at_least=0.0)
+    assert scheduler.next(again) == HIGH
+    scheduler.upsert(LOW, held(MINUTE), None, 0, watched=True)
+    assert scheduler.next(again) == LOW
