@@ -39,6 +39,14 @@ def test_every_manifest_follows_the_name_of_the_configurations(
     assert all("cert-manager.io/inject-ca-from" in str(one) for one in written)
 
 
+@pytest.mark.parametrize("components", [[], ["high-availability", "kubevirt"]])
+def test_pods_run_on_linux_only(components: list[str], tmp_path: Path) -> None:
+    deployments = [one for one in built(tmp_path, components) if one["kind"] == "Deployment"]
+    assert len(deployments) == 2
+    for one in deployments:
+        assert one["spec"]["template"]["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
+
+
 def patched(folder: Path, mark: str) -> dict[tuple[str, str], Any]:
     """Build the manifests with the page's patches in which this text occurs."""
     blocks = re.findall(r"```yaml\n(patches:.*?)```", PAGE.read_text(), re.DOTALL)
