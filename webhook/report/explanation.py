@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.framework.profiles import scheduler_of
-from holdfast.webhook.model import approvals, durations, messages
+from holdfast.webhook.model import approvals, durations, kubevirt, messages
 from holdfast.webhook.model.annotations import (
     DELAY_GATE,
     HELD_ANNOTATION,
     JITTER,
+    NEVER_MS,
     NOT_BEFORE,
     OWN_PREFIX,
     PROFILE_ANNOTATION,
@@ -21,6 +24,7 @@ from holdfast.webhook.model.annotations import (
     was_released,
 )
 from holdfast.webhook.model.freezes import Freeze, thaw
+from holdfast.webhook.model.objects import SchedulingGate
 from holdfast.webhook.report import held_pods, table
 from holdfast.webhook.report.held_pods import PATIENCE_MS, HeldPodSummary
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
@@ -148,20 +152,32 @@ def _gates(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider
             yield f"{gate}: Holdfast's, for {held.held_by if held else 'nothing'}"
         else:
             yield f"{gate}: another component's; Holdfast never removes it"
-    due_ms = decider.due(facts.pod).at_ms
-    if held is None and _was_taken_before(due_ms, facts):
-        due = durations.canonical_instant(due_ms)
-        yield f"{DELAY_GATE}: removed by someone else before the due time {due}"
+    if held is None:
+        yield from _removed_gates(facts, decider)
 
 
-def _was_taken_before(due_ms: int, facts: PodFacts) -> bool:
-    """Return whether a pod that was held, and that Holdfast did not release, is free too early."""
-    pod = facts.pod
-    if HELD_ANNOTATION not in pod.annotations:
-        return False
+def _removed_gates(facts: PodFacts, decider: ReleaseDecider) -> Iterator[str]:
+    """Name the gates that a pod had, and that someone else removed too early."""
+    pod, profile = facts.pod, decider.profiles.select(facts.pod)
     if was_released(pod.annotations, created_ms=pod.created_ms):
-        return False
-    scheduled = pod.condition("PodScheduled")
+        return
+    if profile is None or kubevirt.controller_of(pod.metadata, kubevirt.VMI):
+        return  # KubeVirt's pods may never have been held
+    for plugin in profile.holding:
+        # Written with the gate. The hint says more: it is removed from pods that are not held.
+        mark = HELD_ANNOTATION if plugin.gate == DELAY_GATE else PROFILE_ANNOTATION
+        if mark not in pod.annotations or not plugin.concerns(pod):
+            continue
+        spec = msgspec.structs.replace(pod.spec, scheduling_gates=[SchedulingGate(plugin.gate)])
+        due_ms = decider.due(msgspec.structs.replace(pod, spec=spec)).at_ms
+        if _was_free_before(due_ms, facts):
+            due = f" the due time {durations.canonical_instant(due_ms)}"
+            due = due if due_ms < NEVER_MS else " it was due"
+            yield f"{plugin.gate}: removed by someone else before{due}"
+
+
+def _was_free_before(due_ms: int, facts: PodFacts) -> bool:
+    scheduled = facts.pod.condition("PodScheduled")
     if scheduled and scheduled.status == "True" and scheduled.last_transition_time:
         return scheduled.last_transition_time.timestamp() * 1_000 < due_ms
     return facts.now_ms < due_ms

@@ -24,9 +24,10 @@ from tests.support.builders import (
     read_review,
 )
 from tests.support.fakes import FakeApi
-from tests.support.vm_builders import make_launcher, make_vm, make_vmi
+from tests.support.vm_builders import make_launcher, make_vm, make_vmi, owner_of
 
 DECIDER = make_decider()
+VMI_OWNER = [owner_of(kubevirt.VMI, "vm", "u")]
 NOW_MS = CREATED_MS + 5 * SECOND
 
 
@@ -169,6 +170,40 @@ def test_a_gate_that_someone_else_removed_early(
     told = explained(make_pod({"delay": "15", **ours}), **{"now_ms": NOW_MS, **facts})
     due = "removed by someone else before the due time 2026-03-01T12:00:15Z"
     assert told.get("Gates") == (f"holdfast.dev/delay: {due}" if early else None)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "owners", "told"),
+    [
+        pytest.param(
+            {"window": "Mon 10:00-11:00"},
+            [],
+            "holdfast.dev/window: removed by someone else before the due time 2026-03-02T10:00:00Z",
+            id="a window",
+        ),
+        pytest.param(
+            {"approval": "migration"},
+            [],
+            "holdfast.dev/approval: removed by someone else before it was due",
+            id="an approval",
+        ),
+        pytest.param({"approval": "x", "allowed": "approval"}, [], "", id="approved"),
+        pytest.param({"approval": "x", "profile": ""}, [], "", id="never held"),
+        pytest.param(
+            {"after": "job/x"},
+            [],
+            "holdfast.dev/after: removed by someone else before it was due",
+            id="other objects",
+        ),
+        pytest.param({"window": "Mon 10:00-11:00"}, VMI_OWNER, "", id="a pod of KubeVirt's"),
+    ],
+)
+def test_a_gate_of_another_plugin_that_someone_else_removed_early(
+    annotations: dict[str, str], owners: list[dict[str, Any]], told: str
+) -> None:
+    written = {"profile": "*", **annotations}
+    ours = {f"holdfast.dev/{key}": text for key, text in written.items() if text}
+    assert explained(make_pod(ours, owners=owners)).get("Gates", "") == told
 
 
 @pytest.mark.parametrize(
