@@ -11,7 +11,6 @@ import yaml
 
 from controlplane.launcher import ControlPlane
 from holdfast.webhook.policies import pods as pod_policies
-from holdfast.webhook.policies.builder import InstallationNames
 from tests.e2e.accounts import MANIFESTS
 from tests.e2e.manifests import built
 from tests.e2e.namespace import Namespace
@@ -31,8 +30,7 @@ def test_every_manifest_follows_the_name_of_the_configurations(
     components: list[str], tmp_path: Path
 ) -> None:
     found = built(tmp_path, components)
-    where = InstallationNames(configuration="zz-holdfast")
-    for policy in pod_policies.policies(make_profiles(), where):
+    for policy in pod_policies.policies(make_profiles(), "zz-holdfast"):
         assert policy in found
     written = [one for one in found if one["kind"].endswith("WebhookConfiguration")]
     assert {one["metadata"]["name"] for one in written} == {"zz-holdfast"}

@@ -16,5 +16,5 @@ from holdfast.webhook.runtime import pipelines
 def policies(*, config_path: Path | None, webhook_configuration: str) -> None:
     """Print the admission policies that protect holds and Holdfast, as YAML."""
     profiles = pipelines.load_profiles(pipelines.Setup(config_path))
-    names = builder.InstallationNames(configuration=webhook_configuration)
-    click.echo(builder.manifest(pod_policies.policies(profiles, names)), nl=False)
+    found = pod_policies.policies(profiles, webhook_configuration)
+    click.echo(builder.manifest(found), nl=False)

@@ -10,11 +10,15 @@ from typing import Any
 import yaml
 
 from holdfast.webhook.framework.cel import string, strings
-from holdfast.webhook.registration.configurations import NAME
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 
 Object = dict[str, Any]
+
+NAMESPACE, SERVICE = "holdfast-system", "holdfast-webhook"
+"""The only Service that the controller may register webhooks for."""
+CONTROLLER = f"system:serviceaccount:{NAMESPACE}:holdfast-controller"
+"""The controller's user name."""
 
 ADDED_BY_OTHERS = (
     "node.kubernetes.io/not-ready",
@@ -49,22 +53,9 @@ def manifest(objects: Iterable[Object]) -> str:
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=100, explicit_start=True)
 
 
-@dataclass(frozen=True, slots=True)
-class InstallationNames:
-    """The names of an installation's objects."""
-
-    namespace: str = "holdfast-system"
-    service: str = "holdfast-webhook"
-    """The only Service that the controller may register webhooks for."""
-    controller: str = "system:serviceaccount:holdfast-system:holdfast-controller"
-    """The controller's user name."""
-    configuration: str = NAME
-    """The name of both webhook configurations."""
-
-
-def by_controller(where: InstallationNames) -> tuple[str, str]:
+def by_controller() -> tuple[str, str]:
     """Return the condition that matches the controller's own requests only."""
-    return "by-the-controller", f"request.userInfo.username == {string(where.controller)}"
+    return "by-the-controller", f"request.userInfo.username == {string(CONTROLLER)}"
 
 
 def make_policy(

@@ -31,8 +31,8 @@ from holdfast.webhook.model.annotations import (
 from holdfast.webhook.plugins import pace_args
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.policies.builder import (
+    CONTROLLER,
     Check,
-    InstallationNames,
     Object,
     annotation,
     by_controller,
@@ -83,19 +83,18 @@ _HINT_PARTS = ("not-before", "jitter")
 """Parts of a hint that are not annotation keys."""
 
 
-def policies(profiles: Profiles, installation: InstallationNames | None = None) -> list[Object]:
-    """Build the six policies, each followed by its binding."""
-    where = installation or InstallationNames()
+def policies(profiles: Profiles, configuration: str = configurations.NAME) -> list[Object]:
+    """Build the policies and bindings; `configuration` names both webhook configurations."""
     made = (
         hold_policy(deciding_keys(profiles)),
         pace_policy(),
         approval_policy(),
-        pods_policy(where),
-        vms_policy(recording_keys(profiles), where),
+        pods_policy(),
+        vms_policy(recording_keys(profiles)),
         webhooks_policy(
             CONTROLLER_WEBHOOKS,
             list(configurations.expressions(profiles)),
-            where,
+            configuration,
             profiles.selectors,
         ),
     )
@@ -224,13 +223,13 @@ def approval_policy() -> Object:
     )
 
 
-def pods_policy(where: InstallationNames) -> Object:
+def pods_policy() -> Object:
     """Build the policy that limits what the controller may change in a pod."""
-    may_not = f"{where.controller} may not change"
+    may_not = f"{CONTROLLER} may not change"
     return make_policy(
         CONTROLLER_PODS,
         rule=make_rule("", ["pods", "pods/*"], ["UPDATE"]),
-        condition=by_controller(where),
+        condition=by_controller(),
         checks=[
             Check(
                 "!has(request.subResource) || request.subResource == ''",
