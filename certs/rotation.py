@@ -310,10 +310,9 @@ def _last_expiry(observed: Observation, plan: Plan, known: datetime | None) -> d
 def _ca(certificate: bytes, key: bytes) -> KeyPair | None:
     pair = KeyPair(certificate, key)
     try:
-        usable = authority.can_sign(pair)
+        return pair if authority.can_sign(pair) else None
     except ValueError:
         return None
-    return pair if usable else None
 
 
 def _cas_in(texts: Iterable[bytes]) -> tuple[Certificate, ...]:

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -32,6 +33,7 @@ _log = logging.getLogger("holdfast.server")
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class AsyncHandler:
     """Answers requests for the event loop, with a handler that may block.
 
@@ -39,32 +41,27 @@ class AsyncHandler:
     server. `deadline` is in seconds, `body_limit` in bytes.
     """
 
-    def __init__(
-        self,
-        handler: AdmissionHandler,
-        *,
-        on_startup: Callable[[], None] = lambda: None,
-        body_limit: int = BODY_LIMIT,
-        pool_size: int = POOL_SIZE,
-        deadline: float = DEADLINE,
-    ) -> None:
-        self._handler = handler
-        self.start = on_startup
-        self.body_limit = body_limit
-        self._deadline = deadline
-        self._pool = ThreadPool(pool_size, "holdfast-review")
-        self._capacity = _CapacityLimit(2 * pool_size, body_limit)
+    handler: AdmissionHandler
+    _: KW_ONLY
+    on_startup: Callable[[], None] = lambda: None
+    body_limit: int = BODY_LIMIT
+    pool_size: int = POOL_SIZE
+    deadline: float = DEADLINE
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPool(self.pool_size, "holdfast-review")
+        self._capacity = _CapacityLimit(2 * self.pool_size, self.body_limit)
 
     def post(
         self, path: str, content_type: str, body: bytes, content_encoding: str
     ) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
         """Answer a POST at once, or return what to await where that may block."""
         try:
-            prepared = self._handler.prepare(path, content_type, body, content_encoding)
+            prepared = self.handler.prepare(path, content_type, body, content_encoding)
             if isinstance(prepared, HttpResponse):
                 return prepared
             if not prepared.may_block:
-                return self._handler.decide(prepared)
+                return self.handler.decide(prepared)
         except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
             return _broken("POST", path)
         return self._offload(path, prepared, len(body))
@@ -72,7 +69,7 @@ class AsyncHandler:
     def page(self, method: str, path: str) -> HttpResponse:
         """Answer any other request."""
         try:
-            return self._handler.page(method, path)
+            return self.handler.page(method, path)
         except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
             return _broken(method, path)
 
@@ -82,21 +79,21 @@ class AsyncHandler:
 
     async def _offload(self, path: str, prepared: PreparedReview, size: int) -> HttpResponse:
         if not self._capacity.acquire(size):
-            return self._handler.reject_full(prepared)
+            return self.handler.reject_full(prepared)
         call = OffloadedCall(
             partial(self._decide, path, prepared), partial(self._capacity.release, size)
         )
         try:
-            return await call.result(self._pool, self._deadline)
+            return await call.result(self._pool, self.deadline)
         except RuntimeError:
             # HTTP 500: the API server then follows failurePolicy.
             return text("the server is shutting down; try again", 500)
         except TimeoutError:
-            return self._handler.reject_late(prepared, self._deadline)
+            return self.handler.reject_late(prepared, self.deadline)
 
     def _decide(self, path: str, prepared: PreparedReview) -> HttpResponse:
         try:
-            return self._handler.decide(prepared)
+            return self.handler.decide(prepared)
         except BaseException:  # noqa: BLE001 - a plugin's SystemExit would end the thread
             return _broken("POST", path)
 

@@ -198,7 +198,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER
         try:
             self._certificate.start(await_certificate=self.settings.await_certificate)
-            self._handler.start()
+            self._handler.on_startup()
             # The collector writes to each object that it visits. All objects so far stay, so that
             # visiting them would only copy pages that are shared with the master.
             gc.freeze()
