@@ -15,13 +15,11 @@ Nothing is renewed because of its age while the time has only just been set: one
 servers may report another year until its machine has synchronized its clock.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from holdfast.certs import authority
 from holdfast.certs.authority import Certificate, KeyPair
@@ -66,7 +64,7 @@ class Authority:
     retired_until: datetime | None
 
     @classmethod
-    def read(cls, data: Data | None) -> Authority | None:
+    def read(cls, data: Data | None) -> Self | None:
         """Parse the Secret, regardless of the time; None if no CA can sign."""
         if data is None:
             return None

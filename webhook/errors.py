@@ -3,8 +3,6 @@
 Each message is one line: what is wrong, where, and what to do.
 """
 
-from __future__ import annotations
-
 _NOT_FOUND = 404
 
 

@@ -1,7 +1,5 @@
 """Signals, readiness and memory of a process."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

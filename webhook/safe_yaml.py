@@ -1,7 +1,5 @@
 """Safe parsing of untrusted YAML, where a few lines cannot cost gigabytes or minutes. Pure."""
 
-from __future__ import annotations
-
 from typing import IO, Any
 
 import yaml

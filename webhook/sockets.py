@@ -1,7 +1,5 @@
 """Listening sockets."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

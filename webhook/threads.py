@@ -1,7 +1,5 @@
 """Threads that start and end with a process: a group of long-running ones, and a pool."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

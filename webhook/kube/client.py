@@ -4,14 +4,12 @@ The client handles the kubeconfig, the ServiceAccount, certificates and tokens. 
 because building its models would cost more than everything else.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
@@ -133,7 +131,7 @@ class Cluster:
         context: str | None = None,
         *,
         on_answer: Observe | None = None,
-    ) -> Cluster:
+    ) -> Self:
         """Connect as kubectl would, or as the pod's ServiceAccount. Raises StartError."""
         configuration = kubernetes_client.Configuration()
         try:
