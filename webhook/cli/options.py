@@ -12,7 +12,7 @@ import click
 
 from holdfast.webhook import sockets
 from holdfast.webhook.registration.configurations import NAME
-from holdfast.webhook.runtime import manager, pipelines
+from holdfast.webhook.runtime import pipelines
 from holdfast.webhook.telemetry import logs
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class Target:
 
     def connect(self, on_answer: Callable[..., None] | None = None) -> Cluster:
         """Connect to it. Raises StartError."""
-        return manager.connect(self.kubeconfig, self.context, on_answer)
+        from holdfast.webhook.kube.client import Cluster  # noqa: PLC0415 - slow to import
+
+        return Cluster.connect(self.kubeconfig, self.context, on_answer=on_answer)
 
     def arguments(self) -> list[str]:
         """Return the options as command-line arguments."""

@@ -12,7 +12,7 @@ from holdfast.webhook.errors import StartError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.registration import configurations
-from holdfast.webhook.runtime import manager, pipelines
+from holdfast.webhook.runtime import pipelines
 from holdfast.webhook.server import gunicorn_app
 from holdfast.webhook.server.handler import AdmissionHandler
 from holdfast.webhook.server.offload import AsyncHandler
@@ -112,9 +112,7 @@ def _application(
 ) -> Callable[[], AsyncHandler]:
     """Make the pipeline now, so that what is wrong with it stops the start."""
     handle = Handle()
-    lookup = ClusterLookup(
-        lambda: manager.connect(target.kubeconfig, target.context), observe=metrics.observe_lookup
-    )
+    lookup = ClusterLookup(target.connect, observe=metrics.observe_lookup)
     handle.connect(lookup=lookup)
     pipeline = pipelines.admission_pipeline(setup, metrics.observe_plugin, handle)
     metrics.configuration.info({"digest": pipelines.digest(setup)})
@@ -127,7 +125,7 @@ def _application(
             ).start()
         return AsyncHandler(
             AdmissionHandler(pipeline, metrics, conditions=conditions, ready=ready),
-            on_startup=lambda: manager.start_plugins(pipeline.profiles, lookup),
+            on_startup=lambda: pipelines.start_plugins(pipeline.profiles, lookup),
         )
 
     return make_app

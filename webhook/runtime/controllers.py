@@ -23,7 +23,7 @@ from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.registration.reconciler import Mode, WebhookReconciler
 from holdfast.webhook.registration.replicas import Service
 from holdfast.webhook.registration.secrets import CertificateSecrets
-from holdfast.webhook.runtime import manager, pipelines
+from holdfast.webhook.runtime import pipelines
 from holdfast.webhook.runtime.following import Follower
 from holdfast.webhook.sticky.controller import StickyController
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
@@ -188,11 +188,7 @@ def _connect(
 ) -> tuple[Cluster, ServerClock, Callable[[], float | None]]:
     """Connect; also return the API server's clock, and the time that it certainly is there."""
     clock = ServerClock(checks=True)
-    cluster = manager.connect(
-        kubeconfig,
-        context,
-        clock.observe,
-    )
+    cluster = Cluster.connect(kubeconfig, context, on_answer=clock.observe)
     return cluster, clock, lambda: clock.lower_bound(boot_time())
 
 

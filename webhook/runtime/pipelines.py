@@ -1,5 +1,7 @@
 """Building the profiles of a configuration, and what decides by them."""
 
+import logging
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +12,19 @@ import msgspec
 
 from holdfast.webhook import plugins
 from holdfast.webhook.config import config
-from holdfast.webhook.errors import ConfigurationError, InvalidValueError
+from holdfast.webhook.errors import (
+    ConfigurationError,
+    InvalidValueError,
+    StartError,
+    described,
+)
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.pipeline import AdmissionPipeline
-from holdfast.webhook.framework.plugin import Plugin
+from holdfast.webhook.framework.plugin import Plugin, overrides
 from holdfast.webhook.framework.profiles import REST_OF_PODS, Profile, Profiles, Selectors
 from holdfast.webhook.framework.runner import Observe, Runner, unobserved
+from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.pace import Pace
@@ -24,6 +32,8 @@ from holdfast.webhook.plugins.placement import PlacementArgs
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.registration import configurations
+
+_log = logging.getLogger("holdfast.plugins")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +254,32 @@ def _plugin(plugin: type[Plugin], args: Mapping[str, Any], where: str, handle: H
         raise ConfigurationError(f"{where}.{exc}") from None
     except Exception as exc:
         raise ConfigurationError(f'{where}: initializing plugin "{plugin.name}": {exc}') from exc
+
+
+def start_plugins(profiles: Profiles, lookup: ClusterLookup) -> None:
+    """Connect if a plugin may look objects up, and start the plugins in a thread.
+
+    The admission server's worker calls this before its first review. Raises StartError without
+    credentials, but not if the API server does not answer.
+    """
+    blocking = list(dict.fromkeys(one.name for one in profiles.plugins if one.may_block))
+    if not blocking:
+        return
+    try:
+        lookup.connect()
+    except StartError as exc:
+        raise StartError(
+            f"{exc}; or disable the plugins that look objects up: "
+            f"--disable-plugin {' '.join(blocking)}"
+        ) from None
+    starting = {one.name: one for one in profiles.plugins if overrides(one, "start")}
+    threading.Thread(target=_start, args=(starting,), name="start-plugins", daemon=True).start()
+
+
+def _start(plugins: Mapping[str, Plugin]) -> None:
+    """Start one plugin of each name: it does the same in every profile."""
+    for name, plugin in plugins.items():
+        try:
+            plugin.start()
+        except Exception as exc:  # noqa: BLE001 - reviews will show what is wrong
+            _log.warning("plugin %s could not start: %s", name, described(exc))

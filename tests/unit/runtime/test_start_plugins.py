@@ -8,7 +8,7 @@ import pytest
 from holdfast.webhook.errors import StartError
 from holdfast.webhook.framework.profiles import Profile, Profiles
 from holdfast.webhook.kube.lookup import ClusterLookup
-from holdfast.webhook.runtime import manager
+from holdfast.webhook.runtime import pipelines
 from tests.support.builders import make_profiles
 from tests.support.fakes import FakeApi
 from tests.support.scripted import Blocking, Scripted, profiles_of
@@ -37,24 +37,24 @@ def refusing() -> FakeApi:
 def test_server_connects_where_a_plugin_may_block() -> None:
     cure = "or disable the plugins that look objects up: --disable-plugin sticky"
     with pytest.raises(StartError, match=cure):
-        manager.start_plugins(make_profiles(), ClusterLookup(refusing))
+        pipelines.start_plugins(make_profiles(), ClusterLookup(refusing))
 
 
 def test_server_needs_no_credentials_where_none_may() -> None:
-    manager.start_plugins(profiles_of(Scripted()), ClusterLookup(refusing))
+    pipelines.start_plugins(profiles_of(Scripted()), ClusterLookup(refusing))
 
 
 def test_plugin_looks_around_once_and_in_a_thread() -> None:
     plugin = Looking()
     profiles = Profiles([Profile(name, (plugin,)) for name in ("a", "b")])
-    manager.start_plugins(profiles, ClusterLookup(FakeApi))
+    pipelines.start_plugins(profiles, ClusterLookup(FakeApi))
     assert plugin.done.wait(5)
     assert plugin.started_in == ["start-plugins"]
 
 
 def test_plugin_that_cannot_start_plugins_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "holdfast.plugins")
-    manager.start_plugins(profiles_of(Looking(OSError("no network"))), ClusterLookup(FakeApi))
+    pipelines.start_plugins(profiles_of(Looking(OSError("no network"))), ClusterLookup(FakeApi))
     for thread in threading.enumerate():
         if thread.name == "start-plugins":
             thread.join(5)
