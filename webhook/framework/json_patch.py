@@ -158,14 +158,10 @@ def _nodes(pod: Pod, edits: Sequence[RequireNodes | PreferNodes | SelectNodes]) 
                 # An existing key must not change: the other value becomes a requirement as well.
                 if selected.setdefault(key, pod.node_selector.get(key, value)) != value:
                     required.append(Requirement(key, "In", (value,)))
-    return [*_selector(pod, selected), *node_affinity.operations(pod, required, preferred)]
-
-
-def _selector(pod: Pod, selected: Mapping[str, str]) -> list[Operation]:
-    added = {key: value for key, value in selected.items() if key not in pod.node_selector}
-    if added and pod.spec.node_selector is None:
-        return [add("/spec/nodeSelector", added)]
-    return [add("/spec/nodeSelector/" + pointer(key), value) for key, value in added.items()]
+    return [
+        *_entries("/spec/nodeSelector", pod.spec.node_selector, selected),
+        *node_affinity.operations(pod, required, preferred),
+    ]
 
 
 def _tolerations(pod: Pod, edits: Sequence[Tolerate]) -> list[Operation]:

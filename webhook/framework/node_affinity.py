@@ -39,17 +39,17 @@ def operations(
 ) -> list[Operation]:
     """Return the patch that adds the missing requirements and leaves the rest unchanged."""
     required = tuple(dict.fromkeys(required))
-    present = terms(pod)
+    present, node = terms(pod), _node(pod)
     made: list[Operation] = []
     fresh: dict[str, Any] = {}
     if required and present is None:
         fresh[_REQUIRED] = {"nodeSelectorTerms": [_written(required)]}
-    for index, term in enumerate(present or ()):
+    sources = (node and node.required and node.required.node_selector_terms) or ()
+    for index, (term, source) in enumerate(zip(present or (), sources, strict=True)):
         # An empty term matches no node; with a requirement it would match some.
         if term:
-            made += _tightened(pod, index, [one for one in required if one not in term])
+            made += _tightened(source, index, [one for one in required if one not in term])
     added = _new_preferences(pod, preferred)
-    node = _node(pod)
     if node is not None and node.preferred is not None:
         made += appended(f"{_NODE}/{_PREFERRED}", node.preferred, added)
     elif added:
@@ -57,8 +57,8 @@ def operations(
     return [*made, *_created(pod, fresh)]
 
 
-def _tightened(pod: Pod, index: int, added: Sequence[Requirement]) -> list[Operation]:
-    term, written = _term(pod, index), _written(added)
+def _tightened(term: NodeSelectorTerm, index: int, added: Sequence[Requirement]) -> list[Operation]:
+    written = _written(added)
     lists = {"matchExpressions": term.match_expressions, "matchFields": term.match_fields}
     return [
         operation
@@ -99,12 +99,6 @@ def _created(pod: Pod, fresh: Mapping[str, Any]) -> list[Operation]:
 def _node(pod: Pod) -> NodeAffinity | None:
     affinity = pod.spec.affinity
     return affinity.node_affinity if affinity else None
-
-
-def _term(pod: Pod, index: int) -> NodeSelectorTerm:
-    node = _node(pod)
-    found = node and node.required and node.required.node_selector_terms
-    return found[index] if found else NodeSelectorTerm()
 
 
 def _read(term: NodeSelectorTerm) -> Term:

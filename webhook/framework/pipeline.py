@@ -189,25 +189,21 @@ class AdmissionPipeline:
         workload = context.review.workload
         for plugin in profile.plugins:
             if workload is not None and plugin.workload_keys:
-                yield "metadata: ", self._validate_workload(plugin, workload, context)
+                yield "metadata: ", self._validate_one(plugin, context, workload)
             yield where, self._validate_one(plugin, context)
 
-    def _validate_one(self, plugin: Plugin, context: Context) -> Result:
+    def _validate_one(
+        self, plugin: Plugin, context: Context, workload: Workload | None = None
+    ) -> Result:
         review = context.review
+        asked = _concerns if workload is None else _has_workload_key
         with self.runner.measure(plugin, "validate", context.profile, review) as call:
-            if plugin.may_block and not _concerns(plugin, review):
+            if plugin.may_block and not asked(plugin, review):
                 call.result = skip()
+            elif workload is not None:
+                call.result = plugin.validate_workload(workload, review.old_workload)
             else:
                 call.result = plugin.validate(review.pod, context)
-        return call.result
-
-    def _validate_workload(self, plugin: Plugin, workload: Workload, context: Context) -> Result:
-        review = context.review
-        with self.runner.measure(plugin, "validate", context.profile, review) as call:
-            if plugin.may_block and not _has_workload_key(plugin, review):
-                call.result = skip()
-            else:
-                call.result = plugin.validate_workload(workload, review.old_workload)
         return call.result
 
 
