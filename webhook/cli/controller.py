@@ -20,6 +20,7 @@ from holdfast.webhook.process import give_back_regularly
 from holdfast.webhook.registration.reconciler import Mode
 from holdfast.webhook.registration.replicas import Service
 from holdfast.webhook.runtime import controllers, status_server
+from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.telemetry.pages import HealthServer, PageServer
 
@@ -135,7 +136,7 @@ def controller(
         raise StartError(
             f"--certificates={mode.value} is for one controller at a time; add --leader-elect"
         )
-    process.set_up_logs()
+    logs.set_up(process.log_level, process.log_format)
     metrics = ControllerMetrics()
     place = namespace or (own_namespace() if leader_elect else "")
     mgr = controllers.controller(

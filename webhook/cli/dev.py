@@ -8,6 +8,7 @@ from holdfast.webhook import process as lifetime
 from holdfast.webhook.cli import options
 from holdfast.webhook.runtime import controllers
 from holdfast.webhook.runtime import dev as running
+from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.telemetry.pages import HealthServer
 
@@ -38,7 +39,7 @@ def dev(
 
     It issues certificates, registers the webhooks by URL, and removes them on exit.
     """
-    process.set_up_logs()
+    logs.set_up(process.log_level, process.log_format)
     metrics = ControllerMetrics()
     mgr = controllers.controller(target.kubeconfig, target.context, process.setup, metrics)
     cluster = mgr.cluster

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 FILE = click.Path(dir_okay=False, path_type=Path)
-LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 option = functools.partial(click.option, show_default=True)
 """Makes an option whose help shows its default."""
@@ -90,10 +89,6 @@ class Process:
     def setup(self) -> pipelines.Setup:
         """The configuration file and the disabled plugins."""
         return pipelines.Setup(self.config_path, self.disable_plugin)
-
-    def set_up_logs(self) -> None:
-        """Set up logging."""
-        logs.set_up(self.log_level, self.log_format)
 
     def arguments(self) -> list[str]:
         """Return configuration and logging as command-line arguments."""
@@ -164,7 +159,7 @@ def process(command: Function) -> Function:
         ),
         option(
             "--log-level",
-            type=LEVELS,
+            type=click.Choice(["debug", "info", "warning", "error"]),
             default="info",
             envvar="HOLDFAST_LOG_LEVEL",
             show_envvar=True,

@@ -17,6 +17,7 @@ from holdfast.webhook.server import gunicorn_app
 from holdfast.webhook.server.handler import AdmissionHandler
 from holdfast.webhook.server.offload import AsyncHandler
 from holdfast.webhook.server.settings import ServerSettings
+from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ServerMetrics
 from holdfast.webhook.telemetry.pages import HealthServer
 
@@ -74,7 +75,7 @@ def serve(
             "--client-ca keeps probes and metrics off the main port; give them another port "
             "with --health-port"
         )
-    process.set_up_logs()
+    logs.set_up(process.log_level, process.log_format)
     metrics = ServerMetrics()
     valid_until = 0.0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self, get_args
 
 from holdfast.webhook.errors import ClusterError, PluginFailedError, UndecidedError, described
@@ -74,12 +73,7 @@ class PointCall:
         self._started = self._runner.timer()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, _problem: BaseException | None, _trace: object) -> None:
         self._report("", self.code)
 
     def _report(self, plugin: str, code: Code) -> None:
@@ -111,12 +105,7 @@ class PluginCall(PointCall):
         self._started = self._runner.timer()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, problem: BaseException | None, _trace: object) -> None:
         result = self.result
         # Skipping is the commonest result, and needs no check.
         if problem is None and result is not _SKIPPED:

@@ -11,7 +11,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import httptools
@@ -44,31 +44,17 @@ class Response:
     received: float
 
 
-class Credentials(Protocol):
-    """The server's address and TLS settings: a part of the `kubernetes` client's configuration.
-
-    Files are read for each new connection, because certificates are renewed in place.
-    """
-
-    host: str
-    verify_ssl: bool
-    ssl_ca_cert: str | None
-    ca_cert_data: str | bytes | None
-    cert_file: str | None
-    key_file: str | None
-    assert_hostname: bool | None
-    tls_server_name: str | None
-
-
 class Transport:
     """Connections to a server, each used by one thread at a time. Safe to share.
 
-    `size` is the number of idle connections to keep, `connect_timeout` in seconds.
+    `credentials` is the `kubernetes` client's configuration. Its files are read for each new
+    connection, because certificates are renewed in place. `size` is the number of idle connections
+    to keep, `connect_timeout` in seconds.
     """
 
     def __init__(
         self,
-        credentials: Credentials,
+        credentials: Any,
         *,
         now: Callable[[], float],
         size: int,
