@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -326,27 +327,16 @@ def _load(
     configuration: kubernetes_client.Configuration, kubeconfig: Path | None, context: str | None
 ) -> tuple[str, Callable[[], None], Callable[[], bool]]:
     """Do as `load_kubeconfig`; without a kubeconfig, use the pod's ServiceAccount, like kubectl."""
-    files = [kubeconfig.expanduser()] if kubeconfig else _default()
+    names = (os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG).split(os.pathsep)
+    # unlike Path.expanduser, it accepts an account without a home, as in many containers
+    named = [Path(os.path.expanduser(name)) for name in names if name]  # noqa: PTH111
+    files = [kubeconfig.expanduser()] if kubeconfig else named
     chosen = kubeconfig or context or os.environ.get("KUBECONFIG")
     # KUBECONFIG counts even if its files are missing: it does not mean the pod's cluster
     if not chosen and not any(file.exists() for file in files):
-
-        def renew() -> None:
-            kubernetes_config.load_incluster_config(  # type: ignore[no-untyped-call]
-                client_configuration=configuration
-            )
-
+        renew = partial(kubernetes_config.load_incluster_config, client_configuration=configuration)
         with suppress(kubernetes_config.ConfigException):
             renew()
             namespace = _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else ""
             return namespace, renew, lambda: False
     return load_kubeconfig(configuration, files, context)
-
-
-def _default() -> list[Path]:
-    names = os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
-    found = []
-    for name in names.split(os.pathsep):
-        with suppress(RuntimeError):  # an account without a home, as in many containers
-            found += [Path(name).expanduser()] if name else []
-    return found

@@ -77,7 +77,6 @@ class ServerClock:
         self._checkable = checks
         self.trusts_date = True
         """False once a creationTimestamp has contradicted `Date`."""
-        self.steps = 0
 
     def observe(self, *, sent: float, received: float, date: float) -> None:
         """Take the local times of a request and its response, and its `Date` (epoch seconds).
@@ -120,7 +119,6 @@ class ServerClock:
         known = self._drifted(received)
         # Believing a clock that is behind can only make releases late.
         if known is None or seen.high <= known.low:
-            self.steps += known is not None
             self._bounds = seen
         elif seen.low >= known.high:
             self._ahead = seen
@@ -129,7 +127,6 @@ class ServerClock:
             # Believing a clock that is ahead could release pods early.
             if received - self._ahead_since < CONFIRMED or not may_advance:
                 return
-            self.steps += 1
             self._bounds = seen
         else:
             self._bounds = Bounds(max(known.low, seen.low), min(known.high, seen.high))

@@ -157,7 +157,6 @@ def test_step_back_beyond_a_second_is_followed_at_the_first_answer(
     passed = clock.lower_bound(local)
     assert passed is not None
     assert passed <= after.time(local) + ULP
-    assert clock.steps == 1
 
 
 @given(offset=offsets, step=st.floats(0.02, 1.2))
@@ -190,7 +189,6 @@ def test_of_two_servers_the_one_that_is_ahead_moves_nothing(
         passed = clock.lower_bound(local)
         assert passed is not None
         assert passed <= right.time(local) + ULP
-    assert clock.steps == 0
 
 
 @given(offset=offsets, step=steps)
@@ -200,7 +198,6 @@ def test_step_forward_is_followed_and_narrowed_again(offset: float, step: float)
     after = Server(offset + step)
     for _ in range(int(CONFIRMED) + 2):
         local = after.answer(clock, local + 1.0, 0.0005, 0.0005)
-    assert clock.steps == 1
 
     local = follow(clock, after, local, turns=3, way=0.0005)
     bounds = clock.bounds(local)
