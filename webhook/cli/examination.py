@@ -21,7 +21,6 @@ from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.freezes import Freeze, Freezes, read_freeze
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.policies.builder import InstallationNames
 from holdfast.webhook.registration import configurations as webhook_configurations
 from holdfast.webhook.registration.secrets import LEAF_SECRET
 from holdfast.webhook.report import diagnosis, held_pods
@@ -245,7 +244,7 @@ def _freezes(api: Api, freezes: list[Freeze], now_ms: int) -> Iterable[Finding]:
 def _follows_freezes(api: Api) -> Iterable[Finding]:
     # one that runs alone, as holdfast dev does, has no Lease, and acts as its user
     namespaces = {"verb": "list", "resource": "namespaces"}
-    user = InstallationNames().controller
+    user = builder.CONTROLLER
     may_list = _lease(api) is None or rights.allowed(api, namespaces, user)
     return diagnosis.follows_freezes(allowed=may_list)
 
