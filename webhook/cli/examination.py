@@ -21,6 +21,7 @@ from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.freezes import Freeze, Freezes, read_freeze
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.policies import builder
 from holdfast.webhook.registration import configurations as webhook_configurations
 from holdfast.webhook.registration.secrets import LEAF_SECRET
 from holdfast.webhook.report import diagnosis, held_pods

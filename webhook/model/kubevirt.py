@@ -8,7 +8,7 @@ prove nothing, because anyone who may create a pod may choose them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -56,16 +56,14 @@ ENDS = frozenset({"Succeeded", "Failed"})
 """The final phases of a pod, a VMI and a migration."""
 
 
-class OwnedAnnotations(objects.ApiStruct, frozen=True):
+class _OwnedAnnotations(objects.ApiStruct, frozen=True):
     """The annotations that a writer owns, as `f:KEY`."""
 
     annotations: dict[str, Any] = msgspec.field(default_factory=dict, name="f:annotations")
 
 
-class OwnedFields(objects.ApiStruct, frozen=True):
-    """The fields that a writer owns; only annotations."""
-
-    metadata: OwnedAnnotations = msgspec.field(default=OwnedAnnotations(), name="f:metadata")
+class _OwnedFields(objects.ApiStruct, frozen=True):
+    metadata: _OwnedAnnotations = msgspec.field(default=_OwnedAnnotations(), name="f:metadata")
 
 
 class ManagedFields(objects.ApiStruct, frozen=True):
@@ -73,7 +71,7 @@ class ManagedFields(objects.ApiStruct, frozen=True):
 
     manager: str = ""
     time: objects.Time | None = None
-    fields_v1: OwnedFields = msgspec.field(default=OwnedFields(), name="fieldsV1")
+    fields_v1: _OwnedFields = msgspec.field(default=_OwnedFields(), name="fieldsV1")
 
 
 class TracedMetadata(objects.Metadata, frozen=True):
@@ -82,20 +80,10 @@ class TracedMetadata(objects.Metadata, frozen=True):
     managed_fields: list[ManagedFields] | None = None
 
 
-class VirtualMachine(objects.ApiStruct, frozen=True):
+class VirtualMachine(objects.ApiObject, frozen=True):
     """A VM; only its metadata."""
 
     metadata: TracedMetadata = TracedMetadata()
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """The annotations; empty if there are none."""
-        return self.metadata.annotations or {}
-
-    @property
-    def key(self) -> objects.ObjectKey:
-        """The namespace and name."""
-        return self.metadata.namespace, self.metadata.name
 
     def writers_of(self, annotation: str) -> Sequence[ManagedFields]:
         """Return who has written the present value of an annotation; empty if nobody knows."""
@@ -108,16 +96,12 @@ class VirtualMachine(objects.ApiStruct, frozen=True):
         return max(times, default=None)
 
 
-class InstanceTemplate(objects.ApiStruct, frozen=True):
-    """A VM's template of its VMIs."""
-
-    spec: PlacedInstanceSpec | None = None
+class _InstanceTemplate(objects.ApiStruct, frozen=True):
+    spec: _PlacedInstanceSpec | None = None
 
 
-class TemplatedSpec(objects.ApiStruct, frozen=True):
-    """A VM's spec; only what decides about its next pod."""
-
-    template: InstanceTemplate | None = None
+class _TemplatedSpec(objects.ApiStruct, frozen=True):
+    template: _InstanceTemplate | None = None
 
 
 class MigrationState(objects.ApiStruct, frozen=True):
@@ -135,41 +119,36 @@ class MigrationState(objects.ApiStruct, frozen=True):
         return self.completed and not self.failed and self.target_node == node
 
 
-class InstanceSpec(objects.ApiStruct, frozen=True):
+class _InstanceSpec(objects.ApiStruct, frozen=True):
     """A VMI's spec; KubeVirt copies the scheduler to the pods."""
 
     scheduler_name: str = ""
 
 
-class PlacedInstanceSpec(InstanceSpec, frozen=True):
-    """A VMI's spec with what decides where it can run."""
-
+class _PlacedInstanceSpec(_InstanceSpec, frozen=True):
     node_selector: dict[str, str] | None = None
     affinity: objects.Affinity | None = None
     volumes: list[MountedVolume] | None = None
 
 
-class PhaseTransition(objects.ApiStruct, frozen=True):
-    """A phase that a VMI has been in."""
-
+class _PhaseTransition(objects.ApiStruct, frozen=True):
     phase: str = ""
 
 
-class InstanceStatus(objects.ApiStruct, frozen=True):
+class _InstanceStatus(objects.ApiStruct, frozen=True):
     """A VMI's status; the node is set when its pod is ready, not when it is bound."""
 
     node_name: str = ""
     phase: str = ""
-    phase_transition_timestamps: list[PhaseTransition] | None = None
+    phase_transition_timestamps: list[_PhaseTransition] | None = None
     migration_state: MigrationState | None = None
 
 
-class Instance(objects.ApiStruct, frozen=True):
+class Instance(objects.ApiObject, frozen=True):
     """A VirtualMachineInstance: one run of a VM."""
 
-    metadata: objects.Metadata = objects.Metadata()
-    spec: InstanceSpec = InstanceSpec()
-    status: InstanceStatus = InstanceStatus()
+    spec: _InstanceSpec = _InstanceSpec()
+    status: _InstanceStatus = _InstanceStatus()
 
     @property
     def has_started(self) -> bool:
@@ -188,11 +167,6 @@ class Instance(objects.ApiStruct, frozen=True):
         return self.status.phase == _RUNNING
 
     @property
-    def key(self) -> objects.ObjectKey:
-        """The namespace and name."""
-        return self.metadata.namespace, self.metadata.name
-
-    @property
     def is_over(self) -> bool:
         """Whether it has ended: the VM's next run is another VMI."""
         return self.status.phase in ENDS
@@ -205,13 +179,13 @@ _BEFORE_RUNNING = frozenset({"", "Pending", "Scheduling", "Scheduled"})
 class TemplatedMachine(VirtualMachine, frozen=True):
     """A VM with the part of its template that decides about its next pod."""
 
-    spec: TemplatedSpec | None = None
+    spec: _TemplatedSpec | None = None
 
     @property
-    def next_spec(self) -> PlacedInstanceSpec:
+    def next_spec(self) -> _PlacedInstanceSpec:
         """The spec of the VMI that the template defines; an instancetype may change it."""
         template = self.spec.template if self.spec else None
-        return (template and template.spec) or PlacedInstanceSpec()
+        return (template and template.spec) or _PlacedInstanceSpec()
 
     @property
     def next_pod(self) -> objects.Pod:
@@ -225,25 +199,20 @@ class TemplatedMachine(VirtualMachine, frozen=True):
         )
 
 
-class MigrationSpec(objects.ApiStruct, frozen=True):
-    """The VMI that a migration moves."""
-
+class _MigrationSpec(objects.ApiStruct, frozen=True):
     vmi_name: str = ""
 
 
-class MigrationStatus(objects.ApiStruct, frozen=True):
-    """The progress of a migration, which ends as `Succeeded` or `Failed`."""
-
+class _MigrationStatus(objects.ApiStruct, frozen=True):
     phase: str = ""
     migration_state: MigrationState | None = None
 
 
-class Migration(objects.ApiStruct, frozen=True):
+class Migration(objects.ApiObject, frozen=True):
     """A VirtualMachineInstanceMigration."""
 
-    metadata: objects.Metadata = objects.Metadata()
-    spec: MigrationSpec = MigrationSpec()
-    status: MigrationStatus = MigrationStatus()
+    spec: _MigrationSpec = _MigrationSpec()
+    status: _MigrationStatus = _MigrationStatus()
 
     @property
     def is_over(self) -> bool:
