@@ -5,6 +5,7 @@ all replicas serve a certificate that the caBundle trusts and have the same conf
 that it restores its own fields when others change them.
 """
 
+import base64
 import enum
 import logging
 import threading
@@ -18,13 +19,13 @@ from holdfast.certs import rotation
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.client import APPLY_PATCH, JSON_PATCH, Api, boot_time
+from holdfast.webhook.kube.patching import FIELD_MANAGER
 from holdfast.webhook.kube.server_clock import ClockStability
 from holdfast.webhook.registration import configurations, drift, replicas
 from holdfast.webhook.registration.configurations import Configuration, Registration
 from holdfast.webhook.registration.replicas import Replica, Service
 from holdfast.webhook.registration.secrets import CertificateSecrets
-from holdfast.webhook.registration.writer import ConfigurationWriter
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
 INTERVAL_SECONDS = 10.0
@@ -72,7 +73,7 @@ class WebhookReconciler:
 
     def _begin(self) -> None:
         """Forget what was seen and written: another leader may change it."""
-        self._writer = ConfigurationWriter(self.api, self.metrics, self.leading)
+        self._writer = _ConfigurationWriter(self.api, self.metrics, self.leading)
         self._trusted_since: dict[str, float] = {}
         """When each CA, by fingerprint, was first in all registered caBundles, by `now`."""
         self._is_published = False
@@ -230,3 +231,85 @@ class WebhookReconciler:
         excluded = dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, service.namespace))
         registration = Registration(service.configurations, client, tuple(excluded))
         return registration.configurations(self.profiles)
+
+
+@dataclass(eq=False)
+class _ConfigurationWriter:
+    """Writes webhook configurations, as long as this controller is the leader."""
+
+    api: Api
+    metrics: ControllerMetrics
+    leading: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self._written: dict[str, Configuration] = {}
+        """Configurations that this leader has written; another one may change them."""
+
+    def is_correct(self, path: str, found: Configuration, desired: Configuration) -> bool:
+        """Return whether a configuration is as desired, or narrower by the choice of others.
+
+        A list of excluded namespaces that is longer than ours may be our own, from an earlier
+        configuration: it is corrected once. If it is still longer then, others write it.
+        """
+        return drift.holds(found, desired, longer=self._written.get(path) == desired)
+
+    def dry_run(self, path: str, desired: Configuration, found: Configuration) -> None:
+        self._apply(path, desired, found, dryRun="All")
+
+    def apply(self, path: str, desired: Configuration, found: Configuration) -> bool:
+        """Apply a configuration; True if it was correct already."""
+        if self.is_correct(path, found, desired):
+            return True
+        if not self.leading():
+            return False
+        applied = self._apply(path, desired, found)
+        self._written[path] = desired
+        self.metrics.registrations.inc()
+        _log.info("%s: updated", path)
+        # An apply does not remove entries that another field manager owns, too.
+        left = msgspec.json.decode(applied)
+        unwanted = [{"op": "remove", "path": at} for at in drift.stale(left, desired)]
+        if self._patch(path, left, unwanted):
+            _log.info("%s: removed outdated webhooks and conditions", path)
+        return False
+
+    def _apply(
+        self, path: str, desired: Configuration, found: Configuration, **query: str
+    ) -> bytes:
+        # a leader that was suspended must not undo another's changes
+        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        return self.api.request(
+            "PATCH",
+            path,
+            # Forced: our own fields are restored when others have changed them.
+            query={"fieldManager": FIELD_MANAGER, "force": "true", **query},
+            body=msgspec.json.encode({**desired, "metadata": {**desired["metadata"], **version}}),
+            content_type=APPLY_PATCH,
+        )
+
+    def replace_bundle(self, path: str, found: Configuration, bundle: bytes) -> None:
+        """Update the caBundle only, while the conditions must not be published."""
+        encoded = base64.b64encode(bundle).decode()
+        changes = [
+            {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": encoded}
+            for index, one in enumerate(found.get("webhooks") or ())
+            if one["name"].endswith(drift.OWN_SUFFIX) and drift.bundle_of(one) != bundle
+        ]
+        if self._patch(path, found, changes):
+            _log.info("%s: updated caBundle", path)
+
+    def _patch(self, path: str, found: Configuration, changes: Sequence[Mapping[str, str]]) -> bool:
+        """Patch a configuration unless it has changed since it was read; False if nothing to do."""
+        if not changes or not self.leading():
+            return False
+        version = found["metadata"]["resourceVersion"]
+        test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+        self.api.request(
+            "PATCH",
+            path,
+            query={"fieldManager": FIELD_MANAGER},
+            body=msgspec.json.encode([test, *changes]),
+            content_type=JSON_PATCH,
+        )
+        self.metrics.registrations.inc()
+        return True
