@@ -1,13 +1,43 @@
-"""`holdfast doctor`: find out what is wrong with an installation."""
+"""`holdfast doctor`: read and judge an installation, as far as permissions allow."""
 
+import base64
+import binascii
+import re
+import ssl
 import sys
+import time as clocks
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 import click
 
-from holdfast.webhook.cli import examination, options, terminal
+from holdfast.certs import authority
+from holdfast.webhook.cli import options, rights, terminal
+from holdfast.webhook.cli.freeze_lookup import read_all
+from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.report import diagnosis
+from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.clock_sync import create_by_dry_run
+from holdfast.webhook.kube.leader_election import LEASE
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.freezes import Freeze, Freezes, read_freeze
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.policies import builder
+from holdfast.webhook.registration import configurations as webhook_configurations
+from holdfast.webhook.registration.secrets import LEAF_SECRET
+from holdfast.webhook.report import diagnosis, held_pods
 from holdfast.webhook.report.diagnosis import Finding, Level
+from holdfast.webhook.report.held_pods import HeldPodSummary
+from holdfast.webhook.runtime import pipelines
+
+LABEL = "app.kubernetes.io/name=holdfast"
+TLS_TIMEOUT = 3.0
+
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_REFUSED = frozenset({401, 403})
+Document = dict[str, Any]
 
 EXAMPLES = """\b
 Examples:
@@ -32,7 +62,7 @@ def doctor(*, target: options.Target) -> None:
     """
     time = listing.Time()
     cluster = target.connect(time.observe)
-    findings = [*examination.examine(cluster, cluster.server, time)]
+    findings = [*examine(cluster, cluster.server, time)]
     terminal.write(line for finding in findings for line in _lines(finding))
     if diagnosis.worst(findings) is Level.PROBLEM:
         sys.exit(1)
@@ -42,3 +72,225 @@ def _lines(finding: Finding) -> list[terminal.Styled]:
     text = f"{finding.level.upper():9}{finding.about}: {finding.text}"
     lines = [(text, _STYLES[finding.level])]
     return [*lines, (f"         {finding.cure}", "")] if finding.cure else lines
+
+
+def examine(api: Api, server: str, time: listing.Time) -> Iterator[Finding]:
+    """Check everything, as a person would. Raises UnreachableError if nothing answers."""
+    version = listing.read(api, "/version", Document).get("gitVersion", "unknown")
+    bounds, now_ms = time.bounds(boot_time()), time.now_ms()
+    middle = (bounds.low + bounds.high) / 2 if bounds else 0.0
+    yield Finding(Level.OK, "API server", f"{server} answers, Kubernetes {version}")
+    yield diagnosis.clock(clocks.time() - boot_time() - middle)
+    yield from _read("clock", "a new Event's time", lambda: diagnosis.date(_date_ahead(api, time)))
+    found: list[tuple[str, Document]] = []
+    yield from _read("webhooks", "webhook configurations", lambda: _webhooks(api, found))
+    clients = [*_clients(found)]
+    yield from _bundles(clients, now_ms)
+    for client in _addresses(clients):
+        yield from _endpoint(api, client, now_ms)
+    freezes: list[Freeze] = []
+    about_freezes = _read("freezes", "namespaces", lambda: _freezes(api, freezes, now_ms))
+    pods: list[HeldPodSummary] = []
+    about_pods = _read("held pods", "pods", lambda: _held(api, pods, Freezes(freezes), now_ms))
+    yield from _read("leader", "Leases", lambda: [diagnosis.leader(_lease(api), pods, now_ms)])
+    yield from about_pods
+    yield from about_freezes
+    yield from _read("freezes", "the controller's permissions", lambda: _follows_freezes(api))
+    yield from _read(
+        "KubeVirt",
+        "KubeVirt's account",
+        lambda: diagnosis.virt_controllers(_virt_controllers(api)),
+    )
+
+
+def _read(about: str, what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    try:
+        return list(check())
+    except ApiStatusError as exc:
+        problem = "no permission to read" if exc.status in _REFUSED else "cannot read"
+        return [diagnosis.unread(about, f"{problem} {what} ({exc})")]
+
+
+def _date_ahead(api: Api, time: listing.Time) -> float:
+    """Return by how many seconds, at least, `Date` is ahead of creationTimestamps."""
+    sent = boot_time()
+    created = create_by_dry_run(api)
+    received, bounds = boot_time(), time.bounds(boot_time())
+    if bounds is None:
+        return 0.0
+    ahead, behind = bounds.low - (created + 1.0 - sent), created - received - bounds.high
+    return max(ahead, 0.0) - max(behind, 0.0)
+
+
+# --- the webhooks and their CAs ------------------------------------------------------------------
+
+
+def registered(api: Api) -> list[tuple[str, Document]]:
+    """Return the registered configurations with their kinds."""
+    return [
+        (kind, one)
+        for kind in ("mutating", "validating")
+        for one in listing.objects(
+            api, webhook_configurations.path(kind, "").rstrip("/"), dict, {"labelSelector": LABEL}
+        )
+    ]
+
+
+def _webhooks(api: Api, found: list[tuple[str, Document]]) -> list[Finding]:
+    """Read the configurations into a list; in the manifests they have no webhooks."""
+    found += registered(api)
+    return [diagnosis.webhooks([kind for kind, one in found if one.get("webhooks")])]
+
+
+def _clients(configurations: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+    for kind, configuration in configurations:
+        for webhook in configuration.get("webhooks") or ():
+            yield f"{webhook.get('name', '')} ({kind})", webhook.get("clientConfig") or {}
+
+
+def _bundles(clients: Sequence[tuple[str, Document]], now_ms: int) -> Iterator[Finding]:
+    """Judge the CAs of each distinct bundle, named after the first webhook that has it."""
+    seen: set[str] = set()
+    for name, client in clients:
+        text = str(client.get("caBundle") or "")
+        if text not in seen:
+            seen.add(text)
+            expiries = [_expiry(pem) for pem in _CERTIFICATE.findall(_decoded(text))]
+            for number, not_after in enumerate(expiries or [None], 1):
+                yield diagnosis.ca(name, number, not_after, now_ms)
+
+
+def _addresses(clients: Sequence[tuple[str, Document]]) -> list[Document]:
+    found: dict[str, Document] = {}
+    for _, client in clients:
+        service = client.get("service") or {}
+        url = urlsplit(str(client.get("url") or ""))
+        address = f"{service.get('namespace')}/{service.get('name')}" if service else url.netloc
+        found.setdefault(address, client)
+    return [*found.values()]
+
+
+def _endpoint(api: Api, client: Document, now_ms: int) -> Iterator[Finding]:
+    bundle = _decoded(str(client.get("caBundle") or ""))
+    service = client.get("service")
+    if not service:
+        yield from _by_url(urlsplit(str(client.get("url") or "")).netloc, bundle, now_ms)
+        return
+    namespace, name = str(service.get("namespace", "")), str(service.get("name", ""))
+    address = f"Service {namespace}/{name}"
+    yield from _read(
+        "server",
+        f"the endpoints of {address}",
+        lambda: [diagnosis.server(address, _ready(api, namespace, name))],
+    )
+    yield from _read(
+        "certificate",
+        f"the Secret {namespace}/{LEAF_SECRET}",
+        lambda: _served(address, _certificate(api, namespace), bundle, now_ms),
+    )
+
+
+def _by_url(address: str, bundle: bytes, now_ms: int) -> Iterator[Finding]:
+    """Check a server outside the cluster, such as that of holdfast dev."""
+    host, _, port = address.rpartition(":")
+    try:
+        pem = ssl.get_server_certificate((host, int(port)), timeout=TLS_TIMEOUT).encode()
+    except (OSError, ValueError) as exc:
+        yield diagnosis.server(address, 0)
+        yield diagnosis.unread("certificate", f"{address} does not answer from here ({exc})")
+    else:
+        yield diagnosis.server(address, 1)
+        yield from _served(address, pem, bundle, now_ms)
+
+
+def _served(address: str, pem: bytes, bundle: bytes, now_ms: int) -> Iterator[Finding]:
+    trusted = authority.issued_by(pem, bundle)
+    return diagnosis.served(address, _expiry(pem), now_ms, trusted=trusted)
+
+
+def _ready(api: Api, namespace: str, service: str) -> int:
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace, safe='')}/endpointslices"
+    query = {"labelSelector": f"kubernetes.io/service-name={service}"}
+    return sum(
+        (endpoint.get("conditions") or {}).get("ready") is not False
+        for each in listing.objects(api, path, dict, query)
+        for endpoint in each.get("endpoints") or ()
+    )
+
+
+def _certificate(api: Api, namespace: str) -> bytes:
+    """Read the serving certificate from its Secret; the key is discarded."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets/{LEAF_SECRET}"
+    secret = listing.one(api, path, dict) or {}
+    return _decoded(str((secret.get("data") or {}).get("tls.crt") or ""))
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _expiry(pem: bytes) -> datetime | None:
+    try:
+        return authority.not_after(pem)
+    except ValueError:
+        return None
+
+
+# --- the controller ------------------------------------------------------------------------------
+
+
+def _virt_controllers(api: Api) -> list[tuple[str, bool]]:
+    """Return the account that each KubeVirt object stands for, and whether it exists."""
+    try:
+        found = [*listing.objects(api, kubevirt.INSTALLATIONS, dict)]
+    except ApiStatusError as exc:
+        if exc.status != 404:
+            raise
+        return []
+    namespaces = [str(one["metadata"]["namespace"]) for one in found]
+    path = "/api/v1/namespaces/{}/serviceaccounts/{}"
+    return [
+        (
+            kubevirt.controller_account(name),
+            listing.one(api, path.format(name, kubevirt.CONTROLLER), dict) is not None,
+        )
+        for name in namespaces
+    ]
+
+
+def _lease(api: Api) -> tuple[str, int] | None:
+    """Return the holder of the Lease that expires last, and when it does (ms)."""
+    query = {"fieldSelector": f"metadata.name={LEASE}"}
+    found = listing.objects(api, "/apis/coordination.k8s.io/v1/leases", Document, query)
+    leases = []
+    for spec in (one.get("spec") or {} for one in found):
+        renewed, seconds = spec.get("renewTime"), spec.get("leaseDurationSeconds") or 0
+        at = datetime.fromisoformat(renewed).timestamp() if renewed else 0.0
+        leases.append((str(spec.get("holderIdentity") or ""), int((at + seconds) * 1_000)))
+    return max(leases, key=lambda lease: lease[1], default=None)
+
+
+def _freezes(api: Api, freezes: list[Freeze], now_ms: int) -> Iterable[Finding]:
+    """Read the freezes into a list."""
+    freezes += Freezes(filter(None, map(read_freeze, read_all(api)))).active(now_ms)
+    return diagnosis.freezes(freezes)
+
+
+def _follows_freezes(api: Api) -> Iterable[Finding]:
+    # one that runs alone, as holdfast dev does, has no Lease, and acts as its user
+    namespaces = {"verb": "list", "resource": "namespaces"}
+    user = builder.CONTROLLER
+    may_list = _lease(api) is None or rights.allowed(api, namespaces, user)
+    return diagnosis.follows_freezes(allowed=may_list)
+
+
+def _held(api: Api, pods: list[HeldPodSummary], freezes: Freezes, now_ms: int) -> list[Finding]:
+    """Read the held pods into a list."""
+    decider = pipelines.release_decider(pipelines.Setup())
+    query = {"fieldSelector": listing.PENDING}
+    found = listing.objects(api, listing.pods_path(""), Pod, query)
+    pods += held_pods.held_pods(found, decider, lambda name: freezes.of(name, now_ms))
+    return [diagnosis.held(pods, now_ms)]

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from holdfast.webhook.cli import nodes, options, terminal
-from holdfast.webhook.cli.examination import LABEL
+from holdfast.webhook.cli.doctor import LABEL
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.framework import cel
 from holdfast.webhook.kube import listing

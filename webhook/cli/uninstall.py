@@ -15,7 +15,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from holdfast.webhook.cli import examination, options, terminal
+from holdfast.webhook.cli import doctor, options, terminal
 from holdfast.webhook.config import config
 from holdfast.webhook.errors import ApiStatusError, CommandError, ConfigurationError
 from holdfast.webhook.kube import discovery, listing, patching
@@ -126,7 +126,7 @@ class Removal:
 
     def stop_asking(self) -> None:
         """Remove the webhook configurations, so that no more pods are held."""
-        names = {one["metadata"]["name"] for _, one in examination.registered(self.api)}
+        names = {one["metadata"]["name"] for _, one in doctor.registered(self.api)}
         ours = sorted(names - {dev.NAME} | {configurations.NAME})
         paths = [path for name in ours for path in configurations.paths(name)]
         self._delete("the webhook configurations", paths)
