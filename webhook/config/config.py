@@ -239,16 +239,12 @@ def _with_fix(text: str, kind: type[Any]) -> str:
     if not unknown:
         return f"{messages.shorten(text)}: {_SEE_REFERENCE}"
     name = name.strip("`")
-    others = [field for field in _field_names(kind) if field != name]
+    parts = msgspec.json.schema(kind).get("$defs", {}).values()
+    fields = {field for part in parts for field in part.get("properties", {})}
+    others = sorted(fields - {name})  # as they are written in the file
     near = difflib.get_close_matches(name, others, n=2, cutoff=0.5)
     fix = f"did you mean {' or '.join(near)}?" if near else _SEE_REFERENCE
     return f"unknown field {name!r:.60}: {fix}"
-
-
-def _field_names(kind: type[Any]) -> list[str]:
-    """List the fields of a Struct and of its parts, as they are written in the file."""
-    schemas = msgspec.json.schema(kind).get("$defs", {})
-    return sorted({name for schema in schemas.values() for name in schema.get("properties", {})})
 
 
 class _StrictLoader(safe_yaml.Loader):

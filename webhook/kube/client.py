@@ -19,8 +19,13 @@ from kubernetes import config as kubernetes_config
 
 from holdfast.webhook.errors import ApiStatusError, StartError, UnreachableError
 from holdfast.webhook.kube.kubeconfig import load_kubeconfig
-from holdfast.webhook.kube.response import read_date, status_error
-from holdfast.webhook.kube.transport import TRANSPORT_ERRORS, Response, Transport
+from holdfast.webhook.kube.transport import (
+    TRANSPORT_ERRORS,
+    Response,
+    Transport,
+    read_date,
+    status_error,
+)
 from holdfast.webhook.model import messages
 
 CONNECT_TIMEOUT = 5.0

@@ -11,13 +11,22 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import httptools
+import msgspec
+
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.model import messages
 
 CHUNK = 1 << 16
 """Bytes read at once."""
+MESSAGE_CHARACTERS = 1_000
+"""Length of an error message: another webhook's may be arbitrarily long, and is logged at each
+retry. The list of what is wrong with an invalid pod takes some hundreds."""
 _FINAL = 200
 """The first HTTP status that is not interim."""
 
@@ -53,12 +62,7 @@ class Transport:
     """
 
     def __init__(
-        self,
-        credentials: Any,
-        *,
-        now: Callable[[], float],
-        size: int,
-        connect_timeout: float,
+        self, credentials: Any, *, now: Callable[[], float], size: int, connect_timeout: float
     ) -> None:
         server = urlsplit(credentials.host)
         self._credentials = credentials
@@ -228,3 +232,38 @@ class _ResponseParser:
         if not self._received or says_length:
             raise TransportError("the connection was closed before the end of the response")
         self.ends_connection = True
+
+
+def read_date(headers: Mapping[str, str]) -> float | None:
+    """Return a response's `Date` in seconds since 1970, or None."""
+    text = headers.get("date")
+    return None if text is None else _parsed_date(text)
+
+
+@lru_cache(maxsize=8)  # whole seconds: in a burst, hundreds of responses have the same
+def _parsed_date(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except ValueError:
+        return None
+
+
+class _StatusBody(msgspec.Struct):
+    message: str = ""
+    reason: str = ""
+
+
+def status_error(response: Response) -> ApiStatusError:
+    """Convert an error response to an exception."""
+    try:
+        status = msgspec.json.decode(response.data, type=_StatusBody)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        status = _StatusBody(response.data[:200].decode(errors="replace"))
+    asked = response.headers.get("retry-after", "")
+    said = " ".join(status.message.split()) or response.reason
+    return ApiStatusError(
+        f"HTTP {response.status}: {messages.shorten(said, MESSAGE_CHARACTERS)}",
+        status=response.status,
+        reason=status.reason,
+        retry_after=float(asked) if asked.isascii() and asked.isdigit() else None,
+    )

@@ -73,21 +73,17 @@ def status(mgr: Manager) -> Status:
 
 
 def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
-    """List the first VMs, up to one more than the page shows; None without KubeVirt.
-
-    Raises ClusterError.
-    """
+    """List the first VMs, one more than is shown; None without KubeVirt. Raises ClusterError."""
     most, api_path = MOST_ROWS + 1, kubevirt.API_PATH
     try:
-        known = [
-            *islice(listing.objects(api, f"{api_path}/virtualmachines", TemplatedMachine), most)
-        ]
-        mgr = [*islice(listing.objects(api, f"{api_path}/virtualmachineinstances", Instance), most)]
+        machines = listing.objects(api, f"{api_path}/virtualmachines", TemplatedMachine)
+        known = [*islice(machines, most)]
+        runs = listing.objects(api, f"{api_path}/virtualmachineinstances", Instance)
+        instances = {one.key: one for one in islice(runs, most)}
     except ApiStatusError as exc:
         if exc.status == _NOT_FOUND:
             return None
         raise
-    instances = {one.key: one for one in mgr}
     pairs = [(vm, instances.get(vm.key)) for vm in known]
     return [
         sticky_vms.described(vm, vmi, settings(sticky_vms.next_pod(vm, vmi))) for vm, vmi in pairs

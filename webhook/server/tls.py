@@ -50,7 +50,7 @@ class CertWatcher:
         With `await_certificate`, an untrusted certificate is served until there is a usable one:
         over TLS, the server can then report that it is alive and not ready.
         """
-        self._trusted = read_client_ca(self.client_ca)
+        self._trusted = _read_client_ca(self.client_ca)
         self.context = self._new_context()
         self._seen = self._read()
         try:
@@ -113,8 +113,7 @@ class CertWatcher:
             return None
 
 
-def read_client_ca(client_ca: Path | None) -> str:
-    """Read the clients' CA, PEM; empty without one. Raises StartError."""
+def _read_client_ca(client_ca: Path | None) -> str:
     if client_ca is None:
         return ""
     try:
@@ -133,7 +132,7 @@ def new_context(client_ca: Path | None = None, trusted: str | None = None) -> ss
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     if client_ca is not None:
-        trusted = read_client_ca(client_ca) if trusted is None else trusted
+        trusted = _read_client_ca(client_ca) if trusted is None else trusted
         try:
             context.load_verify_locations(cadata=trusted)
         except (OSError, ValueError) as error:

@@ -60,11 +60,7 @@ class _Metrics:
         self._series = cache(self._labelled)
 
     def _counter(
-        self,
-        name: str,
-        text: str,
-        labels: Sequence[str] = (),
-        known: Iterable[Sequence[str]] = (),
+        self, name: str, text: str, labels: Sequence[str] = (), known: Iterable[Sequence[str]] = ()
     ) -> Counter:
         counter = Counter(f"holdfast_{name}", text, labels, registry=self.registry)
         # a series that appears with its first event would hide this event from rate()
@@ -73,11 +69,9 @@ class _Metrics:
         return counter
 
     def _labelled(self, plugin: str, *labels: str) -> Histogram:
-        return (
-            self.plugin_seconds.labels(plugin, *labels)
-            if plugin
-            else self.point_seconds.labels(*labels)
-        )
+        if plugin:
+            return self.plugin_seconds.labels(plugin, *labels)
+        return self.point_seconds.labels(*labels)
 
     def observe_plugin(
         self, *, plugin: str, extension_point: str, status: str, profile: str, seconds: float

@@ -16,8 +16,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.certs import authority
-from holdfast.webhook.kube.response import read_date, status_error
-from holdfast.webhook.kube.transport import TRANSPORT_ERRORS, Response, Transport
+from holdfast.webhook.kube.transport import (
+    TRANSPORT_ERRORS,
+    Response,
+    Transport,
+    read_date,
+    status_error,
+)
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nDate: Thu, 24 Dec 2026 17:00:00 GMT\r\n\r\n{}"
 PATIENCE = 20.0

@@ -25,8 +25,7 @@ from holdfast.webhook.framework import permit, pipeline
 from holdfast.webhook.framework.pipeline import AdmissionPipeline
 from holdfast.webhook.framework.plugin import Permit, reject, success
 from holdfast.webhook.kube import events
-from holdfast.webhook.kube.response import status_error
-from holdfast.webhook.kube.transport import Response
+from holdfast.webhook.kube.transport import Response, status_error
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.server import handler, offload
