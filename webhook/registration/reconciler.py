@@ -73,7 +73,7 @@ class WebhookReconciler:
 
     def _begin(self) -> None:
         """Forget what was seen and written: another leader may change it."""
-        self._writer = _ConfigurationWriter(self.api, self.metrics, self.leading)
+        self._written: dict[str, Configuration] = {}
         self._trusted_since: dict[str, float] = {}
         """When each CA, by fingerprint, was first in all registered caBundles, by `now`."""
         self._is_published = False
@@ -172,12 +172,12 @@ class WebhookReconciler:
         differing = {
             path: found
             for path, found in live.items()
-            if not self._writer.is_correct(path, found, wanted[path])
+            if not self._is_correct(path, found, wanted[path])
         }
         problems: list[ClusterError] = []
         for path, found in differing.items() if len(differing) > 1 else ():
             try:
-                self._writer.dry_run(path, wanted[path], found)
+                self._apply(path, wanted[path], found, dryRun="All")
             except ApiStatusError as exc:
                 problems.append(exc)
         return problems
@@ -193,12 +193,12 @@ class WebhookReconciler:
     ) -> bool:
         """Update a configuration as far as allowed; True if it was correct already."""
         if may_publish:
-            return self._writer.apply(path, desired, found)
+            return self._write(path, desired, found)
         if bundle is None and not drift.ours(found):
-            self._writer.apply(path, drift.idle(desired), found)
+            self._write(path, drift.idle(desired), found)
         elif bundle:
-            self._writer.replace_bundle(path, found, bundle)
-        return self._writer.is_correct(path, found, desired)
+            self._replace_bundle(path, found, bundle)
+        return self._is_correct(path, found, desired)
 
     def _publish_blocker(  # noqa: PLR0911 - one for each
         self, now: datetime, trust: Sequence[bytes], replicas_seen: Sequence[Replica]
@@ -232,33 +232,15 @@ class WebhookReconciler:
         registration = Registration(service.configurations, client, tuple(excluded))
         return registration.configurations(self.profiles)
 
-
-@dataclass(eq=False)
-class _ConfigurationWriter:
-    """Writes webhook configurations, as long as this controller is the leader."""
-
-    api: Api
-    metrics: ControllerMetrics
-    leading: Callable[[], bool]
-
-    def __post_init__(self) -> None:
-        self._written: dict[str, Configuration] = {}
-        """Configurations that this leader has written; another one may change them."""
-
-    def is_correct(self, path: str, found: Configuration, desired: Configuration) -> bool:
-        """Return whether a configuration is as desired, or narrower by the choice of others.
-
-        A list of excluded namespaces that is longer than ours may be our own, from an earlier
-        configuration: it is corrected once. If it is still longer then, others write it.
-        """
+    def _is_correct(self, path: str, found: Configuration, desired: Configuration) -> bool:
+        """Return whether a configuration is as desired, or narrower by the choice of others."""
+        # A list of excluded namespaces that is longer than ours may be our own, from an earlier
+        # configuration: it is corrected once. If it is still longer then, others write it.
         return drift.holds(found, desired, longer=self._written.get(path) == desired)
 
-    def dry_run(self, path: str, desired: Configuration, found: Configuration) -> None:
-        self._apply(path, desired, found, dryRun="All")
-
-    def apply(self, path: str, desired: Configuration, found: Configuration) -> bool:
+    def _write(self, path: str, desired: Configuration, found: Configuration) -> bool:
         """Apply a configuration; True if it was correct already."""
-        if self.is_correct(path, found, desired):
+        if self._is_correct(path, found, desired):
             return True
         if not self.leading():
             return False
@@ -287,7 +269,7 @@ class _ConfigurationWriter:
             content_type=APPLY_PATCH,
         )
 
-    def replace_bundle(self, path: str, found: Configuration, bundle: bytes) -> None:
+    def _replace_bundle(self, path: str, found: Configuration, bundle: bytes) -> None:
         """Update the caBundle only, while the conditions must not be published."""
         encoded = base64.b64encode(bundle).decode()
         changes = [
