@@ -85,15 +85,11 @@ class Handle:
     """
 
     def __init__(self) -> None:
-        self._lookup: Lookup | None = None
         self._shared: dict[str, Any] = {}
-        self._waiting: WaitingPods | None = None
-        self._record_event: RecordEvent | None = None
-        self._follow: Follow | None = None
-        self._bounds_ms: Callable[[], tuple[int, int]] | None = None
         self.term: Callable[[], int] = lambda: 0
         """Changes whenever this process begins to lead: what it knows of the work of the leader
         before may be outdated."""
+        self.connect()
 
     def connect(
         self,

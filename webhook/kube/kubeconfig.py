@@ -83,7 +83,12 @@ def load_kubeconfig(
 
     def load(_: object = None) -> None:
         if token_file:
-            user["token"] = _read_token(Path(token_file))
+            try:
+                user["token"] = Path(token_file).read_text(encoding="ascii").strip()
+            except (OSError, ValueError) as exc:
+                raise StartError(
+                    f"tokenFile {token_file}: cannot be read ({exc}); name a readable file"
+                ) from None
         with lock:
             for name in _FROM_PLUGIN:
                 loader.__dict__.pop(name, None)
@@ -121,15 +126,6 @@ def _active_user(merged: _Content, context: str | None) -> _Content:
 def _named_entry(entries: Iterable[_Content], name: object, key: str) -> _Content:
     found = next((one.get(key) for one in entries if one["name"] == name), None)
     return found if isinstance(found, dict) else {}
-
-
-def _read_token(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as exc:
-        raise StartError(
-            f"tokenFile {file}: cannot be read ({exc}); name a readable file"
-        ) from None
 
 
 def _read(file: Path) -> _Content:

@@ -86,10 +86,10 @@ _HINT_PARTS = ("not-before", "jitter")
 def policies(profiles: Profiles, configuration: str = configurations.NAME) -> list[Object]:
     """Build the policies and bindings; `configuration` names both webhook configurations."""
     made = (
-        hold_policy(deciding_keys(profiles)),
-        pace_policy(),
-        approval_policy(),
-        pods_policy(),
+        _hold_policy(deciding_keys(profiles)),
+        _pace_policy(),
+        _approval_policy(),
+        _pods_policy(),
         vms_policy(recording_keys(profiles)),
         webhooks_policy(
             CONTROLLER_WEBHOOKS,
@@ -119,7 +119,7 @@ def recording_keys(profiles: Profiles) -> list[str]:
     return list(dict.fromkeys((*(keys or [kubevirt.STICKY_NODE]), kubevirt.STICKY_NODE_UID)))
 
 
-def hold_policy(keys: Sequence[str]) -> Object:
+def _hold_policy(keys: Sequence[str]) -> Object:
     """Build the policy that protects held pods.
 
     It includes `pods/status`, through which annotations can be changed as well. The right to
@@ -161,7 +161,7 @@ def hold_policy(keys: Sequence[str]) -> Object:
     )
 
 
-def pace_policy() -> Object:
+def _pace_policy() -> Object:
     """Build the policy that protects what a pace counts by, from before a pod's release.
 
     Otherwise users could give their pods slots that others wait for, or keep slots occupied.
@@ -192,7 +192,7 @@ def pace_policy() -> Object:
     )
 
 
-def approval_policy() -> Object:
+def _approval_policy() -> Object:
     """Build the policy that protects the names of users who approve and deny.
 
     It also protects them after the release, when they are a record.
@@ -223,8 +223,7 @@ def approval_policy() -> Object:
     )
 
 
-def pods_policy() -> Object:
-    """Build the policy that limits what the controller may change in a pod."""
+def _pods_policy() -> Object:
     may_not = f"{CONTROLLER} may not change"
     return make_policy(
         CONTROLLER_PODS,
