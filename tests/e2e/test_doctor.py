@@ -72,7 +72,7 @@ def test_healthy_installation(whole: Installation) -> None:
     assert found.levels == dict.fromkeys(
         (
             *("API server", "clock", "webhooks", "caBundle", "server", "certificate"),
-            *("leader", "held pods"),
+            *("leader", "held pods", "freezes"),
         ),
         "OK",
     )

@@ -16,9 +16,9 @@ from holdfast.webhook.model.freezes import (
     FREEZE_UNTIL,
     NAMESPACES,
     OWN_NAMESPACE,
-    FreezableNamespace,
     read_freeze,
 )
+from holdfast.webhook.model.objects import ApiObject
 
 EXAMPLES = """\b
 Examples:
@@ -85,7 +85,7 @@ def selected(namespace: str | None, current: str, *, everywhere: bool) -> str:
     return OWN_NAMESPACE
 
 
-def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> FreezableNamespace:
+def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> ApiObject:
     """Set or remove annotations of a namespace, and return it. Raises ClusterError."""
     try:
         answer = api.request(
@@ -98,4 +98,4 @@ def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> Fr
         if exc.is_not_found:
             raise CommandError(f"there is no namespace {namespace}") from None
         raise
-    return msgspec.json.decode(answer, type=FreezableNamespace)
+    return msgspec.json.decode(answer, type=ApiObject)

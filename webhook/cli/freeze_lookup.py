@@ -11,11 +11,11 @@ from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.model.freezes import (
     NAMESPACES,
     OWN_NAMESPACE,
-    FreezableNamespace,
     Freeze,
     Freezes,
     read_freeze,
 )
+from holdfast.webhook.model.objects import ApiObject
 
 MAX_AGE_SECONDS = 5.0
 """How long a reading is used: `holdfast list --watch` asks every second."""
@@ -45,7 +45,7 @@ class FreezeLookup:
                 self._warn(exc)
         return self._freezes.of(namespace, self._now_ms())
 
-    def _read(self) -> Iterator[FreezableNamespace]:
+    def _read(self) -> Iterator[ApiObject]:
         if not self._namespace:
             yield from read_all(self._api)
             return
@@ -56,8 +56,8 @@ class FreezeLookup:
             if exc.status not in _REFUSED:
                 raise
 
-    def _one(self, name: str) -> Iterator[FreezableNamespace]:
-        found = listing.one(self._api, f"{NAMESPACES}/{quote(name, safe='')}", FreezableNamespace)
+    def _one(self, name: str) -> Iterator[ApiObject]:
+        found = listing.one(self._api, f"{NAMESPACES}/{quote(name, safe='')}", ApiObject)
         if found is not None:
             yield found
 
@@ -67,6 +67,6 @@ class FreezeLookup:
         self._has_warned = True
 
 
-def read_all(api: Api) -> Iterator[FreezableNamespace]:
+def read_all(api: Api) -> Iterator[ApiObject]:
     """Read all namespaces. Raises ClusterError."""
-    return listing.objects(api, NAMESPACES, FreezableNamespace)
+    return listing.objects(api, NAMESPACES, ApiObject)

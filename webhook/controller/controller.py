@@ -25,10 +25,16 @@ from holdfast.webhook.model.annotations import NEVER_MS, Due, was_released
 from holdfast.webhook.model.freezes import (
     NAMESPACES,
     OWN_NAMESPACE,
-    FreezableNamespace,
     extended,
 )
-from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod, PodSpec, SchedulingGate
+from holdfast.webhook.model.objects import (
+    ApiObject,
+    Metadata,
+    ObjectKey,
+    Pod,
+    PodSpec,
+    SchedulingGate,
+)
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue.controller import GRACE_SECONDS, Controller, Task, TaskResult
@@ -103,7 +109,7 @@ class ReleaseController:
         self._namespaces = Reflector(
             api,
             self.freeze_watch,
-            FreezableNamespace,
+            ApiObject,
             path=NAMESPACES,
             selection={},
             on_restart=self._count_restart,

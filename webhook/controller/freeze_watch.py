@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Callable, Iterable
 
-from holdfast.webhook.model.freezes import FreezableNamespace, Freeze, Freezes, read_freeze
+from holdfast.webhook.model.freezes import Freeze, Freezes, read_freeze
+from holdfast.webhook.model.objects import ApiObject
 
 UNREADABLE_SECONDS = 30.0
 """How long the permission to list namespaces has to be missing until pods are released without it:
@@ -56,7 +57,7 @@ class FreezeWatch:
 
     # --- holdfast.webhook.kube.reflector.ResourceEventHandler ---
 
-    def on_sync(self, namespaces: Iterable[FreezableNamespace]) -> None:
+    def on_sync(self, namespaces: Iterable[ApiObject]) -> None:
         """Take these namespaces, and no others, as all there are."""
         found = [read_freeze(each, self._own) for each in namespaces]
         self._replace(Freezes(filter(None, found)))
@@ -65,11 +66,11 @@ class FreezeWatch:
             self._listed = True  # only now: before, pods of a frozen namespace would be released
             self._on_change()
 
-    def on_update(self, namespace: FreezableNamespace) -> None:
+    def on_update(self, namespace: ApiObject) -> None:
         """Take a namespace that is new or has changed."""
         self._set(namespace.metadata.name, read_freeze(namespace, self._own))
 
-    def on_delete(self, namespace: FreezableNamespace) -> None:
+    def on_delete(self, namespace: ApiObject) -> None:
         """Take a namespace that is gone."""
         self._set(namespace.metadata.name, None)
         self._thawed_ms.pop(namespace.metadata.name, None)

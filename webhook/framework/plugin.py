@@ -234,7 +234,10 @@ class Plugin:
         return Allow()
 
     def unreserve(self, pod: Pod) -> None:
-        """Return what `reserve` has reserved."""
+        """Return what `reserve` has reserved, if anything.
+
+        Of a pod that is due in a frozen namespace, only name, namespace, UID and gates are given.
+        """
 
     def forget(self, uid: str) -> None:
         """Drop what is known of a pod that is no longer held: it was released, or is gone."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import durations, reasons
 from holdfast.webhook.model.annotations import DOMAIN, NEVER_MS, Due
-from holdfast.webhook.model.objects import ApiStruct, Metadata
+from holdfast.webhook.model.objects import ApiObject
 
 FREEZE = f"{DOMAIN}/freeze"
 """The annotation of a frozen namespace, with the reason."""
@@ -16,12 +16,6 @@ FREEZE_UNTIL = f"{DOMAIN}/freeze-until"
 OWN_NAMESPACE = "holdfast-system"
 """Holdfast's namespace, by default: its freeze is one of all namespaces."""
 NAMESPACES = "/api/v1/namespaces"
-
-
-class FreezableNamespace(ApiStruct, frozen=True):
-    """A namespace, reduced to what decides whether it is frozen."""
-
-    metadata: Metadata = Metadata()
 
 
 class Freeze(NamedTuple):
@@ -42,17 +36,16 @@ class Freeze(NamedTuple):
         return f"{what} frozen{until}: {self.reason}{problem}"
 
 
-def read_freeze(namespace: FreezableNamespace, own: str = OWN_NAMESPACE) -> Freeze | None:
+def read_freeze(namespace: ApiObject, own: str = OWN_NAMESPACE) -> Freeze | None:
     """Read the freeze of a namespace; None if there is none.
 
     A freeze whose end cannot be read does not end: nothing may be released early.
     """
-    annotations = namespace.metadata.annotations or {}
-    reason = annotations.get(FREEZE)
+    reason = namespace.annotations.get(FREEZE)
     if reason is None:
         return None
     name, until_ms, problem = namespace.metadata.name, NEVER_MS, ""
-    if (until := annotations.get(FREEZE_UNTIL)) is not None:
+    if (until := namespace.annotations.get(FREEZE_UNTIL)) is not None:
         try:
             until_ms = durations.parse_instant(until)
         except InvalidValueError as exc:

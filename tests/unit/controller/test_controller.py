@@ -22,8 +22,8 @@ from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model.annotations import HELD_ANNOTATION, NEVER_MS, RELEASED_ANNOTATION, Due
 from holdfast.webhook.model.edits import SetAnnotation
-from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL, FreezableNamespace
-from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod
+from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
+from holdfast.webhook.model.objects import ApiObject, Metadata, ObjectKey, Pod
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue import controller as loops
@@ -151,10 +151,10 @@ class World:
         return self.metrics.registry.get_sample_value(f"holdfast_{name}", labels)
 
 
-def namespace(name: str, reason: str | None, until: str | None = None) -> FreezableNamespace:
+def namespace(name: str, reason: str | None, until: str | None = None) -> ApiObject:
     found = {FREEZE: reason, FREEZE_UNTIL: until}
     kept = {key: value for key, value in found.items() if value is not None}
-    return FreezableNamespace(Metadata(name=name, annotations=kept))
+    return ApiObject(Metadata(name=name, annotations=kept))
 
 
 def pods(**delays: str) -> list[dict[str, Any]]:

@@ -9,13 +9,12 @@ from holdfast.webhook.model.freezes import (
     FREEZE,
     FREEZE_UNTIL,
     OWN_NAMESPACE,
-    FreezableNamespace,
     Freeze,
     Freezes,
     extended,
     read_freeze,
 )
-from holdfast.webhook.model.objects import Metadata
+from holdfast.webhook.model.objects import ApiObject, Metadata
 from tests.support.builders import CREATED_MS, HOUR, instant
 
 NOW = CREATED_MS
@@ -23,7 +22,7 @@ LATER = instant(NOW + HOUR)
 
 
 def read(annotations: dict[str, str] | None, name: str = "shop") -> Freeze | None:
-    return read_freeze(FreezableNamespace(Metadata(name=name, annotations=annotations)))
+    return read_freeze(ApiObject(Metadata(name=name, annotations=annotations)))
 
 
 FROZEN = [
