@@ -71,7 +71,8 @@ def freeze(
     until = None
     if length_ms is not None:
         cluster.request("GET", "/version")  # for the API server's time
-        until = durations.canonical_instant(time.now_ms() + length_ms)
+        end_ms = time.now_ms() + length_ms
+        until = durations.canonical_instant(end_ms + -end_ms % 1_000)  # in whole seconds
     written = write(cluster, name, {FREEZE: text, FREEZE_UNTIL: until})
     terminal.write([(str(read_freeze(written)), "")])
 
