@@ -89,7 +89,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         if key in self._unknown:
             self.expedite(key, self._unknown[key], now_ms)
         elif known is not before:
-            self._ask_again(key, now_ms)
+            self._ask_again(key, 0, now_ms)
         return fresh if is_news or (known and known.reason != fresh.reason) else None
 
     def expedite(self, key: ObjectKey, at_ms: int, now_ms: int) -> None:
@@ -99,7 +99,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         """
         known = self.get(key)
         if known is None:
-            self._unknown[key] = at_ms
+            self._unknown[key] = min(at_ms, self._unknown.get(key, at_ms))
             return
         self._unknown.pop(key, None)
         due_ms = max(at_ms, now_ms)
@@ -147,7 +147,8 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             self.remove(key)
             return TaskResult()
         if known is not tried:
-            self._ask_again(key, now_ms)
+            changed = attempt.held if attempt.outcome is Outcome.CHANGED else None
+            self._ask_again(key, changed.due_ms if changed else 0, now_ms)
         elif attempt.held is not None:
             self._replace(key, tried, attempt.held, now_ms)
         # Not a failure: it has a new due time, and waits without a back-off.
@@ -156,16 +157,18 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             return TaskResult()
         return TaskResult(attempt.reason, attempt.retry_after or 0.0)
 
-    def _ask_again(self, key: ObjectKey, now_ms: int) -> None:
+    def _ask_again(self, key: ObjectKey, at_ms: int, now_ms: int) -> None:
         """Have the plugins asked about a pod that they were asked about twice at the same time.
 
         A plugin rechecks a pod only if its last answer was that the pod waits. Which of the answers
-        that was is not known.
+        that was is not known. A pod that will be asked about anyway may be due earlier, `at_ms`.
         """
         pending = self.get(key)
-        if pending is None or not pending.resource_version:
+        if pending is None:
             return
-        if pending.recheck or pending.due_ms >= NEVER_MS:
+        if not pending.resource_version:
+            self.expedite(key, at_ms, now_ms)
+        elif pending.recheck or pending.due_ms >= NEVER_MS:
             self.expedite(key, 0, now_ms)
 
     def _replace(

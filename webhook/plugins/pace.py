@@ -24,9 +24,10 @@ from holdfast.webhook.framework.plugin import (
     success,
 )
 from holdfast.webhook.model import durations
-from holdfast.webhook.model.annotations import DELAY_GATE, OWN_PREFIX
+from holdfast.webhook.model.annotations import DELAY_GATE, NEVER_MS, OWN_PREFIX
 from holdfast.webhook.model.edits import AddGate, SetLabel
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.pace import Limits
 from holdfast.webhook.plugins import holding, pace_args
 from holdfast.webhook.plugins.pace_args import KEY, PaceArgs
 from holdfast.webhook.plugins.pace_groups import owner_of
@@ -90,15 +91,14 @@ class Pace(Plugin):
             _, limits = pace_args.read(pod, self._paces)
         except InvalidValueError as exc:
             return Wait(problem=f"{exc}: held until the annotation is corrected")
-        wait = Wait(reason=limits.words)
         try:
             earliest_ms, _ = self.handle.bounds_ms()
         except HandleError:
-            return wait
+            return Wait(reason=limits.words)
         alone = all(gate in {GATE, DELAY_GATE} for gate in pod.gates if gate.startswith(OWN_PREFIX))
         if not alone or now_ms > earliest_ms:
             return Allow()
-        return Allow() if self.slots.wait(pod, now_ms) else wait
+        return _answer(self.slots.wait(pod, now_ms), earliest_ms, limits)
 
     def reserve(self, pod: Pod, now_ms: int) -> Permit:
         """Give the pod a slot, if it is its turn."""
@@ -106,8 +106,8 @@ class Pace(Plugin):
             named, limits = pace_args.read(pod, self._paces)
         except InvalidValueError as exc:
             return Wait(problem=str(exc))
-        taken = self.slots.take(pod, now_ms, durations.parse_delay(named.timeout))
-        return Allow() if taken else Wait(reason=limits.words)
+        turn_ms = self.slots.take(pod, now_ms, durations.parse_delay(named.timeout))
+        return _answer(turn_ms, now_ms, limits)
 
     def unreserve(self, pod: Pod) -> None:
         """Take the slot back."""
@@ -116,6 +116,12 @@ class Pace(Plugin):
     def forget(self, uid: str) -> None:
         """Drop a pod that is no longer held."""
         self.slots.forget(uid)
+
+
+def _answer(turn_ms: int, now_ms: int, limits: Limits) -> Permit:
+    if turn_ms <= now_ms:
+        return Allow()
+    return Wait(turn_ms if turn_ms < NEVER_MS else None, limits.words)
 
 
 def _digest(*parts: str) -> str:

@@ -43,6 +43,8 @@ class PaceGroup:
         """When pods were released, in order."""
         self._counted: dict[str, int] = {}
         """The releases of pods that are starting."""
+        self.recalled: set[str] = set()
+        """Unconfirmed pods that have their slots from an earlier term."""
         self._alarm: tuple[str, int] | None = None
 
     @property
@@ -59,6 +61,8 @@ class PaceGroup:
 
     def wait(self, uid: str, key: ObjectKey, rank: Rank) -> None:
         """Add a pod to the line, unless it is known."""
+        if uid in self.recalled:
+            self.give_back(uid)
         if not (uid in self._called or uid in self.starting or uid in self._waiting):
             self._waiting[uid] = rank, key
             insort(self._line, (rank, uid))
@@ -83,15 +87,20 @@ class PaceGroup:
         return True
 
     def recall(self) -> None:
-        """Put the pods that were called back into the line."""
+        """Put the pods that were called back into the line.
+
+        Those with a slot whose release has not been seen get there when they are asked about.
+        """
         called, self._called = self._called, {}
         for uid, (key, rank) in called.items():
             self.wait(uid, key, rank)
+        self.recalled = set(self._unconfirmed)
 
     def give_back(self, uid: str) -> None:
         """Take the slot of a pod that was not released after all; it leaves the line as well."""
         self.starting.pop(uid, None)
         self._unconfirmed.discard(uid)
+        self.recalled.discard(uid)
         self._called.pop(uid, None)
         self._leave_line(uid)
 
@@ -100,11 +109,11 @@ class PaceGroup:
         self._called.pop(uid, None)
         self._leave_line(uid)
 
-    def is_turn(self, uid: str, now_ms: int) -> bool:
-        """Return whether a pod would get a slot now."""
+    def turn_at(self, uid: str) -> int:
+        """Return when it is a pod's turn: 0 for now, NEVER_MS until an event."""
         if uid in self._called or uid in self.starting:
-            return True
-        return bool(self._line) and self._line[0][1] == uid and self._free_at() <= now_ms
+            return 0
+        return self._free_at() if self._line and self._line[0][1] == uid else NEVER_MS
 
     def calls(self, now_ms: int) -> Iterator[Call]:
         """Call the pods whose turn it is; the next one may get a time instead."""
@@ -136,6 +145,7 @@ class PaceGroup:
     def confirm(self, uid: str, released_ms: int, now_ms: int) -> None:
         """Record when a pod was released, once, if that is not too long ago to matter."""
         self._unconfirmed.discard(uid)
+        self.recalled.discard(uid)
         matters = self.limits.releases is not None and released_ms > now_ms - self.limits.period_ms
         if matters and uid not in self._counted:
             self._counted[uid] = released_ms
@@ -163,6 +173,7 @@ class PaceGroup:
         """Free the slot of a pod that is ready, or gone."""
         self.starting.pop(uid, None)
         self._unconfirmed.discard(uid)
+        self.recalled.discard(uid)
         self._counted.pop(uid, None)
         self.leave(uid)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model import durations
-from holdfast.webhook.model.annotations import released_ms
+from holdfast.webhook.model.annotations import NEVER_MS, released_ms
 from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod, PodStatus
 from holdfast.webhook.plugins import pace_args
 from holdfast.webhook.plugins.pace_args import KEY
@@ -63,20 +63,20 @@ class PaceSlots:
 
     # --- held pods -----------------------------------------------------------------------------
 
-    def wait(self, pod: Pod, due_ms: int) -> bool:
-        """Have a pod wait in the line; return whether it is its turn."""
+    def wait(self, pod: Pod, due_ms: int) -> int:
+        """Have a pod wait in the line; return when it is its turn, NEVER_MS until an event."""
         self._follow()
         uid, now_ms = pod.metadata.uid, self.handle.bounds_ms()[0]
         with self._lock:
             group = self._member(pod).group
             group.wait(uid, pod.key, _rank(pod, due_ms))
             calls, late = self._settle(group, now_ms)
-            is_turn = self._synced and group.is_turn(uid, now_ms)
+            turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         self._call(calls, late)
-        return is_turn
+        return turn_ms
 
-    def take(self, pod: Pod, now_ms: int, timeout_ms: int) -> bool:
-        """Give a pod a slot if it is its turn; otherwise it waits in the line."""
+    def take(self, pod: Pod, now_ms: int, timeout_ms: int) -> int:
+        """Give a pod a slot if it is its turn; otherwise return when it is, as `wait` does."""
         self._follow()
         uid = pod.metadata.uid
         with self._lock:
@@ -85,8 +85,9 @@ class PaceSlots:
             calls, late = self._settle(group, now_ms)
             taken = self._synced and group.take(uid, now_ms, now_ms + timeout_ms)
             calls += group.calls(now_ms) if self._synced else ()
+            turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         self._call(calls, late)
-        return taken
+        return turn_ms if taken or turn_ms > now_ms else NEVER_MS  # it has just been called
 
     def give_back(self, uid: str) -> None:
         """Take the slot of a pod that is not released after all; it leaves the line as well."""
@@ -155,6 +156,8 @@ class PaceSlots:
             for uid in gone:
                 self._members[uid].group.end(uid)
             uids = list(self._members)
+            recalled = [(one.pod, 0) for uid, one in self._members.items() if one.is_recalled(uid)]
+        self._call(recalled, ())
         for uid in uids:
             self._change(uid, lambda _group, _uid: None)
 
@@ -280,6 +283,10 @@ class _Member(NamedTuple):
     group_key: GroupKey
     group: PaceGroup
     timeout_ms: int
+
+    def is_recalled(self, uid: str) -> bool:
+        """Return whether it has a slot from an earlier term."""
+        return uid in self.group.recalled
 
 
 def _named(key: ObjectKey, uid: str) -> Metadata:

@@ -125,6 +125,24 @@ def test_attempt_that_ends_while_the_watch_asks_makes_it_ask_again() -> None:
     assert pods.scheduler.next(0.1) == A
 
 
+def test_earliest_request_counts_while_an_attempt_is_under_way() -> None:
+    tried = held(10)._replace(recheck=True)
+    pods = Pods(tried)
+    assert pods.scheduler.next(0.1) == A
+    pods.scheduler.expedite(A, 9_000, 9)
+    pods.settle(tried, Attempt(Outcome.CHANGED, held(5_000)))
+    pods.scheduler.done(A, 0.1, 0.0, succeeded=True)
+    assert (pods.scheduler.next(4.9), pods.scheduler.next(5.0)) == (None, A)
+
+
+def test_earliest_request_counts_for_a_pod_that_is_being_added() -> None:
+    pods = Pods()
+    for at_ms in (0, 9_000):
+        pods.scheduler.expedite(A, at_ms, 0)
+    pods.see(held(NEVER_MS))
+    assert pods.scheduler.next(0.1) == A
+
+
 def test_holds_are_counted_by_plugin_and_by_what_they_wait_for() -> None:
     scheduler = Pods().scheduler
     scheduler.put(("a", "due"), PendingRelease(100, "u1", "1", (DELAY, "example.com/quota")))

@@ -364,6 +364,30 @@ def test_releases_are_no_later_than_the_rate_demands() -> None:
     assert cluster.released[-1][0] - cluster.released[0][0] < 99 * 1_100
 
 
+def test_first_in_line_is_given_its_time_whenever_it_is_asked_about() -> None:
+    cluster = Cluster()
+    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    for uid in ("a", "b", "c"):
+        cluster.create(uid, "1/1s")
+    cluster.run(100)
+    assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
+    cluster.plugin.slots.on_update(_paced(read_released("a"), ready=False))
+    first = [cluster.plugin.permit(cluster.pods["b"], cluster.now - 5) for _ in range(3)]
+    due = cluster.decider.reserve(cluster.pods["b"], cluster.now - 5)
+
+    assert due is not None
+    assert first == [Wait(due.at_ms, "at most 1 in 1s")] * 3
+    assert 1_000 <= due.at_ms - cluster.now < 1_100
+    assert cluster.plugin.permit(cluster.pods["c"], cluster.now - 5) == Wait(
+        reason="at most 1 in 1s"
+    )
+
+
+def read_released(uid: str) -> Pod:
+    return read_pod({KEY: "1/1s"}, name=uid, uid=uid, owners=[_owned("rs-1")])
+
+
 def test_paces_of_different_owners_or_values_are_independent() -> None:
     cluster = Cluster()
     for owner, text in (("a", "1"), ("b", "1"), ("b", "2")):
@@ -466,6 +490,28 @@ def test_new_leader_counts_what_its_watch_has_not_reported() -> None:
     cluster.run(500)
 
     assert [uid for _, uid in cluster.released] == ["first", "b"]
+
+
+def test_slot_of_an_earlier_term_has_to_be_free_still() -> None:
+    """The release of `a` had no answer, and another leader released `b` meanwhile."""
+    cluster = Cluster()
+    attempt = cluster.attempt
+    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    for uid in ("a", "b"):
+        cluster.create(uid, "1")
+    cluster.run(100)
+    assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
+    cluster.pods["b"] = Pod.of(make_pod({KEY: "1"}, name="b", uid="b", owners=[_owned("rs-1")]))
+    cluster.decider.forget("b")
+    cluster.term, cluster.attempt = 1, attempt  # type: ignore[method-assign]
+    cluster.attempt("a")
+    cluster.run(500)
+    assert cluster.released == []
+
+    cluster.make_ready("b")
+    cluster.run(500)
+    assert [uid for _, uid in cluster.released] == ["a"]
 
 
 TWO_PROFILES = """
