@@ -64,6 +64,55 @@ def test_a_bad_value_is_refused_in_the_template(ns: Namespace, kind: str) -> Non
     assert f'{PATHS[kind]}: annotation delay: invalid value "soon"' in message
 
 
+def definition(group: str, version: str, kind: str) -> Object:
+    """Make the CustomResourceDefinition of a kind, with any content."""
+    plural = f"{kind.lower()}s"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served: Object = {"name": version, "served": True, "storage": True, "schema": schema}
+    spec: Object = {"group": group, "scope": "Namespaced", "versions": [served]}
+    spec["names"] = {"kind": kind, "plural": plural}
+    whole: Object = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    return {**whole, "metadata": {"name": f"{plural}.{group}"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "spec", "path"),
+    [
+        (
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            {
+                "replicatedJobs": [
+                    {"name": name, "template": {"spec": {"template": template(delay)}}}
+                    for name, delay in (("a", "15"), ("b", "soon"))
+                ]
+            },
+            "spec.replicatedJobs[1].template.spec.template",
+        ),
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {
+                "leaderWorkerTemplate": {
+                    "workerTemplate": template("15"),
+                    "leaderTemplate": template("soon"),
+                }
+            },
+            "spec.leaderWorkerTemplate.leaderTemplate",
+        ),
+    ],
+    ids=["JobSet", "LeaderWorkerSet"],
+)
+def test_a_bad_value_is_refused_in_any_template(
+    ns: Namespace, api_version: str, kind: str, spec: Any, path: str
+) -> None:
+    group, _, version = api_version.partition("/")
+    ns.apply(definition(group, version, kind))
+    ns.eventually(lambda: kind in ns.kubectl("api-resources", f"--api-group={group}"))
+    made = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}
+    assert f"{path}.metadata: annotation delay: invalid value" in ns.refusal(made)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "Job"])  # a Job's is immutable
 def test_a_template_cannot_be_changed_to_a_bad_value(ns: Namespace, kind: str) -> None:
     ns.apply(workload(kind, delay="3600"))
