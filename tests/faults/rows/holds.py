@@ -26,6 +26,8 @@ EACH_SECONDS = 10.0
 WAITERS = 20
 SOON = 20.0
 """Seconds in which the cluster has taken in the pods that wait for a window."""
+ADMIN = "holdfast-admin"
+"""The user of the cluster's kubeconfig."""
 HOSTILE = ("", "\x00", "\u202e", "job/" + "a" * 5_000, "0", "-1", "9" * 400, "NaN", "{}", "*")
 """Values that none of the annotations may have."""
 KEYS = tuple(f"holdfast.dev/{name}" for name in ("pace", "after", "window", "approval"))
@@ -56,7 +58,7 @@ def meanwhile(harm: Callable[[Scenario], None]) -> Callable[[Scenario], None]:
 
     def act(scenario: Scenario) -> None:
         ns = _namespace(scenario)
-        with _allowed(ns):
+        with _allowed(scenario, ns):
             harm(scenario)
         done = seconds(ns.get("job", "migrate")["status"]["completionTime"])
         for number in range(WAITERS):
@@ -110,9 +112,10 @@ def hostile(scenario: Scenario) -> None:
 
 
 @contextmanager
-def _allowed(ns: Namespace) -> Iterator[None]:
+def _allowed(scenario: Scenario, ns: Namespace) -> Iterator[None]:
     """Run the Job, and approve all pods but one, as soon as the API server lets us."""
-    approved = {approvals.APPROVED_BY: "kubernetes-admin"}
+    refused: list[str] = []
+    approved = {approvals.APPROVED_BY: ADMIN}
     patch = json.dumps({"metadata": {"annotations": approved}})
     orders = [
         ("create", "job", "migrate", "--image=busybox"),
@@ -125,8 +128,8 @@ def _allowed(ns: Namespace) -> Iterator[None]:
 
     def run() -> None:
         time.sleep(2)
-        for order in orders:
-            _insist(ns, order)
+        end = time.monotonic() + 2 * BOUND
+        refused.extend(filter(None, (_insist(ns, order, end) for order in orders)))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -134,19 +137,23 @@ def _allowed(ns: Namespace) -> Iterator[None]:
         yield
     finally:
         thread.join()
+        scenario.notes += refused
+        scenario.check("orders that the API server refused", len(refused))
 
 
-def _insist(ns: Namespace, order: tuple[str, ...]) -> None:
-    """Repeat a command until the API server is there, and carries it out."""
-    for _ in range(int(BOUND)):
+def _insist(ns: Namespace, order: tuple[str, ...], end: float) -> str:
+    """Repeat a command until the API server carries it out; return why it did not until the end."""
+    while True:
         try:
             ns.kubectl(*order)
         except ControlPlaneError as exc:
             if "AlreadyExists" in str(exc):
-                return
+                return ""
+            if time.monotonic() > end:
+                return str(exc)
             time.sleep(1)
         else:
-            return
+            return ""
 
 
 def _namespace(scenario: Scenario) -> Namespace:
