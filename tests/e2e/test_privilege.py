@@ -632,6 +632,7 @@ def test_tokens_have_only_cluster_roles_in_other_namespaces(
         "statefulsets.apps",
         "jobs.batch",
         "endpointslices.discovery.k8s.io",
+        "namespaces",
         "nodes",
         "events.events.k8s.io",
         "holds.holdfast.dev",
