@@ -21,13 +21,20 @@ def test_rollout_waits_and_a_replacement_does_not(ns: Namespace, kind: str) -> N
     waited: dict[str, float] = {}
 
     def fresh() -> Object | None:
-        """Return a pod that is released and was not before."""
-        for one in ns.all("pods", SELECTOR):
-            uid, name = one["metadata"]["uid"], one["metadata"]["name"]
-            if uid not in waited and name in ns.releases() and "schedulingGates" not in one["spec"]:
-                waited[uid] = ns.releases()[name] - created(one)
-                return one
-        return None
+        """Return the first pod that is released and was not before; forget the others."""
+        pods = ns.all("pods", SELECTOR)
+        releases = ns.releases()  # now: of pods with one name, the last one counts
+        found = [
+            one
+            for one in pods
+            if one["metadata"]["uid"] not in waited
+            and one["metadata"]["name"] in releases
+            and "schedulingGates" not in one["spec"]
+        ]
+        found.sort(key=lambda one: releases[one["metadata"]["name"]])
+        for one in found:
+            waited[one["metadata"]["uid"]] = releases[one["metadata"]["name"]] - created(one)
+        return next(iter(found), None)
 
     ns.apply(manifest)
     first = ns.eventually(fresh)
