@@ -11,11 +11,11 @@ from typing import Any
 
 from bench import reviews
 from bench.servers import OURS, BenchError, Server
-from holdfast.webhook.model.annotations import HELD_ANNOTATION, PROFILE_ANNOTATION
+from holdfast.webhook.model.annotations import HELD_ANNOTATION, HELD_LABEL, PROFILE_ANNOTATION
 from tests.support.fakes import apply_patch
 
 OWN_ANNOTATIONS = (HELD_ANNOTATION, PROFILE_ANNOTATION)
-"""Annotations that Holdfast adds along with the gate, and peers do not."""
+"""Annotations that Holdfast adds along with the gate and a label, and peers do not."""
 
 
 def check(servers: Sequence[Server]) -> None:
@@ -62,6 +62,7 @@ def _plain(pod: dict[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(json.dumps(pod))
     for key in OWN_ANNOTATIONS:
         plain["metadata"]["annotations"].pop(key, None)
+    plain["metadata"].get("labels", {}).pop(HELD_LABEL, None)
     kept: dict[str, Any] = _without_empty(plain)
     return kept
 
