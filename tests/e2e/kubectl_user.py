@@ -57,3 +57,15 @@ def refusal(call: Callable[P, object], *arguments: P.args, **more: P.kwargs) -> 
     except ControlPlaneError as exc:
         return str(exc)
     return ""
+
+
+def rights_in(table: str) -> list[str]:
+    """Read `kubectl auth can-i --list --no-headers`: a line for each resource, with its verbs.
+
+    The API server joins the verbs of several roles in any order; here they are sorted.
+    """
+    found = set()
+    for line in filter(str.strip, table.splitlines()):
+        what, _, verbs = " ".join(line.split()).rpartition(" [")
+        found.add(f"{what} [{' '.join(sorted(verbs.rstrip(']').split()))}]")
+    return sorted(found)

@@ -28,7 +28,7 @@ from tests.e2e import fake_kubevirt
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.fake_kubevirt import KUBEVIRT, RECORD, create_as_kubevirt
 from tests.e2e.installed import KINDS, REPAIR, endpoint_address
-from tests.e2e.kubectl_user import KubectlUser, Operation, refusal
+from tests.e2e.kubectl_user import KubectlUser, Operation, refusal, rights_in
 from tests.e2e.namespace import UNCALLED, Namespace, Object, gates, pod
 from tests.e2e.secured import (
     ALWAYS,
@@ -596,16 +596,9 @@ def test_controllers_token_can_take_the_lease(secured: Secured, robbed: Namespac
 
 
 def rights(actor: KubectlUser, namespace: str) -> set[str]:
-    """List what an account may do in a namespace: each resource with its verbs, in a fixed order.
-
-    The API server joins the verbs of several roles in any order.
-    """
+    """List what an account may do in a namespace: each resource with its verbs."""
     table = actor.kubectl("auth", "can-i", "--list", "--no-headers", "-n", namespace)
-    found = set()
-    for line in table.splitlines():
-        what, _, verbs = " ".join(line.split()).rpartition(" [")
-        found.add(f"{what} [{' '.join(sorted(verbs.rstrip(']').split()))}]")
-    return {line for line in found if not line.startswith(("[", "self"))}
+    return {line for line in rights_in(table) if not line.startswith(("[", "self"))}
 
 
 def test_tokens_have_only_cluster_roles_in_other_namespaces(

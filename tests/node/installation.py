@@ -18,6 +18,7 @@ from typing import Any
 from controlplane.launcher import ControlPlane
 from docs import transcript
 from tests.e2e.certificate_secrets import shown
+from tests.e2e.kubectl_user import rights_in
 from tests.e2e.namespace import Namespace
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
@@ -134,8 +135,8 @@ class Installation:
     def rights(self, account: str) -> list[str]:
         """List what a ServiceAccount may do in Holdfast's namespace."""
         named = f"system:serviceaccount:{NAMESPACE}:{account}"
-        listed = self.kubectl("auth", "can-i", "--list", "--as", named).splitlines()[1:]
-        return sorted(" ".join(line.split()) for line in listed if line[0] != " ")
+        listed = self.kubectl("auth", "can-i", "--list", "--no-headers", "--as", named)
+        return [line for line in rights_in(listed) if not line.startswith("[")]
 
     def pods(self, component: str) -> list[Object]:
         """Read the pods of a component that are not being deleted."""
