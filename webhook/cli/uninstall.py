@@ -26,7 +26,6 @@ from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.policies import pods as pod_policies
-from holdfast.webhook.policies.vms import CONTROLLER_VMS
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.report import table
 from holdfast.webhook.runtime import dev
@@ -352,16 +351,12 @@ def config_maps(namespace: str) -> str:
 
 def rest(namespace: str) -> list[str]:
     """List the paths to remove last, in order: policies, namespace, RBAC objects."""
-    policies = (
-        *(pod_policies.HOLD, pod_policies.APPROVAL, pod_policies.CONTROLLER_PODS),
-        *(CONTROLLER_VMS, pod_policies.CONTROLLER_WEBHOOKS),
-    )
     accounts = (_CONTROLLER, f"{_CONTROLLER}-after", f"{_CONTROLLER}-kubevirt", _WEBHOOK)
     roles = (*accounts, pod_policies.APPROVER, pod_policies.RELEASER)
     return [
         *(
             f"{_ADMISSION}/{kind}/{name}"
-            for name in policies
+            for name in pod_policies.POLICIES
             for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies")
         ),
         f"/api/v1/namespaces/{quote(namespace, safe='')}",

@@ -43,7 +43,7 @@ from holdfast.webhook.policies.builder import (
     make_rule,
     tolerations_kept,
 )
-from holdfast.webhook.policies.vms import vms_policy
+from holdfast.webhook.policies.vms import CONTROLLER_VMS, vms_policy
 from holdfast.webhook.policies.webhooks import webhooks_policy
 from holdfast.webhook.registration import configurations
 
@@ -52,6 +52,8 @@ PACE = "holdfast-pace"
 APPROVAL = "holdfast-approval"
 CONTROLLER_PODS = "holdfast-controller-pods"
 CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
+POLICIES = (HOLD, PACE, APPROVAL, CONTROLLER_PODS, CONTROLLER_VMS, CONTROLLER_WEBHOOKS)
+"""The names of all policies, and of their bindings."""
 
 RELEASE_VERB, RELEASE_GROUP, RELEASE_RESOURCE = "release", DOMAIN, "holds"
 """The right to release, granted by RBAC: a verb on a resource that exists in rules only."""

@@ -89,7 +89,7 @@ def test_every_policy_is_bound_denies_and_fails_closed() -> None:
         "holdfast-controller-webhooks",
     ]
     bodies, bindings = made[::2], made[1::2]
-    assert [body["metadata"]["name"] for body in bodies] == names
+    assert [body["metadata"]["name"] for body in bodies] == names == [*pod_policies.POLICIES]
     assert [body["spec"]["failurePolicy"] for body in bodies] == ["Fail"] * len(names)
     assert [binding["spec"] for binding in bindings] == [
         {"policyName": name, "validationActions": ["Deny"]} for name in names
