@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.webhook.errors import ClusterError
 from tests.e2e.namespace import Namespace
@@ -16,6 +17,7 @@ BOUND = 60.0
 """Seconds after which a pod that is due, and well again, counts as stuck."""
 Names = tuple[str, str]
 """A pod's namespace and name."""
+Act = Callable[["Scenario"], None]
 Span = tuple[float, float]
 """From when to when: seconds since 1970."""
 
@@ -44,7 +46,7 @@ class Fault:
     name: str
     group: int
     """The number of the group that this row belongs to; rows are listed by it."""
-    act: Callable[[Scenario], None]
+    act: Act
     """Does the harm, and puts right what does not come right by itself."""
     broken: str
     """The break in `tests.faults.broken` that has to make this row fail."""
@@ -58,7 +60,7 @@ class Fault:
     """Whether nothing can be released meanwhile; else pods are released on time all the same."""
     tested: bool = False
     """Whether `make test-slow` runs its short form."""
-    prepare: Callable[[Scenario], None] | None = None
+    prepare: Act | None = None
     """Creates what `act` needs, before the load begins."""
     minutes: float = 1.5
     """How long its long form takes, about: what takes longest is begun first."""
@@ -67,6 +69,23 @@ class Fault:
     takes all processors."""
     fills: bool = False
     """Whether it leaves thousands of pods behind: it is alone, and the last on its cluster."""
+
+
+class Table(list[Fault]):
+    """The rows of one module, which all belong to one group of the list."""
+
+    def __init__(self, group: int) -> None:
+        super().__init__()
+        self._group = group
+
+    def row(self, name: str, **fields: Any) -> Callable[[Act], Act]:
+        """Add a row, with these fields of a Fault: the decorated function does the harm."""
+
+        def add(act: Act) -> Act:
+            self.append(Fault(name, self._group, act, **fields))
+            return act
+
+        return add
 
 
 @dataclass

@@ -14,7 +14,9 @@ from tests.e2e.foreign_webhook import Object, other_webhook
 from tests.e2e.namespace import Namespace, created, gates, pod
 from tests.faults.load import GATE
 from tests.faults.rows.own import due_times, mine, take_off, waiting
-from tests.faults.scenario import BOUND, Fault, Scenario
+from tests.faults.scenario import BOUND, Scenario, Table
+
+FAULTS = Table(7)
 
 FOREIGN = "example.com/other"
 HANGING = 100
@@ -25,6 +27,7 @@ ELSEWHERE = 5.0
 """Seconds by which others may be late: half of what one that hangs takes."""
 
 
+@FAULTS.row("gates-foreign", broken="writes-blindly", caught_by="seconds until ours were gone")
 def foreign_gates(scenario: Scenario) -> None:
     """Add gates of others before and after ours, and take them off before or after its release."""
     count = 6 if scenario.short else 40
@@ -64,6 +67,7 @@ def gates_of(seen: Object, before: Container[str]) -> list[str]:
     return [FOREIGN, GATE] if seen["metadata"]["name"] in before else [GATE, FOREIGN]
 
 
+@FAULTS.row("gate-stripped", broken="never-forgets", caught_by="releases of pods that are not held")
 def stripped(scenario: Scenario) -> None:
     """Take our gate off by hand."""
     names = [f"{mine(scenario)}{number}" for number in range(6 if scenario.short else 40)]
@@ -88,6 +92,7 @@ def stripped(scenario: Scenario) -> None:
     scenario.check("releases of pods that are not held", tried)
 
 
+@FAULTS.row("pods-recreated", broken="goes-by-names", caught_by="released by their former time")
 def recreated(scenario: Scenario) -> None:
     """Delete pods that wait, and make others of their names that wait for longer."""
     names = [f"{mine(scenario)}{number}" for number in range(6 if scenario.short else 40)]
@@ -112,6 +117,9 @@ def recreated(scenario: Scenario) -> None:
     scenario.check("released by their former time", len(early))
 
 
+@FAULTS.row(
+    "release-refused", minutes=3.0, broken="gives-up", caught_by="seconds until they were released"
+)
 def refused(scenario: Scenario) -> None:
     """Have a validating webhook refuse the releases of some pods, and of no others."""
     names = [f"{mine(scenario)}{number}" for number in range(6 if scenario.short else 40)]
@@ -140,6 +148,7 @@ def refused(scenario: Scenario) -> None:
     scenario.check("seconds until they were released", seconds, BOUND)
 
 
+@FAULTS.row("release-hangs", minutes=2.5, broken="one-lane", caught_by="seconds late elsewhere")
 def hanging(scenario: Scenario) -> None:
     """Have a validating webhook hang at the releases of one namespace's pods, and of no others."""
     plane, name = scenario.testbed.plane, f"{scenario.ns.namespace}-{scenario.mark}-hangs"
@@ -184,44 +193,3 @@ def lateness(scenario: Scenario, since: float, until: float) -> list[float]:
 def waiting_in(ns: Namespace) -> list[str]:
     """Name the pods of a namespace that carry our gate."""
     return [str(one["metadata"]["name"]) for one in ns.all("pods") if GATE in gates(one)]
-
-
-FAULTS = [
-    Fault(
-        "gates-foreign",
-        7,
-        foreign_gates,
-        broken="writes-blindly",
-        caught_by="seconds until ours were gone",
-    ),
-    Fault(
-        "gate-stripped",
-        7,
-        stripped,
-        broken="never-forgets",
-        caught_by="releases of pods that are not held",
-    ),
-    Fault(
-        "pods-recreated",
-        7,
-        recreated,
-        broken="goes-by-names",
-        caught_by="released by their former time",
-    ),
-    Fault(
-        "release-refused",
-        7,
-        refused,
-        minutes=3.0,
-        broken="gives-up",
-        caught_by="seconds until they were released",
-    ),
-    Fault(
-        "release-hangs",
-        7,
-        hanging,
-        minutes=2.5,
-        broken="one-lane",
-        caught_by="seconds late elsewhere",
-    ),
-]

@@ -14,7 +14,9 @@ from holdfast.webhook.kube.reflector import WATCH_SILENCE_SECONDS
 from tests.e2e.namespace import pod
 from tests.faults.load import GATE
 from tests.faults.rows.own import due_times, mine, waiting
-from tests.faults.scenario import BOUND, Fault, Scenario
+from tests.faults.scenario import BOUND, Scenario, Table
+
+FAULTS = Table(4)
 
 GONE = 410
 STARTS = 120.0
@@ -27,6 +29,14 @@ UNSEEN = "could not look up what it needs"
 """The message about a pod whose lookup fails."""
 
 
+@FAULTS.row(
+    "api-server-restarted",
+    broken="gives-up",
+    caught_by="stuck",
+    outage=True,
+    refuses=True,
+    halts=True,
+)
 def restarted(scenario: Scenario) -> None:
     """Restart it three times: as an upgrade does, and as a crash does."""
     server = scenario.testbed.plane.process(API_SERVER)
@@ -38,6 +48,13 @@ def restarted(scenario: Scenario) -> None:
         scenario.go_on(5, 1)
 
 
+@FAULTS.row(
+    "api-server-unreachable",
+    minutes=3.0,
+    broken="guesses",
+    caught_by="VMs' pods admitted without a lookup",
+    halts=True,
+)
 def unreachable(scenario: Scenario) -> None:
     """Cut Holdfast off from it: connections are refused, then taken and not answered."""
     scenario.testbed.proxy.turn(unreachable=True)
@@ -50,6 +67,7 @@ def unreachable(scenario: Scenario) -> None:
     well_again(scenario)
 
 
+@FAULTS.row("api-server-slow", broken="early", caught_by="early")
 def slow(scenario: Scenario) -> None:
     """Make each of Holdfast's requests take two seconds longer."""
     scenario.testbed.proxy.turn(delay=2.0)
@@ -58,6 +76,13 @@ def slow(scenario: Scenario) -> None:
     well_again(scenario)
 
 
+@FAULTS.row(
+    "api-server-busy",
+    minutes=2.5,
+    broken="hurries",
+    caught_by="releases tried again before Retry-After",
+    halts=True,
+)
 def busy(scenario: Scenario) -> None:
     """Answer 429 for a while, then 503."""
     proxy = scenario.testbed.proxy
@@ -105,6 +130,7 @@ def well_again(scenario: Scenario) -> None:
     )
 
 
+@FAULTS.row("watches-silent", tested=True, broken="trusts-silence", caught_by="stuck")
 def silent(scenario: Scenario) -> None:
     """Let each watch that is open go silent permanently, without closing it.
 
@@ -116,6 +142,7 @@ def silent(scenario: Scenario) -> None:
     scenario.go_on(60, NOTICED)
 
 
+@FAULTS.row("watches-expired", broken="dies-of-gone", caught_by="stuck", halts=True)
 def gone(scenario: Scenario) -> None:
     """Expire every watch."""
     proxy = scenario.testbed.proxy
@@ -128,6 +155,14 @@ def gone(scenario: Scenario) -> None:
     scenario.check("ways in which no watch was expired", max(0, 2 - (proxy.told[GONE] - before)))
 
 
+@FAULTS.row(
+    "etcd-restored",
+    broken="forgets-to-list",
+    caught_by="stuck",
+    outage=True,
+    refuses=True,
+    halts=True,
+)
 def forgotten(scenario: Scenario) -> None:
     """Set etcd back to what it was some seconds ago, as a restored snapshot does.
 
@@ -176,68 +211,3 @@ def version(plane: ControlPlane) -> int:
     """Read the version of all pods: a list's, which etcd counts up at each write."""
     listed = json.loads(plane.kubectl("get", "--raw", "/api/v1/pods?limit=1"))
     return int(listed["metadata"]["resourceVersion"])
-
-
-FAULTS = [
-    Fault(
-        "api-server-restarted",
-        4,
-        restarted,
-        broken="gives-up",
-        caught_by="stuck",
-        outage=True,
-        refuses=True,
-        halts=True,
-    ),
-    Fault(
-        "api-server-unreachable",
-        4,
-        unreachable,
-        minutes=3.0,
-        broken="guesses",
-        caught_by="VMs' pods admitted without a lookup",
-        halts=True,
-    ),
-    Fault(
-        "api-server-slow",
-        4,
-        slow,
-        broken="early",
-        caught_by="early",
-    ),
-    Fault(
-        "api-server-busy",
-        4,
-        busy,
-        minutes=2.5,
-        broken="hurries",
-        caught_by="releases tried again before Retry-After",
-        halts=True,
-    ),
-    Fault(
-        "watches-silent",
-        4,
-        silent,
-        tested=True,
-        broken="trusts-silence",
-        caught_by="stuck",
-    ),
-    Fault(
-        "watches-expired",
-        4,
-        gone,
-        broken="dies-of-gone",
-        caught_by="stuck",
-        halts=True,
-    ),
-    Fault(
-        "etcd-restored",
-        4,
-        forgotten,
-        broken="forgets-to-list",
-        caught_by="stuck",
-        outage=True,
-        refuses=True,
-        halts=True,
-    ),
-]

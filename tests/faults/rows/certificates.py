@@ -14,7 +14,9 @@ from holdfast.certs import authority, rotation
 from tests.e2e import certificate_secrets, installed
 from tests.e2e.certificate_secrets import CA, LEAF, corrupt, delete, mismatch, usable
 from tests.e2e.namespace import Object
-from tests.faults.scenario import Fault, Scenario
+from tests.faults.scenario import Scenario, Table
+
+FAULTS = Table(8)
 
 X509 = ("x509", "certificate", "tls:")
 """Messages of creations that failed because of a certificate."""
@@ -47,6 +49,9 @@ def replaced(scenario: Scenario, before: str, seconds: float = installed.REPAIR)
     )
 
 
+@FAULTS.row(
+    "certificate-corrupt", broken="never-repairs", caught_by="seconds until it was right: delete"
+)
 def spoilt(scenario: Scenario) -> None:
     """Delete the leaf, give it another's key, and make it no PEM."""
     made = scenario.testbed.installed
@@ -61,6 +66,12 @@ def spoilt(scenario: Scenario) -> None:
     by_certificates(scenario)
 
 
+@FAULTS.row(
+    "ca-bundle-emptied",
+    broken="never-repairs",
+    caught_by="seconds until all were right",
+    refuses=True,
+)
 def blanked(scenario: Scenario) -> None:
     """Blank the caBundle of every webhook of both configurations."""
     made = scenario.testbed.installed
@@ -91,6 +102,9 @@ def replace_in_all(made: installed.Installation, path: str, value: str) -> list[
     return seen
 
 
+@FAULTS.row(
+    "ca-lost", minutes=2.5, broken="never-repairs", caught_by="seconds until there was another"
+)
 def lost_ca(scenario: Scenario) -> None:
     """Delete the CA: another takes its place, with overlap."""
     made = scenario.testbed.installed
@@ -155,6 +169,13 @@ def believed(scenario: Scenario) -> None:
     time.sleep(max(0.0, settled - time.time()))
 
 
+@FAULTS.row(
+    "ca-rotated",
+    prepare=believed,
+    minutes=24.0,
+    broken="never-repairs",
+    caught_by="missing rotations",
+)
 def rotated(scenario: Scenario) -> None:
     """Rotate the CA ten times, each time in the order of a rotation.
 
@@ -193,6 +214,12 @@ def signer(scenario: Scenario) -> str:
     return authority.read(data).fingerprint
 
 
+@FAULTS.row(
+    "certificates-renewed",
+    minutes=2.5,
+    broken="never-repairs",
+    caught_by="seconds until there was another",
+)
 def renewed(scenario: Scenario) -> None:
     """Delete the leaf again and again, so that another is issued and served each time."""
     for _ in range(2 if scenario.short else 10):
@@ -214,47 +241,3 @@ def by_certificates(scenario: Scenario) -> None:
     """Check that no creation failed for a certificate's sake since the row began."""
     said = [one.said for one in scenario.load.failures if one.at >= scenario.began]
     scenario.check("x509 errors", sum(any(word in one for word in X509) for one in said))
-
-
-FAULTS = [
-    Fault(
-        "certificate-corrupt",
-        8,
-        spoilt,
-        broken="never-repairs",
-        caught_by="seconds until it was right: delete",
-    ),
-    Fault(
-        "ca-bundle-emptied",
-        8,
-        blanked,
-        broken="never-repairs",
-        caught_by="seconds until all were right",
-        refuses=True,
-    ),
-    Fault(
-        "ca-lost",
-        8,
-        lost_ca,
-        minutes=2.5,
-        broken="never-repairs",
-        caught_by="seconds until there was another",
-    ),
-    Fault(
-        "ca-rotated",
-        8,
-        rotated,
-        prepare=believed,
-        minutes=24.0,
-        broken="never-repairs",
-        caught_by="missing rotations",
-    ),
-    Fault(
-        "certificates-renewed",
-        8,
-        renewed,
-        minutes=2.5,
-        broken="never-repairs",
-        caught_by="seconds until there was another",
-    ),
-]

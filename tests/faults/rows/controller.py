@@ -14,8 +14,10 @@ from tests.e2e.namespace import created, pod
 from tests.e2e.test_leader import metric
 from tests.faults.audit import Write
 from tests.faults.load import terms
-from tests.faults.scenario import BOUND, Fault, Scenario
+from tests.faults.scenario import BOUND, Scenario, Table
 from tests.faults.testbed import BROKEN, leads
+
+FAULTS = Table(3)
 
 TAKEOVER = 20.0
 """Seconds in which another leads after the leader has gone."""
@@ -28,6 +30,9 @@ AFTERWARDS, SHORT_AFTERWARDS = 480.0, 10.0
 alongside the steady load, of which a small machine with a second lane binds no more."""
 
 
+@FAULTS.row(
+    "controller-killed", minutes=2.5, broken="leaves-the-lease", caught_by="seconds to a leader"
+)
 def killed(scenario: Scenario) -> None:
     """Kill the leader at random, again and again."""
     for _ in range(2 if scenario.short else 10):
@@ -41,6 +46,7 @@ def killed(scenario: Scenario) -> None:
         scenario.check("seconds to a leader", seconds, TAKEOVER)
 
 
+@FAULTS.row("controller-stopped", broken="always-leads", caught_by="leaders other than the new one")
 def stopped(scenario: Scenario) -> None:
     """Stop the leader for a minute; it wakes up with releases on its way."""
     leader = scenario.testbed.leader()
@@ -59,6 +65,7 @@ def stopped(scenario: Scenario) -> None:
     once(scenario)
 
 
+@FAULTS.row("controllers-several", broken="always-leads", caught_by="released twice")
 def several(scenario: Scenario) -> None:
     """Run a controller that ignores the Lease, and write other holders into the Lease."""
     installed = scenario.testbed.installed
@@ -95,6 +102,15 @@ def once(scenario: Scenario) -> None:
     scenario.check("released twice", len(twice))
 
 
+# alone: a thousand releases took 43.6 of their 60 s alongside another lane
+@FAULTS.row(
+    "controller-away",
+    minutes=20.0,
+    alone=True,
+    broken="slow-hand",
+    caught_by="of the batch not released in time",
+    halts=True,
+)
 def away(scenario: Scenario) -> None:
     """Have both controllers down while a thousand pods fall due, then start them.
 
@@ -151,39 +167,3 @@ def is_placed(scenario: Scenario, annotation: str) -> bool:
     asked = pod(f"asks-{scenario.mark}", {annotation: "yes"})
     (seen,) = scenario.ns.create_pods([asked], dry_run=True)
     return terms(seen) == 1
-
-
-FAULTS = [
-    Fault(
-        "controller-killed",
-        3,
-        killed,
-        minutes=2.5,
-        broken="leaves-the-lease",
-        caught_by="seconds to a leader",
-    ),
-    Fault(
-        "controller-stopped",
-        3,
-        stopped,
-        broken="always-leads",
-        caught_by="leaders other than the new one",
-    ),
-    Fault(
-        "controllers-several",
-        3,
-        several,
-        broken="always-leads",
-        caught_by="released twice",
-    ),
-    Fault(
-        "controller-away",
-        3,
-        away,
-        minutes=20.0,
-        alone=True,  # a thousand releases took 43.6 of their 60 s alongside another lane
-        broken="slow-hand",
-        caught_by="of the batch not released in time",
-        halts=True,
-    ),
-]

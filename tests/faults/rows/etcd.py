@@ -10,7 +10,9 @@ from controlplane.components import API_SERVER, ETCD
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube.client import Cluster
 from tests.faults.rows.api_server import STARTS
-from tests.faults.scenario import Fault, Scenario
+from tests.faults.scenario import Scenario, Table
+
+FAULTS = Table(5)
 
 PAUSED, RUNNING = 0.35, 0.05
 """Seconds for which it stands still at a time, and for which it runs in between.
@@ -35,6 +37,15 @@ ANSWERS = 2.0
 """Seconds for one of these questions."""
 
 
+@FAULTS.row(
+    "etcd-killed",
+    tested=True,
+    broken="dies-of-errors",
+    caught_by="stuck",
+    outage=True,
+    refuses=True,
+    halts=True,
+)
 def killed(scenario: Scenario) -> None:
     """Kill it, and start it again after a while."""
     etcd, server = map(scenario.testbed.plane.process, (ETCD, API_SERVER))
@@ -64,6 +75,7 @@ def _is_there(cluster: Cluster, kind: str) -> bool:
     return True
 
 
+@FAULTS.row("etcd-slow", broken="early", caught_by="early")
 def slow(scenario: Scenario) -> None:
     """Let etcd run for 50 ms of every 400 ms, as if each write waited for a busy disk."""
     etcd, load = scenario.testbed.plane.process(ETCD), scenario.load
@@ -92,25 +104,3 @@ def slow(scenario: Scenario) -> None:
     ]
     scenario.figures["released meanwhile"] = len(worked)
     scenario.check("moments in which nothing was released", int(not worked))
-
-
-FAULTS = [
-    Fault(
-        "etcd-killed",
-        5,
-        killed,
-        tested=True,
-        broken="dies-of-errors",
-        caught_by="stuck",
-        outage=True,
-        refuses=True,
-        halts=True,
-    ),
-    Fault(
-        "etcd-slow",
-        5,
-        slow,
-        broken="early",
-        caught_by="early",
-    ),
-]

@@ -12,7 +12,9 @@ from types import MappingProxyType
 from tests.e2e import installed
 from tests.e2e.namespace import Object
 from tests.faults.rows.certificates import blank, replace_in_all
-from tests.faults.scenario import Fault, Scenario
+from tests.faults.scenario import Scenario, Table
+
+FAULTS = Table(7)
 
 EVERY = 5.0
 """Seconds between two runs of the tool."""
@@ -21,6 +23,13 @@ LOOK = 1.0
 EMPTY = [{"op": "replace", "path": "/webhooks", "value": []}]
 
 
+@FAULTS.row(
+    "gitops-loop",
+    minutes=4.5,
+    broken="never-repairs",
+    caught_by="seconds until all was right: spoilt no more",
+    refuses=True,
+)
 def loop(scenario: Scenario) -> None:
     """Apply the webhook configurations every five seconds; spoil, blank and empty them as often."""
     made = scenario.testbed.installed
@@ -94,16 +103,3 @@ def unasked(scenario: Scenario) -> Iterator[None]:
     """Create no pods that need Holdfast while the block lasts."""
     with scenario.testbed.vm_load.kept_down(), scenario.load.asking_nothing():
         yield
-
-
-FAULTS = [
-    Fault(
-        "gitops-loop",
-        7,
-        loop,
-        minutes=4.5,
-        broken="never-repairs",
-        caught_by="seconds until all was right: spoilt no more",
-        refuses=True,
-    ),
-]

@@ -10,7 +10,9 @@ from holdfast.webhook.model.kubevirt import STICKY
 from tests.e2e import vms
 from tests.e2e.namespace import Namespace, Object, created, gates, pod
 from tests.faults.rows.own import due_times, mine
-from tests.faults.scenario import BOUND, Fault, Scenario
+from tests.faults.scenario import BOUND, Scenario, Table
+
+FAULTS = Table(7)
 
 DELAY = 40.0
 """Seconds for which the pods are held: longer than a namespace takes to go."""
@@ -18,6 +20,14 @@ LANDED, WAITS = "landed", "waits"
 """A VM that runs, and one whose pod is held."""
 
 
+# alone: Kubernetes' own controller takes 58.5 of 60 s alongside another lane
+@FAULTS.row(
+    "namespace-deleted",
+    minutes=3.0,
+    alone=True,
+    broken="never-forgets",
+    caught_by="releases of pods that are gone",
+)
 def deleted(scenario: Scenario) -> None:
     """Delete a namespace with held pods and VMs, and another while both controllers are down."""
     ns, names, until = inhabited(scenario, "gone")
@@ -88,6 +98,7 @@ def no_controller(scenario: Scenario) -> Iterator[None]:
         scenario.halted.append((since, time.time()))
 
 
+@FAULTS.row("quota-reached", broken="lets-through", caught_by="delayed pods let through")
 def quota(scenario: Scenario) -> None:
     """Let a namespace reach its quota with pods that wait."""
     plane, name = scenario.testbed.plane, f"{scenario.ns.namespace}-{scenario.mark}-full"
@@ -107,23 +118,3 @@ def quota(scenario: Scenario) -> None:
     seconds = scenario.eventually(lambda: not any(gates(each) for each in ns.all("pods")))
     scenario.check("seconds until they were released", seconds, BOUND)
     plane.kubectl("delete", "namespace", name, "--wait=false")
-
-
-FAULTS = [
-    Fault(
-        "namespace-deleted",
-        7,
-        deleted,
-        minutes=3.0,
-        alone=True,  # Kubernetes' own controller takes 58.5 of 60 s alongside another lane
-        broken="never-forgets",
-        caught_by="releases of pods that are gone",
-    ),
-    Fault(
-        "quota-reached",
-        7,
-        quota,
-        broken="lets-through",
-        caught_by="delayed pods let through",
-    ),
-]

@@ -11,7 +11,9 @@ from tests.e2e.foreign_webhook import Object, other_webhook
 from tests.e2e.namespace import gates, pod
 from tests.faults.load import GATE, ROLE
 from tests.faults.rows.own import due_times, mine
-from tests.faults.scenario import BOUND, Fault, Scenario
+from tests.faults.scenario import BOUND, Scenario, Table
+
+FAULTS = Table(7)
 
 OTHERS: Object = {"matchExpressions": [{"key": "example.com/none", "operator": "DoesNotExist"}]}
 """A term that every node meets: as an alternative to ours it would permit any node."""
@@ -23,6 +25,11 @@ MUTATION = "mutation.webhook.admission.k8s.io/round_{}_"
 """How the API server's annotations begin that name who was asked, for the first and second time."""
 
 
+@FAULTS.row(
+    "webhooks-reinvoke",
+    broken="adds-again",
+    caught_by="pods without our requirement once in each term",
+)
 def reinvoked(scenario: Scenario) -> None:
     """Have other webhooks add terms before ours and after it, so that ours is asked again."""
     calls: Counter[str] = Counter()
@@ -116,14 +123,3 @@ def rounds(log: Path, namespace: str) -> tuple[set[str], set[str]]:
                     if key.startswith(MUTATION.format(number)) and '"holdfast"' in value:
                         names.add(event["objectRef"].get("name", ""))
     return asked
-
-
-FAULTS = [
-    Fault(
-        "webhooks-reinvoke",
-        7,
-        reinvoked,
-        broken="adds-again",
-        caught_by="pods without our requirement once in each term",
-    ),
-]

@@ -19,7 +19,9 @@ from tests.e2e.accounts import MANIFESTS
 from tests.e2e.namespace import Namespace, pod
 from tests.e2e.test_leader import metric
 from tests.faults.audit import Write
-from tests.faults.scenario import BOUND, Fault, Scenario
+from tests.faults.scenario import BOUND, Scenario, Table
+
+FAULTS = Table(9)
 
 RATE = 100.0
 """Creations a second that a small machine can take before the load begins."""
@@ -51,6 +53,15 @@ def hold(scenario: Scenario) -> None:
         scenario.eventually(partial(knows, leader, end))
 
 
+@FAULTS.row(
+    "held-50000",
+    prepare=hold,
+    minutes=7.0,
+    alone=True,
+    fills=True,
+    broken="forgets-to-list",
+    caught_by="stuck",
+)
 def many(scenario: Scenario) -> None:
     """Restart both controllers while 50,000 pods are held."""
     count = count_held(scenario)
@@ -112,6 +123,15 @@ def gather(scenario: Scenario) -> None:
     namespace_apart(scenario, CROWD).create_pods(pod(name, asked) for name in names)
 
 
+@FAULTS.row(
+    "due-5000-at-once",
+    prepare=gather,
+    minutes=3.5,
+    alone=True,
+    fills=True,
+    broken="slow-hand",
+    caught_by="not released",
+)
 def at_once(scenario: Scenario) -> None:
     """Let 5,000 pods be due in the same second, while others keep the API server busy."""
     names, due = crowd(scenario), scenario.due
@@ -155,29 +175,3 @@ def memory_limit() -> float:
     (found,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "Deployment"]
     (container,) = found["spec"]["template"]["spec"]["containers"]
     return float(container["resources"]["limits"]["memory"].removesuffix("Mi"))
-
-
-FAULTS = [
-    Fault(
-        "held-50000",
-        9,
-        many,
-        prepare=hold,
-        minutes=7.0,
-        alone=True,
-        fills=True,
-        broken="forgets-to-list",
-        caught_by="stuck",
-    ),
-    Fault(
-        "due-5000-at-once",
-        9,
-        at_once,
-        prepare=gather,
-        minutes=3.5,
-        alone=True,
-        fills=True,
-        broken="slow-hand",
-        caught_by="not released",
-    ),
-]

@@ -25,8 +25,10 @@ from tests.faults.rows import (
     scale,
 )
 from tests.faults.rows import webhook as servers
-from tests.faults.scenario import Fault, Scenario
+from tests.faults.scenario import Fault, Scenario, Table
 from tests.faults.testbed import CONTROLLERS
+
+FAULTS = Table(10)
 
 STEADY = [
     *api_server.FAULTS,
@@ -84,6 +86,14 @@ AT_MOST = {
 """By the prefix of the process name."""
 
 
+@FAULTS.row(
+    "soak",
+    minutes=36.0,
+    alone=True,
+    broken="leaks",
+    caught_by="threads more than before",
+    tested=True,
+)
 def soak(scenario: Scenario) -> None:
     """Run one fault after another in its short form, then check that nothing is left over."""
     full = not scenario.short
@@ -159,17 +169,3 @@ def figures(process: psutil.Process) -> Figures:
         float(process.num_fds()),
         float(len(process.net_connections("tcp"))),
     )
-
-
-FAULTS = [
-    Fault(
-        "soak",
-        10,
-        soak,
-        minutes=36.0,
-        alone=True,
-        broken="leaks",
-        caught_by="threads more than before",
-        tested=True,
-    ),
-]

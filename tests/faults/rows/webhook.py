@@ -15,8 +15,10 @@ import psutil
 
 from controlplane.components import API_SERVER
 from demo.command import Command
-from tests.faults.scenario import Fault, Scenario
+from tests.faults.scenario import Scenario, Table
 from tests.support.builders import make_pod, make_review
+
+FAULTS = Table(1)
 
 ENDING = 5.0
 """Seconds in which errors end after one replica has gone."""
@@ -77,6 +79,9 @@ def connected(scenario: Scenario) -> Sequence[int]:
     return [ports[scenario.testbed.installed.ports[number]] for number in (0, 1)]
 
 
+@FAULTS.row(
+    "webhook-killed", broken="serves-too-soon", caught_by="seconds until errors ended", refuses=True
+)
 def killed(scenario: Scenario) -> None:
     """Kill one replica, then the other; as a kubelet does, have it leave, and start it again."""
     first = busiest(scenario)
@@ -96,6 +101,13 @@ def killed(scenario: Scenario) -> None:
         scenario.check("seconds until errors ended", errors_end(scenario, since), most)
 
 
+@FAULTS.row(
+    "webhook-stopped",
+    minutes=2.0,
+    broken="fails-open",
+    caught_by="delayed pods let through",
+    refuses=True,
+)
 def stopped(scenario: Scenario) -> None:
     """Stop one replica for half a minute, then the other: connections stay open without a response.
 
@@ -125,6 +137,13 @@ def stopped(scenario: Scenario) -> None:
         scenario.go_on(ENDING)
 
 
+@FAULTS.row(
+    "webhook-out-of-memory",
+    minutes=2.0,
+    broken="leaves-the-dead",
+    caught_by="seconds until errors ended",
+    refuses=True,
+)
 def out_of_memory(scenario: Scenario) -> None:
     """Kill the worker of each replica, as the kernel does where memory runs out."""
     for number in (0, 1) * (1 if scenario.short else 2):
@@ -134,6 +153,13 @@ def out_of_memory(scenario: Scenario) -> None:
         scenario.check("seconds until errors ended", errors_end(scenario, since), ENDING + _MARGIN)
 
 
+@FAULTS.row(
+    "webhook-down",
+    tested=True,
+    broken="fails-open",
+    caught_by="delayed pods let through",
+    refuses=True,
+)
 def all_down(scenario: Scenario) -> None:
     """Have both replicas down for a minute."""
     scenario.testbed.resting |= {0, 1}
@@ -151,6 +177,9 @@ def all_down(scenario: Scenario) -> None:
     scenario.check("seconds until errors ended", errors_end(scenario, since), ENDING)
 
 
+@FAULTS.row(
+    "webhook-slow", broken="one-at-a-time", caught_by="creations refused that ask: timed out"
+)
 def slow(scenario: Scenario) -> None:
     """Let each review take two seconds."""
     seconds, began = scenario.lasts(2.0, 1.0), time.time()
@@ -167,6 +196,7 @@ def slow(scenario: Scenario) -> None:
     scenario.check("creations that were not slow", len(hasty))
 
 
+@FAULTS.row("disk-full", broken="dies-of-a-full-disk", caught_by="unanswered rejections")
 def full_disk(scenario: Scenario) -> None:
     """Let no process of Holdfast write to a file: what is logged fails."""
     replicas = scenario.testbed.replicas
@@ -206,6 +236,12 @@ def refused(replicas: Iterable[Command]) -> int:
     return right
 
 
+@FAULTS.row(
+    "descriptors-exhausted",
+    broken="dies-without-descriptors",
+    caught_by="moments without a held pod",
+    refuses=True,
+)
 def no_descriptors(scenario: Scenario) -> None:
     """Let no replica open another file or connection."""
     replicas, load = scenario.testbed.replicas, scenario.load
@@ -271,64 +307,3 @@ def limited(
         for pid, usual in before.items():
             for process in family(pid):
                 process.rlimit(kind, usual)
-
-
-FAULTS = [
-    Fault(
-        "webhook-killed",
-        1,
-        killed,
-        broken="serves-too-soon",
-        caught_by="seconds until errors ended",
-        refuses=True,
-    ),
-    Fault(
-        "webhook-stopped",
-        1,
-        stopped,
-        minutes=2.0,
-        broken="fails-open",
-        caught_by="delayed pods let through",
-        refuses=True,
-    ),
-    Fault(
-        "webhook-out-of-memory",
-        1,
-        out_of_memory,
-        minutes=2.0,
-        broken="leaves-the-dead",
-        caught_by="seconds until errors ended",
-        refuses=True,
-    ),
-    Fault(
-        "webhook-down",
-        1,
-        all_down,
-        tested=True,
-        broken="fails-open",
-        caught_by="delayed pods let through",
-        refuses=True,
-    ),
-    Fault(
-        "webhook-slow",
-        1,
-        slow,
-        broken="one-at-a-time",
-        caught_by="creations refused that ask: timed out",
-    ),
-    Fault(
-        "disk-full",
-        1,
-        full_disk,
-        broken="dies-of-a-full-disk",
-        caught_by="unanswered rejections",
-    ),
-    Fault(
-        "descriptors-exhausted",
-        1,
-        no_descriptors,
-        broken="dies-without-descriptors",
-        caught_by="moments without a held pod",
-        refuses=True,
-    ),
-]
