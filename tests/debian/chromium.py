@@ -31,7 +31,6 @@ class ChromiumError(Exception):
 
 @contextmanager
 def chromium() -> Iterator[Tab]:
-    """Start one, and give its only tab."""
     program = shutil.which("chromium")
     if program is None:
         raise ChromiumError("there is no chromium; run this by: make test-debian")
@@ -90,7 +89,6 @@ class Tab:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Message:
-        """Call a method of the protocol in this tab, and return its result."""
         return self._call(method, session=self._session, **parameters)
 
     def open(self, url: str) -> None:

@@ -35,7 +35,6 @@ class Request:
 
     @classmethod
     def read(cls, account: str, event: Object) -> Request:
-        """Read a line of the log."""
         about, answer = event["objectRef"], event.get("responseStatus", {})
         return cls(
             account,
@@ -77,7 +76,6 @@ class AuditLog:
         self._requests: list[Request] = []
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def requests(self) -> list[Request]:

@@ -14,11 +14,7 @@ CA, LEAF = "holdfast-ca", "holdfast-tls"
 
 
 class Installed(Protocol):
-    """An installation with its own namespace."""
-
-    def kubectl(self, *arguments: str) -> str:
-        """Run kubectl in that namespace."""
-        ...
+    def kubectl(self, *arguments: str) -> str: ...
 
 
 def secret(installed: Installed, name: str) -> dict[str, str]:
@@ -28,7 +24,6 @@ def secret(installed: Installed, name: str) -> dict[str, str]:
 
 
 def leaf(installed: Installed) -> authority.Certificate:
-    """Read the certificate that is to be served."""
     return authority.read(base64.b64decode(secret(installed, LEAF)["tls.crt"]))
 
 
@@ -45,7 +40,6 @@ def usable(installed: Installed) -> bool:
 
 
 def delete(installed: Installed) -> None:
-    """Delete the leaf's Secret."""
     installed.kubectl("delete", "secret", LEAF)
 
 

@@ -12,7 +12,7 @@ import pytest
 from controlplane.kubevirt import install
 from controlplane.launcher import ControlPlane
 from demo.command import Command
-from tests.e2e.namespace import Namespace
+from tests.e2e.namespace import Namespace, pod
 
 PLANES = pytest.StashKey[list[ControlPlane]]()
 """The clusters that a test started for itself."""
@@ -75,7 +75,6 @@ def control_plane() -> Iterator[ControlPlane]:
 def holdfast(
     control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Command]:
-    """`holdfast dev` on that cluster."""
     log = tmp_path_factory.mktemp("holdfast") / "dev.log"
     with Command("dev", "--kubeconfig", str(control_plane.kubeconfig), log=log) as running:
         yield running
@@ -83,7 +82,6 @@ def holdfast(
 
 @pytest.fixture
 def ns(control_plane: ControlPlane, holdfast: Command) -> Namespace:
-    """A namespace of the test's own, in the cluster with Holdfast."""
     return Namespace.create_new(control_plane, _name(), holdfast)
 
 
@@ -114,7 +112,6 @@ def plain_cluster() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def plain_ns(plain_cluster: ControlPlane) -> Iterator[Namespace]:
-    """A namespace of the test's own in that cluster; its pods are gone after the test."""
     ns = Namespace.create_new(plain_cluster, _name())
     yield ns
     ns.kubectl("delete", "pods", "--all", "--wait=false")
@@ -135,6 +132,22 @@ def new_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[[], Namespa
     yield start
     for plane in running:
         plane.stop()
+
+
+@pytest.fixture(scope="session")
+def crowded() -> Iterator[Namespace]:
+    """A namespace with 10,000 held pods, `waits-0` and so on, in a cluster without Holdfast.
+
+    Storing them takes long: tests that use it are in the group `crowded`.
+    """
+    gated = [{"name": "holdfast.dev/delay"}]
+    with ControlPlane(nodes=3, audit=True) as plane:
+        ns = Namespace.create_new(plane, "crowded")
+        ns.create_pods(
+            pod(f"waits-{number}", {"delay": f"{36_000 + number}"}, schedulingGates=gated)
+            for number in range(10_000)
+        )
+        yield ns
 
 
 @pytest.fixture

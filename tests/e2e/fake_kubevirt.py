@@ -36,7 +36,6 @@ def make(
 
 
 def run(ns: Namespace, name: str) -> None:
-    """Have a VMI run, which does not say where."""
     ns.kubectl("patch", "vmi", name, "--type=merge", "-p", '{"status":{"phase":"Running"}}')
 
 
@@ -52,7 +51,6 @@ def launcher(instance: Object, **metadata: dict[str, str]) -> Object:
 
 
 def owned_by(owner: Object) -> Object:
-    """Make the reference to an object's controller."""
     metadata = owner["metadata"]
     named = {"kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {"apiVersion": owner["apiVersion"], **named, "controller": True}

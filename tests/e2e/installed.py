@@ -13,7 +13,6 @@ import os
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube.client import Cluster
 from tests.e2e import certificate_secrets
 from tests.e2e.accounts import MANIFESTS, NAMESPACE, controller_kubeconfig
-from tests.e2e.namespace import Namespace, Object, pod
+from tests.e2e.namespace import Namespace, Object
 
 SERVICE = "holdfast-webhook"
 KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
@@ -226,7 +225,6 @@ def port(command: Command) -> int:
 
 
 def endpoints(ports: Iterable[int]) -> Object:
-    """Return the Endpoints object that says the same as the EndpointSlices."""
     return {
         "apiVersion": "v1",
         "kind": "Endpoints",
@@ -334,33 +332,3 @@ def install(plane: ControlPlane, kubeconfig: Path, folder: Path, stack: ExitStac
     plane.kubectl("apply", "-k", str(MANIFESTS / "guard"))
     made.apply(service(), deployment(), *empty_configurations())
     return made
-
-
-def creations(ns: Namespace, seconds: float, *, rate: float = 20.0) -> list[str]:
-    """Create pods that ask, at this rate, and return what went wrong with any of them."""
-    wrong: list[str] = []
-    end = time.monotonic() + seconds
-    threads: list[threading.Thread] = []
-    cluster = Cluster.connect(ns.plane.kubeconfig)
-    number = 0
-
-    def create(name: str) -> None:
-        path = f"/api/v1/namespaces/{ns.namespace}/pods"
-        body = json.dumps(pod(name, {"delay": "3600"})).encode()
-        try:
-            seen = json.loads(cluster.request("POST", path, query={"dryRun": "All"}, body=body))
-        except ClusterError as exc:
-            wrong.append(f"{name}: {exc}")
-            return
-        if not seen["spec"].get("schedulingGates"):
-            wrong.append(f"{name}: not held")
-
-    while time.monotonic() < end:
-        number += 1
-        threads.append(threading.Thread(target=create, args=(f"load-{number}",)))
-        threads[-1].start()
-        time.sleep(1 / rate)
-    for thread in threads:
-        thread.join()
-    cluster.close()
-    return wrong

@@ -26,7 +26,6 @@ class KubectlUser:
     kubeconfig: Path
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as this user."""
         return self.ns.plane.kubectl(
             "--namespace", self.ns.namespace, *arguments, stdin=stdin, kubeconfig=self.kubeconfig
         )
@@ -45,7 +44,6 @@ class KubectlUser:
         return self.kubectl("patch", kind, name, "--type=json", f"--patch={patch}", *dry, *more)
 
     def create(self, *objects: Object, dry_run: bool = True) -> str:
-        """Create objects."""
         dry = ["--dry-run=server"] if dry_run else []
         return self.kubectl("create", "-f", "-", *dry, stdin=yaml.safe_dump_all(objects))
 

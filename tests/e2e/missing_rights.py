@@ -35,14 +35,12 @@ def is_released(stage: RightsFixture, name: str) -> Done:
 
 
 def make_pod(stage: RightsFixture, name: str) -> Done:
-    """Make a pod that is due at once, and return whether it is released."""
     made = stage.ns.create_when_called(pod(name, SOON))
     assert gates(made)
     return is_released(stage, name)
 
 
 def due(stage: RightsFixture, right: Right) -> Done:
-    """Make a pod that is due at once."""
     return make_pod(stage, f"due-{right.verb}")
 
 
@@ -180,7 +178,6 @@ def by_hand(stage: RightsFixture, right: Right) -> Done:
 
 
 def approved(stage: RightsFixture, right: Right) -> Done:
-    """Have somebody approve a pod."""
     stage.ns.create_when_called(pod("asks", {"holdfast.dev/approval": "a test"}))
     path = "/metadata/annotations/holdfast.dev~1approved-by"
 
@@ -234,7 +231,6 @@ def spoilt(stage: RightsFixture, right: Right) -> Done:
 
 
 def lost(stage: RightsFixture, right: Right) -> Done:
-    """Delete the Lease."""
     stage.installed.kubectl("delete", "lease", LEASE)
     stage.await_refusal(right)
     return lambda: bool(stage.installed.kubectl("get", "lease", LEASE, "--ignore-not-found"))

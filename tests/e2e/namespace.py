@@ -35,8 +35,6 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Namespace:
-    """One test's namespace."""
-
     plane: ControlPlane
     namespace: str
     holdfast: Command | None = None
@@ -128,11 +126,9 @@ class Namespace:
         raise AssertionError("the API server took what it should have refused")
 
     def get(self, kind: str, name: str) -> Object:
-        """Read one object."""
         return dict(json.loads(self.kubectl("get", kind, name, "-o", "json")))
 
     def all(self, kind: str, selector: str = "") -> list[Object]:
-        """Read all objects of a kind."""
         answer = json.loads(self.kubectl("get", kind, "-o", "json", "-l", selector))
         return list(answer["items"])
 
@@ -208,7 +204,6 @@ class Namespace:
 
 
 def pod(name: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> Object:
-    """Make a pod's manifest."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -217,8 +212,18 @@ def pod(name: str, annotations: Mapping[str, str] | None = None, **spec: Any) ->
     }
 
 
+def definition(group: str, version: str, kind: str, *short: str) -> Object:
+    """Make the CustomResourceDefinition of a kind, with any content."""
+    plural = f"{kind.lower()}s"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served: Object = {"name": version, "served": True, "storage": True, "schema": schema}
+    spec: Object = {"group": group, "scope": "Namespaced", "versions": [served]}
+    spec["names"] = {"kind": kind, "plural": plural, "shortNames": list(short)}
+    whole: Object = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    return {**whole, "metadata": {"name": f"{plural}.{group}"}, "spec": spec}
+
+
 def gates(seen: Object) -> list[str]:
-    """Name a pod's gates."""
     return [gate["name"] for gate in seen["spec"].get("schedulingGates", ())]
 
 
@@ -228,7 +233,6 @@ def created(seen: Object) -> float:
 
 
 def seconds(text: str) -> float:
-    """Read one of Kubernetes' times."""
     return datetime.fromisoformat(text).timestamp()
 
 

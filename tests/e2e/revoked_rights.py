@@ -32,8 +32,6 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 @dataclass
 class RightsFixture:
-    """The installation, and which rights are missing in it."""
-
     installed: Installation
     proxy: Proxy
     """Between the controller and the API server."""
@@ -47,17 +45,14 @@ class RightsFixture:
 
     @property
     def ns(self) -> Namespace:
-        """The namespace of the tests' pods and VMs."""
         return self.installed.ns
 
     @property
     def controller(self) -> Command:
-        """The controller."""
         return self.installed.controllers[0]
 
     @property
     def admin(self) -> KubectlUser:
-        """Act as the admin of that namespace."""
         return KubectlUser(self.ns, self.installed.plane.kubeconfig_for(ADMIN))
 
     @property
@@ -145,7 +140,6 @@ class RightsFixture:
         self.ns.eventually(self.refused(right, by=by))
 
     def unexplained(self) -> list[Request]:
-        """Return the forbidden requests that lacked no right."""
         refused = [one for one in self.log.requests() if one.status == FORBIDDEN]
         return [one for one in refused if not any(_explains(one, *each) for each in self.times)]
 

@@ -132,7 +132,6 @@ class Secured:
 
 
 def policy(namespace: str, ban: Ban, operations: Sequence[str]) -> list[Object]:
-    """Make a policy for the pods of a namespace, and its binding."""
     name, api = f"bans-{namespace}", "admissionregistration.k8s.io/v1"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
     rules = [{**rule, "operations": list(operations)}]

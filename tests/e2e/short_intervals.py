@@ -13,7 +13,6 @@ SECONDS = 0.5
 
 
 def shorten() -> None:
-    """Shorten all intervals of this process."""
     reconciler.INTERVAL_SECONDS = SECONDS
     leader_election.RETRY_SECONDS = SECONDS
     controller.RECHECK_SECONDS = SECONDS

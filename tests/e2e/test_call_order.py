@@ -19,15 +19,17 @@ from tests.e2e.installed import KINDS, Installation, installation
 from tests.e2e.manifests import built
 from tests.e2e.namespace import Namespace, Object, gates, pod
 
+pytestmark = pytest.mark.xdist_group("call-order")
+
 LATER = "m-adds-a-delay"
 """The name of a webhook that is called after `holdfast`, and before `zz-holdfast`."""
 DELAY = {"delay": "3600"}
 GATE = "holdfast.dev/delay"
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Iterator[Installation]:
-    with installation(tmp_path) as made:
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("installed")) as made:
         made.replica()
         made.controller()
         made.ready()
@@ -46,6 +48,34 @@ def outcome(ns: Namespace) -> list[str] | str:
     except ControlPlaneError as exc:
         return str(exc)
     return list(gates(made))
+
+
+def test_delay_added_by_a_policy_counts(installed: Installation) -> None:
+    ns, plane = installed.ns, installed.plane
+    served = plane.kubectl("api-resources", f"--api-group={GROUP}", "-o", "name")
+    if "mutatingadmissionpolicies" not in served:
+        assert os.environ.get(versions.VARIABLE, versions.NEWEST) != versions.NEWEST
+        pytest.skip("this API server has no MutatingAdmissionPolicy")
+    kind: dict[str, Any] = {"apiVersion": f"{GROUP}/v1", "metadata": {"name": LATER}}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
+    change = "Object{metadata: Object.metadata{annotations: {'delay': '3600'}}}"
+    policy = {
+        "matchConstraints": {"resourceRules": [{**rule, "resources": ["pods"]}]},
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "mutations": [
+            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": change}}
+        ],
+    }
+    objects = [
+        {**kind, "kind": "MutatingAdmissionPolicy", "spec": policy},
+        {**kind, "kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": LATER}},
+    ]
+    plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+    ns.eventually(lambda: outcome(ns) == [GATE])
+    for one in reversed(objects):
+        plane.kubectl("delete", one["kind"], LATER)
+    ns.eventually(lambda: outcome(ns) == [])
 
 
 def test_delay_added_by_another_webhook_counts_if_holdfast_is_called_last(
@@ -78,28 +108,3 @@ def test_delay_added_by_another_webhook_counts_if_holdfast_is_called_last(
         plane.kubectl("delete", ",".join(KINDS), "holdfast")
         time.sleep(1.0)  # the API server takes a moment to notice
         assert outcome(ns) == [GATE]
-
-
-def test_delay_added_by_a_policy_counts(installed: Installation) -> None:
-    ns, plane = installed.ns, installed.plane
-    served = plane.kubectl("api-resources", f"--api-group={GROUP}", "-o", "name")
-    if "mutatingadmissionpolicies" not in served:
-        assert os.environ.get(versions.VARIABLE, versions.NEWEST) != versions.NEWEST
-        pytest.skip("this API server has no MutatingAdmissionPolicy")
-    kind: dict[str, Any] = {"apiVersion": f"{GROUP}/v1", "metadata": {"name": LATER}}
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
-    change = "Object{metadata: Object.metadata{annotations: {'delay': '3600'}}}"
-    policy = {
-        "matchConstraints": {"resourceRules": [{**rule, "resources": ["pods"]}]},
-        "failurePolicy": "Fail",
-        "reinvocationPolicy": "Never",
-        "mutations": [
-            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": change}}
-        ],
-    }
-    objects = [
-        {**kind, "kind": "MutatingAdmissionPolicy", "spec": policy},
-        {**kind, "kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": LATER}},
-    ]
-    plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
-    ns.eventually(lambda: outcome(ns) == [GATE])

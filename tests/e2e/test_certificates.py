@@ -15,7 +15,8 @@ from demo.command import Command
 from holdfast.certs import authority
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.certificate_secrets import CA, LEAF, corrupt, delete, leaf, mismatch, shown, usable
-from tests.e2e.installed import REPAIR, Installation, creations, installation
+from tests.e2e.installed import REPAIR, Installation, installation
+from tests.e2e.steady_load import creations
 
 pytestmark = pytest.mark.xdist_group("certificates")
 

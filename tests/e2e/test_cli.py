@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -14,49 +15,27 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from controlplane.launcher import ControlPlane
 from holdfast.webhook.model import kubevirt
-from tests.e2e.namespace import Namespace, gates, pod
+from tests.e2e.namespace import Namespace, Object, definition, gates, pod
 
 GATE = "holdfast.dev/delay"
 LIST_SECONDS = 3.0
 """In which 10,000 held pods have to be listed; at work, so that a busy machine does not decide."""
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CRDS = [
-    {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.kubevirt.io"},
-        "spec": {
-            "group": "kubevirt.io",
-            "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural, "shortNames": [short]},
-            "versions": [
-                {
-                    "name": "v1",
-                    "served": True,
-                    "storage": True,
-                    "schema": {
-                        "openAPIV3Schema": {
-                            "type": "object",
-                            "x-kubernetes-preserve-unknown-fields": True,
-                        }
-                    },
-                }
-            ],
-        },
-    }
-    for kind, plural, short in (
-        ("VirtualMachine", "virtualmachines", "vm"),
-        ("VirtualMachineInstance", "virtualmachineinstances", "vmi"),
-    )
+    definition("kubevirt.io", "v1", "VirtualMachine", "vm"),
+    definition("kubevirt.io", "v1", "VirtualMachineInstance", "vmi"),
 ]
+VM: Object = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
+_numbers = itertools.count(1)
 
 
 class Cli:
@@ -69,7 +48,6 @@ class Cli:
     def run(
         self, *arguments: str, stdin: str | None = None, module: str = "webhook"
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command into pipes."""
         return subprocess.run(
             [sys.executable, "-m", module, *arguments],
             input=stdin if stdin is not None else "",
@@ -141,6 +119,20 @@ def user(ns: Namespace, name: str, folder: Path, *roles: str) -> Cli:
     path = folder / f"{name}.kubeconfig"
     path.write_text(yaml.safe_dump(config))
     return Cli(path, ns.namespace)
+
+
+@pytest.fixture(scope="module")
+def bare_cluster() -> Iterator[ControlPlane]:
+    """One cluster without Holdfast for all tests of this module that need one."""
+    with ControlPlane(nodes=3) as running:
+        yield running
+
+
+@pytest.fixture
+def bare(bare_cluster: ControlPlane) -> tuple[Namespace, Cli]:
+    """A namespace of the test's own there, and the command in it."""
+    ns = Namespace.create_new(bare_cluster, f"bare-{next(_numbers)}")
+    return ns, Cli(bare_cluster.kubeconfig, ns.namespace)
 
 
 def hold(ns: Namespace, *names: str, delay: str = "1h", **labels: str) -> None:
@@ -215,16 +207,11 @@ def test_kubectl_finds_it_as_a_plugin(ns: Namespace) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # on a busy machine, storing ten thousand pods takes minutes
+@pytest.mark.xdist_group("crowded")
 def test_ten_thousand_held_pods_are_listed_whole(
-    new_cluster: Callable[[], Namespace], capsys: pytest.CaptureFixture[str]
+    crowded: Namespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ns = new_cluster()
-    gated = [{"name": GATE}]
-    ns.create_pods(
-        pod(f"waits-{number}", {"delay": f"{36_000 + number}"}, schedulingGates=gated)
-        for number in range(10_000)
-    )
-    cli = Cli(ns.plane.kubeconfig, ns.namespace)
+    cli = Cli(crowded.plane.kubeconfig, crowded.namespace)
 
     def listed(output: str) -> str:
         began, worked = time.monotonic(), children_seconds()
@@ -533,15 +520,17 @@ def test_doctor_on_a_cluster_with_holdfast(cli: Cli) -> None:
     assert {about: found[about] for about in well} == dict.fromkeys(well, "OK")
 
 
-def test_doctor_on_an_empty_cluster(new_cluster: Callable[[], Namespace]) -> None:
-    ns = new_cluster()
-    cli = Cli(ns.plane.kubeconfig, ns.namespace)
+@pytest.mark.xdist_group("cli")
+def test_doctor_on_an_empty_cluster(bare: tuple[Namespace, Cli]) -> None:
+    ns, cli = bare
     done = cli.run("doctor")
     found = levels(done.stdout)
     assert done.returncode == 1
     assert (found["webhooks"], found["leader"]) == ("PROBLEM", "WARNING")
     assert found["held pods"] == "OK"
     assert "no mutating and no validating webhook is registered" in done.stdout
+    for asked in (("list",), ("show", "db")):
+        assert "this cluster has no KubeVirt" in cli.refused("sticky", *asked)
     gated = [{"name": GATE}]
     ns.apply(pod("stuck", {"delay": "1"}, schedulingGates=gated))
     overdue = ns.eventually(
@@ -550,7 +539,8 @@ def test_doctor_on_an_empty_cluster(new_cluster: Callable[[], Namespace]) -> Non
     assert overdue is not None
     assert levels(cli.run("doctor").stdout)["leader"] == "PROBLEM"
     assert "is still held" in cli.here("explain", "stuck")
-    assert cli.run("list", "-A").stdout.splitlines()[1].split()[4] == "overdue"
+    assert cli.here("list").splitlines()[1].split()[3] == "overdue"
+    ns.kubectl("delete", "pod", "stuck")
 
 
 def test_doctor_for_a_user_without_rights(ns: Namespace, tmp_path: Path) -> None:
@@ -569,9 +559,9 @@ def test_version(cli: Cli) -> None:
 # --- uninstall -----------------------------------------------------------------------------------
 
 
-def test_uninstall_reports_a_running_dev(new_cluster: Callable[[], Namespace]) -> None:
-    ns = new_cluster()
-    cli = Cli(ns.plane.kubeconfig, ns.namespace)
+@pytest.mark.xdist_group("cli")
+def test_uninstall_reports_a_running_dev(bare: tuple[Namespace, Cli]) -> None:
+    ns, cli = bare
     arguments = ("uninstall", "--release", "now", "--yes")
     assert cli.run(*arguments).stdout == "Holdfast is uninstalled\n"
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
@@ -579,21 +569,18 @@ def test_uninstall_reports_a_running_dev(new_cluster: Callable[[], Namespace]) -
     told = cli.run(*arguments).stdout.splitlines()
     assert told[0] == "Holdfast is uninstalled"
     assert "holdfast dev still holds pods in this cluster; stop it with Ctrl-C" in told[1]
+    ns.kubectl("delete", "mutatingwebhookconfiguration", "holdfast-dev")
 
 
 # --- sticky --------------------------------------------------------------------------------------
 
 
-def test_sticky(new_cluster: Callable[[], Namespace]) -> None:
-    ns = new_cluster()
-    cli = Cli(ns.plane.kubeconfig, ns.namespace)
-    for asked in (("list",), ("show", "db")):
-        assert "this cluster has no KubeVirt" in cli.refused("sticky", *asked)
+@pytest.mark.xdist_group("cli")
+def test_sticky(bare: tuple[Namespace, Cli]) -> None:
+    ns, cli = bare
     ns.apply(*CRDS)
     ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
-    made: Any = ns.create(
-        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "db"}}
-    )
+    made: Any = ns.create({**VM, "metadata": {"name": "db"}})
     assert cli.here("sticky", "list").splitlines()[1].split() == ["db", "-", "yes", "-"]
     assert "there is no node node-9" in cli.refused("sticky", "set", "db", "node-9")
     assert "there is no VM" in cli.refused("sticky", "show", "none")
@@ -601,6 +588,7 @@ def test_sticky(new_cluster: Callable[[], Namespace]) -> None:
     output = cli.here("sticky", "set", "db", "node-2")
     assert "returns to node-2 at its next start" in output
     assert "warning: node-2: it is cordoned" in output
+    ns.kubectl("uncordon", "node-2")
     annotations = ns.get("virtualmachine", "db")["metadata"]["annotations"]
     assert annotations == {
         "holdfast.dev/sticky-node": "node-2",
@@ -620,15 +608,14 @@ def test_sticky(new_cluster: Callable[[], Namespace]) -> None:
     assert ns.get("virtualmachine", "db")["metadata"]["annotations"] == recorded
 
 
-def test_vms_of_a_node_that_was_renamed_or_recreated(new_cluster: Callable[[], Namespace]) -> None:
-    ns = new_cluster()
-    cli = Cli(ns.plane.kubeconfig, ns.namespace)
+@pytest.mark.xdist_group("cli")
+def test_vms_of_a_node_that_was_renamed_or_recreated(bare: tuple[Namespace, Cli]) -> None:
+    ns, cli = bare
     ns.apply(*CRDS)
     ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
-    kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
     for name, node in (("a", "old"), ("b", "old"), ("c", "node-1")):
         annotations = {"holdfast.dev/sticky-node": node}
-        ns.create({**kind, "metadata": {"name": name, "annotations": annotations}})
+        ns.create({**VM, "metadata": {"name": name, "annotations": annotations}})
     move = ("sticky", "move", "--from", "old", "--to")
     assert "there is no node new" in cli.refused(*move, "new")
     told = (
@@ -667,17 +654,14 @@ profiles:
 """
 
 
-def test_sticky_uses_the_registered_annotation(
-    new_cluster: Callable[[], Namespace], tmp_path: Path
-) -> None:
-    ns = new_cluster()
-    cli = Cli(ns.plane.kubeconfig, ns.namespace)
+@pytest.mark.xdist_group("cli")
+def test_sticky_uses_the_registered_annotation(bare: tuple[Namespace, Cli], tmp_path: Path) -> None:
+    ns, cli = bare
     ns.apply(*CRDS)
     ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
-    kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
-    ns.create({**kind, "metadata": {"name": "db"}})
+    ns.create({**VM, "metadata": {"name": "db"}})
     gold = {"template": {"spec": {"schedulerName": "gold"}}}
-    ns.create({**kind, "metadata": {"name": "other"}, "spec": gold})
+    ns.create({**VM, "metadata": {"name": "other"}, "spec": gold})
     registered = {
         "name": "templates.holdfast.dev",
         "clientConfig": {"url": "https://127.0.0.1:1/validate"},

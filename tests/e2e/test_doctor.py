@@ -112,7 +112,6 @@ def test_held_pod_without_a_controller(left_alone: Installation) -> None:
 
 @pytest.fixture
 def spoilt(left_alone: Installation) -> Iterator[Installation]:
-    """The same, as it was again after the test."""
     before = left_alone.configurations()
     leaf = left_alone.secret(LEAF)
     yield left_alone

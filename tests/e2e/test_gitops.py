@@ -40,7 +40,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 
 def managed(installed: Installation, kind: str, name: str) -> list[Object]:
-    """Read who has written which fields of an object."""
     arguments = ("get", kind, name, "--show-managed-fields", "-o", "json")
     found = json.loads(installed.ns.kubectl(*arguments))["metadata"]["managedFields"]
     return list(found)

@@ -53,149 +53,122 @@ _numbers = itertools.count(1)
 
 def annotation(key: str, value: str | None) -> Operation:
     path = f"/metadata/annotations/{key.replace('/', '~1')}"
-    return {"op": "remove", "path": path} if value is None else write(path, value)
+    return remove(path) if value is None else write(path, value)
 
 
 def write(path: str, value: Any) -> Operation:
     return {"op": "add", "path": path, "value": value}
 
 
-STRIP = {"op": "remove", "path": "/spec/schedulingGates/0"}
+def remove(path: str) -> Operation:
+    return {"op": "remove", "path": path}
 
-HOLD_CHANGES: Mapping[str, Row] = {
-    "gate taken off": ([STRIP], "release it"),
-    "delay 0": ([annotation("delay", "0")], "change delay"),
-    "delay removed": ([annotation("delay", None)], "change delay"),
-    "another key of a delay": (
-        [annotation("holdfast.dev/delay", "0")],
-        "change holdfast.dev/delay",
-    ),
-    "not-before added": (
-        [annotation("holdfast.dev/not-before", "2020-01-01T00:00:00Z")],
-        "change holdfast.dev/not-before",
-    ),
-    "jitter added": ([annotation("holdfast.dev/jitter", "1h")], "change holdfast.dev/jitter"),
-    "hint changed": ([annotation("holdfast.dev/held", "delay=1s")], "change holdfast.dev/held"),
-    "hint removed": ([annotation("holdfast.dev/held", None)], "change holdfast.dev/held"),
-    "profile changed": ([annotation("holdfast.dev/profile", "x")], "change holdfast.dev/profile"),
-    "all annotations removed": (
-        [{"op": "remove", "path": "/metadata/annotations"}],
-        "change delay, holdfast.dev/held, holdfast.dev/profile",
-    ),
-    "both": ([STRIP, annotation("delay", "0")], "release it or change delay"),
-}
 
+def rows(changes: Mapping[str, Mapping[str, Sequence[Operation]]]) -> Mapping[str, Row]:
+    """Name each change, with the message under which it stands."""
+    return {name: (one, what) for what, each in changes.items() for name, one in each.items()}
+
+
+STRIP = remove("/spec/schedulingGates/0")
+FINALIZER = "/metadata/finalizers/-"
+TOLERATION = write("/spec/tolerations/-", {"key": "a", "operator": "Exists"})
+OTHER_OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}
+OWNER = write("/metadata/ownerReferences", [OTHER_OWNER])
+NOT_BEFORE = annotation("holdfast.dev/not-before", "2020-01-01T00:00:00Z")
+HOLD_CHANGES = rows(
+    {
+        "release it": {"gate taken off": [STRIP]},
+        "change delay": {
+            "delay 0": [annotation("delay", "0")],
+            "delay removed": [annotation("delay", None)],
+        },
+        "change holdfast.dev/delay": {
+            "another key of a delay": [annotation("holdfast.dev/delay", "0")]
+        },
+        "change holdfast.dev/not-before": {"not-before added": [NOT_BEFORE]},
+        "change holdfast.dev/jitter": {"jitter added": [annotation("holdfast.dev/jitter", "1h")]},
+        "change holdfast.dev/held": {
+            "hint changed": [annotation("holdfast.dev/held", "delay=1s")],
+            "hint removed": [annotation("holdfast.dev/held", None)],
+        },
+        "change holdfast.dev/profile": {
+            "profile changed": [annotation("holdfast.dev/profile", "x")]
+        },
+        "change delay, holdfast.dev/held, holdfast.dev/profile": {
+            "all annotations removed": [remove("/metadata/annotations")]
+        },
+        "release it or change delay": {"both": [STRIP, annotation("delay", "0")]},
+    }
+)
 PACE_CHANGES: Mapping[str, Sequence[Operation]] = {
-    "label removed": [{"op": "remove", "path": "/metadata/labels/holdfast.dev~1pace"}],
-    "all labels removed": [{"op": "remove", "path": "/metadata/labels"}],
+    "label removed": [remove("/metadata/labels/holdfast.dev~1pace")],
+    "all labels removed": [remove("/metadata/labels")],
     "label changed": [write("/metadata/labels/holdfast.dev~1pace", "b")],
     "another pace": [annotation(PACE, "9")],
     "no pace": [annotation(PACE, None)],
     "an earlier release": [annotation(RELEASED, "2020-01-01T00:00:00Z")],
     "no release": [annotation(RELEASED, None)],
 }
-
-CONTROLLER_MAY_NOT: Mapping[str, Row] = {
-    "image": ([write("/spec/containers/0/image", "evil")], "spec.containers"),
-    "image of an init container": (
-        [write("/spec/initContainers/0/image", "evil")],
-        "spec.initContainers",
-    ),
-    "active deadline": ([write("/spec/activeDeadlineSeconds", 1)], "spec.activeDeadlineSeconds"),
-    "toleration": (
-        [write("/spec/tolerations/-", {"key": "a", "operator": "Exists"})],
-        "spec.tolerations",
-    ),
-    "toleration of every taint": (
-        [write("/spec/tolerations/-", {"operator": "Exists"})],
-        "spec.tolerations",
-    ),
-    "toleration with the release": (
-        [write("/spec/tolerations/-", {"key": "a", "operator": "Exists"}), STRIP],
-        "spec.tolerations",
-    ),
-    "label": ([write("/metadata/labels/app", "other")], "metadata.labels"),
-    "label added": ([write("/metadata/labels/new", "one")], "metadata.labels"),
-    "labels removed": ([{"op": "remove", "path": "/metadata/labels"}], "metadata.labels"),
-    "our label changed": ([write("/metadata/labels/holdfast.dev~1held", "no")], "metadata.labels"),
-    "annotation of others": (
-        [annotation("team", "b")],
-        "annotations outside holdfast.dev/",
-    ),
-    "annotation of others added": (
-        [annotation("example.com/new", "b")],
-        "annotations outside holdfast.dev/",
-    ),
-    "annotation of others removed": (
-        [annotation("team", None)],
-        "annotations outside holdfast.dev/",
-    ),
-    "the user's delay": ([annotation("delay", "0")], "annotations outside holdfast.dev/"),
-    "owner": (
-        [
-            write(
-                "/metadata/ownerReferences",
-                [{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}],
-            )
-        ],
-        "metadata.ownerReferences",
-    ),
-    "foreign gate": ([{"op": "remove", "path": "/spec/schedulingGates/1"}], "spec.schedulingGates"),
-    "all gates": ([{"op": "remove", "path": "/spec/schedulingGates"}], "spec.schedulingGates"),
-    "foreign finalizer": (
-        [{"op": "remove", "path": "/metadata/finalizers/1"}],
-        "metadata.finalizers",
-    ),
-    "all finalizers": ([{"op": "remove", "path": "/metadata/finalizers"}], "metadata.finalizers"),
-    "finalizer added": (
-        [write("/metadata/finalizers/-", "example.com/new")],
-        "metadata.finalizers",
-    ),
-    "finalizer of ours added": (
-        [write("/metadata/finalizers/-", "holdfast.dev/new")],
-        "metadata.finalizers",
-    ),
-}
-
-MACHINE_MAY_NOT: Mapping[str, Row] = {
-    "run strategy": ([write("/spec/runStrategy", "Always")], "spec"),
-    "template": (
-        [write("/spec/template/metadata/annotations", {"holdfast.dev/delay": "1h"})],
-        "spec",
-    ),
-    "label": ([write("/metadata/labels/app", "other")], "metadata.labels"),
-    "finalizers": ([{"op": "remove", "path": "/metadata/finalizers"}], "metadata.finalizers"),
-    "finalizer of ours": (
-        [write("/metadata/finalizers/-", "holdfast.dev/sticky")],
-        "metadata.finalizers",
-    ),
-    "owner": (
-        [
-            write(
-                "/metadata/ownerReferences",
-                [{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}],
-            )
-        ],
-        "metadata.ownerReferences",
-    ),
-    "annotation of others": (
-        [annotation("team", "b")],
-        "annotations of a VirtualMachine other than",
-    ),
-    "annotation of others removed": (
-        [annotation("team", None)],
-        "annotations of a VirtualMachine other than",
-    ),
-    "the user's choice": (
-        [annotation("holdfast.dev/sticky", "false")],
-        "annotations of a VirtualMachine other than",
-    ),
-    "another annotation of ours": (
-        [annotation("holdfast.dev/new", "a")],
-        "annotations of a VirtualMachine other than",
-    ),
-}
-
+CONTROLLER_MAY_NOT = rows(
+    {
+        "spec.containers": {"image": [write("/spec/containers/0/image", "evil")]},
+        "spec.initContainers": {
+            "image of an init container": [write("/spec/initContainers/0/image", "evil")]
+        },
+        "spec.activeDeadlineSeconds": {
+            "active deadline": [write("/spec/activeDeadlineSeconds", 1)]
+        },
+        "spec.tolerations": {
+            "toleration": [TOLERATION],
+            "toleration of every taint": [write("/spec/tolerations/-", {"operator": "Exists"})],
+            "toleration with the release": [TOLERATION, STRIP],
+        },
+        "metadata.labels": {
+            "label": [write("/metadata/labels/app", "other")],
+            "label added": [write("/metadata/labels/new", "one")],
+            "labels removed": [remove("/metadata/labels")],
+            "our label changed": [write("/metadata/labels/holdfast.dev~1held", "no")],
+        },
+        "annotations outside holdfast.dev/": {
+            "annotation of others": [annotation("team", "b")],
+            "annotation of others added": [annotation("example.com/new", "b")],
+            "annotation of others removed": [annotation("team", None)],
+            "the user's delay": [annotation("delay", "0")],
+        },
+        "metadata.ownerReferences": {"owner": [OWNER]},
+        "spec.schedulingGates": {
+            "foreign gate": [remove("/spec/schedulingGates/1")],
+            "all gates": [remove("/spec/schedulingGates")],
+        },
+        "metadata.finalizers": {
+            "foreign finalizer": [remove("/metadata/finalizers/1")],
+            "all finalizers": [remove("/metadata/finalizers")],
+            "finalizer added": [write(FINALIZER, "example.com/new")],
+            "finalizer of ours added": [write(FINALIZER, "holdfast.dev/new")],
+        },
+    }
+)
+VM_TEMPLATE = "/spec/template/metadata/annotations"
+MACHINE_MAY_NOT = rows(
+    {
+        "spec": {
+            "run strategy": [write("/spec/runStrategy", "Always")],
+            "template": [write(VM_TEMPLATE, {"holdfast.dev/delay": "1h"})],
+        },
+        "metadata.labels": {"label": [write("/metadata/labels/app", "other")]},
+        "metadata.finalizers": {
+            "finalizers": [remove("/metadata/finalizers")],
+            "finalizer of ours": [write(FINALIZER, "holdfast.dev/sticky")],
+        },
+        "metadata.ownerReferences": {"owner": [OWNER]},
+        "annotations of a VirtualMachine other than": {
+            "annotation of others": [annotation("team", "b")],
+            "annotation of others removed": [annotation("team", None)],
+            "the user's choice": [annotation("holdfast.dev/sticky", "false")],
+            "another annotation of ours": [annotation("holdfast.dev/new", "a")],
+        },
+    }
+)
 MACHINE_MAY: Mapping[str, tuple[Object, Sequence[Operation]]] = {
     "architecture where there was none": (
         {},
@@ -212,20 +185,20 @@ MACHINE_MAY: Mapping[str, tuple[Object, Sequence[Operation]]] = {
     "no empty times": (
         {},
         [
-            {"op": "remove", "path": "/spec/template/metadata/creationTimestamp"},
-            {"op": "remove", "path": "/spec/dataVolumeTemplates/0/metadata/creationTimestamp"},
+            remove("/spec/template/metadata/creationTimestamp"),
+            remove("/spec/dataVolumeTemplates/0/metadata/creationTimestamp"),
         ],
     ),
-    "no empty metadata": ({}, [{"op": "remove", "path": "/spec/template/metadata"}]),
+    "no empty metadata": ({}, [remove("/spec/template/metadata")]),
 }
 """What KubeVirt's webhook fills in when a VM of an older KubeVirt is written, and the VM's spec."""
 
 FILLED = {"architecture": "amd64", "domain": {"devices": {}, "machine": {"type": "q35"}}}
 MACHINE_FILLED_MAY_NOT: Mapping[str, Sequence[Operation]] = {
     "another architecture": [write("/spec/template/spec/architecture", "arm64")],
-    "no architecture": [{"op": "remove", "path": "/spec/template/spec/architecture"}],
+    "no architecture": [remove("/spec/template/spec/architecture")],
     "another machine": [write("/spec/template/spec/domain/machine/type", "pc")],
-    "no machine": [{"op": "remove", "path": "/spec/template/spec/domain/machine"}],
+    "no machine": [remove("/spec/template/spec/domain/machine")],
     "devices": [write("/spec/template/spec/domain/devices/rng", {})],
     "processors": [write("/spec/template/spec/domain/cpu", {"cores": 64})],
     "a node": [write("/spec/template/spec/nodeSelector", {"disk": "fast"})],
@@ -236,43 +209,29 @@ MACHINE_FILLED_MAY_NOT: Mapping[str, Sequence[Operation]] = {
     "a volume more": [
         write("/spec/dataVolumeTemplates/-", {"metadata": {"name": "b"}, "spec": {}})
     ],
-    "no volumes": [{"op": "remove", "path": "/spec/dataVolumeTemplates"}],
+    "no volumes": [remove("/spec/dataVolumeTemplates")],
     "another run strategy": [write("/spec/runStrategy", "Always")],
     "an instance type": [write("/spec/instancetype", {"name": "huge"})],
 }
 
+NODE_1 = {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
+AFFINITY = {"nodeSelectorTerms": [{"matchFields": [NODE_1]}]}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "operator": "Exists"}
 CONTROLLER_MAY: Mapping[str, Sequence[Operation]] = {
     "release": [STRIP],
-    "finalizer of ours taken off": [{"op": "remove", "path": "/metadata/finalizers/0"}],
+    "finalizer of ours taken off": [remove("/metadata/finalizers/0")],
     "annotations of ours": [
         annotation("holdfast.dev/held", None),
         annotation("holdfast.dev/new", "a"),
     ],
     "node selector": [write("/spec/nodeSelector", {"disk": "fast"})],
-    "toleration that the API server itself adds": [
-        write("/spec/tolerations/-", {"key": "node.kubernetes.io/not-ready", "operator": "Exists"})
-    ],
+    "toleration that the API server itself adds": [write("/spec/tolerations/-", NOT_READY)],
     "affinity with the release": [
-        write(
-            "/spec/affinity",
-            {
-                "nodeAffinity": {
-                    "requiredDuringSchedulingIgnoredDuringExecution": {
-                        "nodeSelectorTerms": [
-                            {
-                                "matchFields": [
-                                    {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
-                                ]
-                            }
-                        ]
-                    }
-                }
-            },
-        ),
+        write("/spec/affinity", {"nodeAffinity": {REQUIRED: AFFINITY}}),
         STRIP,
     ],
 }
-
 SERVICE = {"service": {"namespace": "holdfast-system", "name": "holdfast-webhook", "path": "/x"}}
 
 
@@ -323,47 +282,43 @@ _OTHER_NAMESPACES = (
     "may only register webhooks that exclude the namespaces kube-system and holdfast-system"
 )
 
+
+def selecting(**changes: Any) -> Object:
+    """Make a selector like ours, with another field."""
+    return {"matchExpressions": [{**OURS_LEFT_OUT["matchExpressions"][0], **changes}]}
+
+
 WEBHOOKS_REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "another name": ({"name": "other"}, _OTHER_NAME),
     "a url": ({"client": {"url": "https://evil.example.com/x"}}, _OTHER_SERVICE),
-    "another namespace": (
-        {"client": {"service": {**SERVICE["service"], "namespace": "default"}}},
-        _OTHER_SERVICE,
-    ),
-    "another service": (
-        {"client": {"service": {**SERVICE["service"], "name": "evil"}}},
-        _OTHER_SERVICE,
-    ),
-    "secrets": ({"rules": [rule(), rule(resources=["secrets"])]}, _OTHER_RULES),
-    "every resource": ({"rules": [rule(resources=["*"])]}, _OTHER_RULES),
-    "a subresource": ({"rules": [rule(resources=["pods/exec"])]}, _OTHER_RULES),
-    "every group": ({"rules": [rule(apiGroups=["*"])]}, _OTHER_RULES),
-    "deletion": ({"rules": [rule(operations=["DELETE"])]}, _OTHER_RULES),
-    "every operation": ({"rules": [rule(operations=["*"])]}, _OTHER_RULES),
-    "every namespace": ({"namespaces": {}}, _OTHER_NAMESPACES),
-    "the cluster's own namespace": (
-        {"namespaces": all_but("holdfast-system")},
-        _OTHER_NAMESPACES,
-    ),
-    "our own namespace": ({"namespaces": all_but("kube-system", "others")}, _OTHER_NAMESPACES),
-    "these namespaces alone": (
-        {
-            "namespaces": {
-                "matchExpressions": [
-                    {**OURS_LEFT_OUT["matchExpressions"][0], "operator": "In"},
-                ]
-            }
-        },
-        _OTHER_NAMESPACES,
-    ),
-    "the namespaces by another label": (
-        {
-            "namespaces": {
-                "matchExpressions": [{**OURS_LEFT_OUT["matchExpressions"][0], "key": "team"}]
-            }
-        },
-        _OTHER_NAMESPACES,
-    ),
+    **{
+        f"another {field}": (
+            {"client": {"service": {**SERVICE["service"], key: "evil"}}},
+            _OTHER_SERVICE,
+        )
+        for field, key in (("namespace", "namespace"), ("service", "name"))
+    },
+    **{
+        name: ({"rules": [rule(), one]}, _OTHER_RULES)
+        for name, one in {
+            "secrets": rule(resources=["secrets"]),
+            "every resource": rule(resources=["*"]),
+            "a subresource": rule(resources=["pods/exec"]),
+            "every group": rule(apiGroups=["*"]),
+            "deletion": rule(operations=["DELETE"]),
+            "every operation": rule(operations=["*"]),
+        }.items()
+    },
+    **{
+        name: ({"namespaces": one}, _OTHER_NAMESPACES)
+        for name, one in {
+            "every namespace": {},
+            "the cluster's own namespace": all_but("holdfast-system"),
+            "our own namespace": all_but("kube-system", "others"),
+            "these namespaces alone": selecting(operator="In"),
+            "the namespaces by another label": selecting(key="team"),
+        }.items()
+    },
 }
 
 
@@ -382,11 +337,9 @@ class Guarded:
         return ns
 
     def controller(self, ns: Namespace) -> KubectlUser:
-        """Act as the controller does."""
         return KubectlUser(ns, self.token_kubeconfig)
 
     def user(self, ns: Namespace, name: str) -> KubectlUser:
-        """Act as a person."""
         return KubectlUser(ns, self.plane.kubeconfig_for(name))
 
     def apply_guard(self) -> None:
@@ -468,39 +421,17 @@ def stored(name: str, **spec: Any) -> Object:
     return made
 
 
-def temptation() -> list[Object]:
-    """Make rights for the controller that it never has, so that only policies stop it."""
+def tempt(plane: ControlPlane) -> None:
+    """Give the controller rights that it never has, so that only policies stop it."""
     name = "far-too-much"
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": name},
-        "rules": [
-            {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]},
-            {
-                "apiGroups": ["kubevirt.io"],
-                "resources": ["virtualmachines", "virtualmachines/status"],
-                "verbs": ["*"],
-            },
-            {
-                "apiGroups": ["admissionregistration.k8s.io"],
-                "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
-                "verbs": ["*"],
-            },
-        ],
-    }
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": name,
-        },
-        "subjects": [{"kind": "User", "name": CONTROLLER}],
-    }
-    return [role, binding]
+    kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    plane.kubectl(
+        *("create", "clusterrole", name, "--verb=*"),
+        f"--resource=pods,pods/status,{VMS},{VMS}/status,{kinds}",
+    )
+    plane.kubectl(
+        "create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={CONTROLLER}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -509,11 +440,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with ControlPlane(nodes=1, audit=True) as plane:
         token_kubeconfig = controller_kubeconfig(plane, folder / "controller.kubeconfig")
         plane.api.create(vms.DEFINITIONS, vms.definition(VMS))
-        plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(temptation()))
         running = Guarded(plane, token_kubeconfig)
         running.apply_guard()
         ns = running.ns()
         ns.eventually(lambda: not refusal(ns.kubectl, "get", "vm"))
+        tempt(plane)
         ns.apply(held("probed"), machine("probed"))
         for policy in POLICIES:
             running.await_policy(ns, policy)
@@ -676,8 +607,8 @@ def test_developer_can_do_everything_else_with_a_held_pod(guarded: Guarded, ns: 
     jane = guarded.user(ns, "jane")
     jane.kubectl("label", "pod", "full", "app=other", "--overwrite")
     jane.kubectl("annotate", "pod", "full", "team=b", "sticky=yes", "--overwrite")
-    jane.patch("full", [{"op": "remove", "path": "/spec/schedulingGates/1"}], dry_run=False)
-    jane.patch("full", [{"op": "remove", "path": "/metadata/finalizers"}], dry_run=False)
+    jane.patch("full", [remove("/spec/schedulingGates/1")], dry_run=False)
+    jane.patch("full", [remove("/metadata/finalizers")], dry_run=False)
     assert gates(ns.get("pod", "full")) == [GATE]
     jane.kubectl("delete", "pod", "full")
     assert ns.all("pods") == []
@@ -733,8 +664,8 @@ def test_pod_with_2000_of_our_gates_can_be_updated(guarded: Guarded, ns: Namespa
     made["metadata"]["finalizers"] = ["example.com/mine"]
     jane = guarded.user(ns, "jane")
     jane.create(made, dry_run=False)
-    jane.patch("many", [{"op": "remove", "path": "/metadata/finalizers"}], dry_run=False)
-    guarded.controller(ns).patch("many", [{"op": "remove", "path": "/spec/schedulingGates"}])
+    jane.patch("many", [remove("/metadata/finalizers")], dry_run=False)
+    guarded.controller(ns).patch("many", [remove("/spec/schedulingGates")])
     assert "many" in refusal(jane.patch, "many", [STRIP])
 
 
@@ -938,30 +869,24 @@ def test_guard_does_not_limit_other_users_webhooks(shared: Namespace) -> None:
             shared.plane.kubectl("create", "-f", "-", "--dry-run=server", stdin=made)
 
 
-def test_without_the_hold_policy_a_developer_may(guarded: Guarded, ns: Namespace) -> None:
-    ns.apply(held("held"))
-    jane = guarded.user(ns, "jane")
-    with guarded.left_out(ns, pod_policies.HOLD):
-        told = [refusal(jane.patch, "held", c) for c, _ in HOLD_CHANGES.values()]
-        assert told == [""] * len(HOLD_CHANGES)
-
-
-def test_without_the_pods_policy_the_controller_may(guarded: Guarded, ns: Namespace) -> None:
-    ns.apply(full("full"))
-    controller = guarded.controller(ns)
-    with guarded.left_out(ns, pod_policies.CONTROLLER_PODS):
-        changes = [change for change, _ in CONTROLLER_MAY_NOT.values()]
-        told = [refusal(controller.patch, "full", c) for c in changes]
-        assert told == [""] * len(changes)
-
-
-def test_without_the_vms_policy_the_controller_may(guarded: Guarded, ns: Namespace) -> None:
-    ns.apply(machine("vm"))
-    controller = guarded.controller(ns)
-    with guarded.left_out(ns, CONTROLLER_VMS):
-        changes = [change for change, _ in MACHINE_MAY_NOT.values()]
-        told = [refusal(controller.patch, "vm", c, kind="vm") for c in changes]
-        assert told == [""] * len(changes)
+@pytest.mark.parametrize(
+    ("policy", "name", "changes"),
+    [
+        (pod_policies.HOLD, "held", HOLD_CHANGES),
+        (pod_policies.CONTROLLER_PODS, "full", CONTROLLER_MAY_NOT),
+        (CONTROLLER_VMS, "vm", MACHINE_MAY_NOT),
+    ],
+    ids=["hold", "pods", "vms"],
+)
+def test_without_its_policy_everything_is_permitted(
+    guarded: Guarded, ns: Namespace, policy: str, name: str, changes: Mapping[str, Row]
+) -> None:
+    ns.apply(held("held"), full("full"), machine("vm"))
+    actor = guarded.user(ns, "jane") if name == "held" else guarded.controller(ns)
+    kind = "vm" if name == "vm" else "pod"
+    with guarded.left_out(ns, policy):
+        told = {key: refusal(actor.patch, name, c, kind=kind) for key, (c, _) in changes.items()}
+        assert told == dict.fromkeys(changes, "")
 
 
 def test_without_the_webhooks_policy_the_controller_may(guarded: Guarded, ns: Namespace) -> None:

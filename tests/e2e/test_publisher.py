@@ -20,11 +20,11 @@ from tests.e2e.installed import (
     REPAIR,
     SERVICE,
     Installation,
-    creations,
     deployment,
     installation,
 )
 from tests.e2e.namespace import Object, pod
+from tests.e2e.steady_load import creations
 
 QUIET = 10 * short_intervals.SECONDS
 """Seconds in which the controller would have written a configuration: several reconciliations."""
@@ -170,23 +170,19 @@ def test_new_conditions_are_published_when_the_rollout_is_complete(
     assert "example.com/old" not in conditions(installed)
 
 
+@pytest.mark.xdist_group("publisher")
 def test_invalid_configuration_stops_new_replicas_only(
-    installed: Installation, tmp_path: Path
+    shared: Installation, tmp_path: Path
 ) -> None:
-    old = configuration(tmp_path, "old", "example.com/old")
-    installed.replica("--config", str(old))
-    installed.controller("--config", str(old))
-    installed.ready()
-    before = installed.webhooks()
-
-    installed.apply(deployment("broken", paused=True))
+    before = shared.webhooks()
+    shared.apply(deployment("broken", paused=True))
     broken = tmp_path / "broken.yaml"
     broken.write_text("kind: HoldfastConfiguration\nprofile: []\n")
     with pytest.raises(CommandError, match=r"broken\.yaml"):
-        installed.replica("--config", str(broken))
-    edit(installed, "mutating", {"op": "replace", "path": "/webhooks", "value": []})
-    installed.ns.eventually(lambda: installed.webhooks() == before, REPAIR)
-    assert creations(installed.ns, 3) == []
+        shared.replica("--config", str(broken))
+    edit(shared, "mutating", {"op": "replace", "path": "/webhooks", "value": []})
+    shared.ns.eventually(lambda: by_name(shared.webhooks()) == by_name(before), REPAIR)
+    assert creations(shared.ns, 3) == []
 
 
 def test_cert_manager_provides_the_ca_bundle(

@@ -42,7 +42,6 @@ def vm_ns(kubevirt: ControlPlane) -> Namespace:
 
 @pytest.fixture
 def holdfast(kubevirt: ControlPlane, tmp_path: Path) -> Iterator[TwoProcesses]:
-    """Both processes of Holdfast, apart."""
     with TwoProcesses(kubevirt, tmp_path) as running:
         yield running
 
@@ -400,7 +399,6 @@ POOL = [f"pool-{number}" for number in range(3)]
 
 
 def change_pool(ns: Namespace, **template: object) -> None:
-    """Change the template that a pool makes its VMs from."""
     patch = json.dumps({"spec": {"virtualMachineTemplate": template}})
     ns.kubectl("patch", "virtualmachinepool", "pool", "--type=merge", "-p", patch)
 

@@ -40,7 +40,6 @@ def serving(kubevirt: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def vm_ns(kubevirt: ControlPlane, serving: Command) -> Namespace:
-    """A namespace for VMs, with Holdfast."""
     return Namespace.create_new(kubevirt, f"sticky-{next(_numbers)}", serving)
 
 
@@ -309,7 +308,6 @@ def test_record_with_another_vms_uid_is_rejected(vm_ns: Namespace) -> None:
 
 
 def touched(pod: Object, label: str) -> bool:
-    """Return whether another's webhook has to do with a pod, and has not had it yet."""
     return bool(pod["metadata"].get("labels", {}).get(label) == "yes")
 
 

@@ -114,7 +114,6 @@ class Storm:
             time.sleep(source.uniform(*PAUSE))
 
     def is_next(self, name: str, source: random.Random) -> bool:
-        """Return whether to disturb a VM."""
         runs = self.runs(name)
         with self.lock:
             self.ran |= {name} if runs else set()

@@ -151,7 +151,6 @@ def has_ended(pod: Object) -> bool:
 
 
 def is_going(pod: Object) -> bool:
-    """Return whether a pod is being deleted."""
     return "deletionTimestamp" in pod["metadata"]
 
 
@@ -161,7 +160,6 @@ def node_of(pod: Object) -> str:
 
 
 def uid(seen: Object) -> str:
-    """Give an object's UID."""
     return str(seen["metadata"]["uid"])
 
 
@@ -213,8 +211,6 @@ def migrate(ns: Namespace, name: str = FEDORA) -> tuple[Object, Object]:
 
 
 def await_migration(ns: Namespace, made: Object, phase: str) -> Object:
-    """Wait until a migration has come to this phase, and return it."""
-
     def look() -> Object | None:
         seen = ns.get("vmim", str(made["metadata"]["name"]))
         return seen if seen.get("status", {}).get("phase") == phase else None
@@ -225,7 +221,6 @@ def await_migration(ns: Namespace, made: Object, phase: str) -> Object:
 
 
 def is_target_of(pod: Object, made: Object) -> bool:
-    """Return whether a migration made this pod."""
     return bool(pod["metadata"].get("labels", {}).get(MIGRATION_JOB) == uid(made))
 
 

@@ -57,7 +57,6 @@ def main() -> int:
 
 
 def _print_result(result: Result, whole: Run, console: Console) -> None:
-    """Print a row's result."""
     verdict = "passed" if result.passed else "failed"
     if whole.broken:
         caught = "caught" if result.caught else "not caught"

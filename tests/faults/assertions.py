@@ -181,7 +181,6 @@ def _forgotten(scenario: Scenario) -> list[Span]:
 
 
 def outside(moments: Iterable[float], spans: Iterable[Span]) -> list[float]:
-    """Leave out what was within a span."""
     spans = list(spans)
     return [at for at in moments if not during(at, at, spans)]
 

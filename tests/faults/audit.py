@@ -55,7 +55,6 @@ class Write(NamedTuple):
 
     @property
     def worked(self) -> bool:
-        """Whether it was stored and acknowledged."""
         return self.status == _OK
 
 

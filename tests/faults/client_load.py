@@ -32,8 +32,6 @@ PAUSE = 0.05
 
 @dataclass
 class Account:
-    """The totals of all clients."""
-
     clients: int = 0
     answers: int = 0
     ended: set[int] = field(default_factory=set)
@@ -56,7 +54,6 @@ class Account:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Count a client while it is connected."""
         self.open += 1
         self.most = max(self.most, self.open)
         try:
@@ -65,7 +62,6 @@ class Account:
             self.open -= 1
 
     def shown(self) -> str:
-        """Write it as JSON."""
         seconds = time.monotonic() - self.began if self.began else 0.0
         never = self.clients - len(self.ended)
         return json.dumps(
@@ -82,24 +78,20 @@ account = Account()
 
 
 async def bare(streams: Streams) -> None:
-    """Send nothing at all."""
     await streams[0].read()
 
 
 async def half_a_hello(streams: Streams) -> None:
-    """Begin a handshake."""
     streams[1].write(HALF_A_HELLO)
     await streams[0].read()
 
 
 async def half_a_header(streams: Streams) -> None:
-    """Begin a request's head."""
     streams[1].write(HEAD + b"Content-Le")
     await streams[0].read()
 
 
 async def half_a_body(streams: Streams) -> None:
-    """Begin a request's body."""
     streams[1].write(HEAD + b"Content-Length: 1000\r\n\r\n{")
     await streams[0].read()
 
@@ -137,13 +129,11 @@ async def drip_a_body(streams: Streams) -> None:
 
 
 def review() -> bytes:
-    """Make a request for a review."""
     body = json.dumps(make_review(make_pod({"delay": "60"}))).encode()
     return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 async def answer(reader: asyncio.StreamReader) -> None:
-    """Read one answer."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
     await reader.readexactly(length)

@@ -45,8 +45,6 @@ STATUS = b"HTTP/1.1 200"
 
 @dataclass
 class Account:
-    """The totals of all clients."""
-
     offered: int = 0
     """Whole requests that the server's kernel has acknowledged."""
     answers: int = 0
@@ -82,8 +80,6 @@ class Client:
 
 
 class Flood:
-    """All clients, in one thread."""
-
     def __init__(self, address: str, count: int, rate: float) -> None:
         host, _, port = address.rpartition(":")
         self.address, self.count, self.rate = (host, int(port)), count, rate
@@ -180,7 +176,6 @@ class Flood:
         return sent
 
     def _send(self, client: Client) -> bool:
-        """Send one piece, and return whether it was taken."""
         try:
             client.socket.send(self.piece)
         except ssl.SSLWantWriteError:

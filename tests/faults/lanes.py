@@ -68,7 +68,6 @@ class Driver(threading.Thread):
             self._found.put(None)
 
     def break_off(self) -> None:
-        """End the lane at once."""
         self._over = True
         if (lane := self._lane) is not None:
             lane.break_off()

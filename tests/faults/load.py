@@ -47,11 +47,9 @@ class Wish:
 
     @property
     def asks(self) -> bool:
-        """Whether Holdfast is asked about it at all."""
         return bool(self.delay) or self.placed
 
     def manifest(self) -> Object:
-        """Make the pod's manifest."""
         annotations = {"delay": f"{self.delay:.3f}s"} if self.delay else {}
         annotations |= {"type": "space"} if self.placed else {}
         return pod(self.name, annotations, terminationGracePeriodSeconds=0)
@@ -59,8 +57,6 @@ class Wish:
 
 @dataclass(frozen=True)
 class Failure:
-    """A creation that failed."""
-
     at: float
     """When it was begun: seconds since 1970."""
     ended: float
@@ -91,8 +87,6 @@ class Wait(NamedTuple):
 
 @dataclass
 class Load:
-    """The load in one namespace, and its account."""
-
     plane: ControlPlane
     namespace: str
     source: random.Random

@@ -99,7 +99,6 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"https://127.0.0.1:{self._server.server_address[1]}"
 
     def turn(self, **change: Any) -> None:
@@ -115,7 +114,6 @@ class Proxy:
             return len(self.watches)
 
     def cut(self) -> None:
-        """Cut all connections."""
         with self.lock:
             connections, self.connections = self.connections, set()
         for each in connections:

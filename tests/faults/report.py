@@ -21,8 +21,6 @@ BUILD = Path(__file__).resolve().parents[2] / "build" / "faults"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The identity of a run."""
-
     seed: int
     short: bool = False
     broken: bool = False
@@ -37,7 +35,6 @@ class Run:
 
 
 def show(results: Sequence[Result], *, seed: int, console: Console) -> None:
-    """Print the table."""
     table = Table(title=f"faults, seed {seed}", show_lines=True)
     for name in ("", "fault", "checks", "figures", "verdict"):
         table.add_column(name, overflow="fold")
@@ -63,7 +60,6 @@ def write(results: Iterable[Result], run: Run, path: Path) -> None:
 
 
 def written(result: Result) -> dict[str, Any]:
-    """Return a row's result as it is written to the file."""
     return {
         "began": datetime.fromtimestamp(result.began, UTC).isoformat(timespec="seconds"),
         "seconds": round(result.seconds, 1),

@@ -36,13 +36,11 @@ class Laps:
     since: float = field(default_factory=time.monotonic)
 
     def note(self, part: str) -> None:
-        """Note a part that has just ended."""
         now = time.monotonic()
         self.took[part], self.since = round(now - self.since, 1), now
 
 
 def run(fault: Fault, testbed: Testbed, *, seed: int, short: bool) -> Result:
-    """Run a row in its own namespace."""
     source = random.Random(f"{seed} {fault.name}")
     began, laps = time.time(), Laps()
     _await_room(testbed)

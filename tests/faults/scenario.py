@@ -35,14 +35,11 @@ class Check:
         return self.found <= self.most
 
     def is_worse(self, other: Check) -> bool:
-        """Whether it exceeds its bound by more than another does."""
         return self.found - self.most > other.found - other.most
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A row of the list."""
-
     name: str
     group: int
     """The number of the group that this row belongs to; rows are listed by it."""
@@ -138,7 +135,6 @@ class Scenario:
             self.checks[name] = noted
 
     def prepare(self, fault: Fault) -> None:
-        """Make what the harm needs."""
         if fault.prepare is not None:
             fault.prepare(self)
 
@@ -190,8 +186,6 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a row."""
-
     fault: Fault
     checks: dict[str, Check]
     figures: dict[str, float]

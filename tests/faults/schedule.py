@@ -42,7 +42,6 @@ class Schedule:
             return None
 
     def leave(self, lane: int) -> None:
-        """Note that a lane has ended, and its cluster with it."""
         with self._changed:
             self._taking.discard(lane)
             self._there.discard(lane)

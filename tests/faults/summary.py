@@ -60,7 +60,6 @@ def summarize(rows: Sequence[Row]) -> Summary:
 
 
 def write(results: Path, summary: Path = LATEST) -> None:
-    """Write the summary of a run's results."""
     made = asdict(summarize(json.loads(results.read_text(encoding="utf-8"))))
     summary.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
 

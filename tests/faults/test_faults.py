@@ -18,7 +18,6 @@ SHORT = [pytest.param(fault, id=fault.name) for fault in FAULTS if fault.tested]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testbed.Testbed]:
-    """One cluster for all rows."""
     with testbed.running_testbed(tmp_path_factory.mktemp("faults")) as running:
         yield running
 

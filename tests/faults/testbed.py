@@ -74,7 +74,6 @@ class Testbed:
 
     @property
     def controllers(self) -> Sequence[Command]:
-        """The controllers, dead or alive."""
         return self.installed.controllers[:CONTROLLERS]
 
     @property
@@ -131,7 +130,6 @@ class Testbed:
         Path(self.installed.environment[SLOW]).write_text(str(seconds))
 
     def processes(self) -> dict[str, psutil.Process]:
-        """Give Holdfast's processes, by a name that lasts."""
         found = {}
         for kind, commands in (("controller", self.controllers), ("replica", self.replicas)):
             for number, command in enumerate(commands):

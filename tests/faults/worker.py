@@ -29,7 +29,6 @@ END = "end"
 
 
 def main() -> None:
-    """Run what is read, until END."""
     given = _arguments()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not mix with results

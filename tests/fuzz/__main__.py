@@ -92,7 +92,6 @@ def main() -> int:
 
 
 def fuzz_in_turn(shares: Mapping[str, float], seconds: float) -> list[Outcome]:
-    """Fuzz one target after the other, each for its share of the time."""
     return [fuzz(target, share * seconds) for target, share in shares.items()]
 
 

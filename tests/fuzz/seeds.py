@@ -22,7 +22,6 @@ SHORT = 100
 
 
 def seeds(target: str) -> list[bytes]:
-    """Give the first inputs of a target."""
     makers: dict[str, Callable[[], list[bytes]]] = {
         "reviews": _reviews,
         "configuration": _configurations,

@@ -51,7 +51,6 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def installation(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    """Holdfast, installed and ready."""
     made = Installation(plane, tmp_path_factory.mktemp("kustomizations"))
     made.install()
     return made
@@ -59,7 +58,6 @@ def installation(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def ns(plane: ControlPlane, installation: Installation) -> Iterator[Namespace]:
-    """A namespace of the test's own."""
     made = Namespace.create_new(plane, f"test-{next(_numbers)}")
     yield made
     plane.kubectl("delete", "namespace", made.namespace, "--wait=false")

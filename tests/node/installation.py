@@ -35,8 +35,6 @@ Object = dict[str, Any]
 
 @dataclass
 class Installation:
-    """The manifests in one cluster."""
-
     plane: ControlPlane
     folder: Path
     """A folder for kustomizations of tests."""
@@ -139,7 +137,6 @@ class Installation:
         return [line for line in rights_in(listed) if not line.startswith("[")]
 
     def pods(self, component: str) -> list[Object]:
-        """Read the pods of a component that are not being deleted."""
         selector = f"app.kubernetes.io/component={component}"
         found = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
@@ -147,7 +144,6 @@ class Installation:
 
 @contextmanager
 def running(plane: ControlPlane, *arguments: str) -> Iterator[None]:
-    """Have kubectl do what it does until it is ended."""
     command = [str(plane.bin / "kubectl"), "--kubeconfig", str(plane.kubeconfig), *arguments]
     process = subprocess.Popen(command)
     try:
@@ -158,7 +154,6 @@ def running(plane: ControlPlane, *arguments: str) -> Iterator[None]:
 
 
 def variables(deployment: Object) -> dict[str, str]:
-    """Give the environment of a Deployment's container."""
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     return {one["name"]: one["value"] for one in container.get("env") or ()}
 

@@ -17,7 +17,8 @@ from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from docs import transcript
 from tests.e2e.certificate_secrets import CA, LEAF, corrupt, leaf, mismatch, secret, usable
-from tests.e2e.namespace import UNCALLED, Namespace, created, gates, pod
+from tests.e2e.namespace import UNCALLED, Namespace, Object, created, gates, pod
+from tests.e2e.steady_load import creating
 from tests.node.installation import (
     MANIFESTS,
     NAMESPACE,
@@ -32,7 +33,6 @@ from tests.node.installation import (
     uninstall,
     variables,
 )
-from tests.node.load import creating
 
 RIGHTS = Path(__file__).resolve().parent / "rights"
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -59,12 +59,6 @@ def written_down(name: str) -> list[str]:
 def shown(page: str) -> list[str]:
     """Give the commands of kubectl that stand in a page's sentences."""
     return re.findall(r"`(kubectl -n [^`]+|kubectl get [^`]+)`", (DOCS / page).read_text())
-
-
-def earlier(plane: ControlPlane) -> list[str]:
-    """Name the namespaces of tests before, with thousands of pods, that are still going."""
-    listed = plane.kubectl("get", "namespaces", "-o", "name").split()
-    return [one for one in listed if one.startswith("namespace/test-")]
 
 
 def refused(ns: Namespace) -> str:
@@ -390,29 +384,23 @@ def test_cert_manager_takes_the_right_to_secrets_away(
 
 
 @pytest.mark.timeout(600)
-def test_uninstalling_leaves_no_trace(plane: ControlPlane, installation: Installation) -> None:
-    ns = Namespace.create_new(plane, "uninstall")
-    ns.eventually(lambda: earlier(plane) == [], 300.0)
-    ns.create_pods(pod(f"held-{n}", ASKS) for n in range(20))
-    uninstall(plane, "now")
-    assert [gates(one) for one in ns.all("pods")] == [[]] * 20
-    plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
-    assert everything(plane) == installation.before
-
-
-@pytest.mark.timeout(900)
-def test_uninstalling_may_wait_for_held_pods(
+def test_uninstalling_waits_for_held_pods_and_leaves_no_trace(
     plane: ControlPlane, installation: Installation
 ) -> None:
-    installation.install()
-    ns = Namespace.create_new(plane, "uninstall-later")
+    ns = Namespace.create_new(plane, "uninstall")
     made = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
     uninstall(plane, "wait")
+    gone(ns, made, installation)
+
+
+def gone(ns: Namespace, made: list[Object], installation: Installation) -> None:
+    """Check that these pods were released on time, and that nothing of Holdfast is left."""
     released = ns.releases()
     early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
     assert (early, [gates(one) for one in ns.all("pods")]) == ([], [[]] * 20)
-    plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
-    assert everything(plane) == installation.before
+    tests = re.findall(r"namespace/(test-\S+)", ns.plane.kubectl("get", "namespaces", "-o", "name"))
+    ns.plane.kubectl("delete", "namespace", ns.namespace, *tests, "--ignore-not-found", timeout=300)
+    assert everything(ns.plane) == installation.before
 
 
 @pytest.mark.timeout(900)
@@ -426,8 +414,4 @@ def test_uninstalling_by_kubectl_alone_leaves_no_trace(
     assert by_the_page(plane, "kubectl get pods -A").count("held-") == 20
     ns.eventually(lambda: by_the_page(plane, "kubectl get pods -A") == "")
     assert 'namespace "holdfast-system" deleted' in by_the_page(plane, "kubectl delete -k .")
-    released = ns.releases()
-    early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
-    assert (early, [gates(one) for one in ns.all("pods")]) == ([], [[]] * 20)
-    plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
-    assert everything(plane) == installation.before
+    gone(ns, made, installation)

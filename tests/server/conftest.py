@@ -44,7 +44,6 @@ def other_pair(tmp_path: Path, issued: list[authority.KeyPair]) -> Pair:
 
 @pytest.fixture
 def start(tmp_path: Path, pair: Pair) -> Iterator[Serve]:
-    """Start the server, whatever becomes of it."""
     with ExitStack() as stack:
 
         def begin(**settings: Any) -> Server:

@@ -99,12 +99,10 @@ class Found:
 
     @property
     def error(self) -> int | None:
-        """The status of the error that ended it, if one did."""
         return self.statuses[-1] if len(self.statuses) > len(self.requests) else None
 
 
 def read(pieces: list[bytes]) -> Found:
-    """Read all that comes."""
     worker = Worker()
     for piece in pieces:
         worker.feed(piece)

@@ -32,8 +32,6 @@ LONGEST_LINE = 5_000
 
 
 class Serving:
-    """A running `holdfast serve`."""
-
     def __init__(self, command: Command, log_format: str = "text") -> None:
         self.command = command
         self.log_format = log_format

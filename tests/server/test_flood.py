@@ -47,7 +47,6 @@ def flooded(address: str) -> None:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until something is so."""
     end = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < end, f"not so within {PATIENCE:.0f} s"

@@ -51,7 +51,6 @@ def make_pod(
     node: str = "",
     owners: Sequence[Document] = (),
 ) -> Document:
-    """Make a pod as JSON has it."""
     metadata: Document = {
         "name": name,
         "namespace": namespace,
@@ -81,7 +80,6 @@ def held(annotations: Mapping[str, str] | None = None, **fields: Any) -> Documen
 
 
 def read_pod(annotations: Mapping[str, str] | None = None, **fields: Any) -> Pod:
-    """Make a pod as Holdfast has read it."""
     return Pod.of(make_pod(annotations, **fields))
 
 
@@ -107,18 +105,14 @@ def make_review(
 
 
 def body(pod: Any = None, **fields: Any) -> bytes:
-    """Make the body of a review."""
     return json.dumps(make_review(pod, **fields)).encode()
 
 
 def read_review(pod: Any = None, **fields: Any) -> review.PodReview:
-    """Make a review as Holdfast has read it."""
     return review.parse(body(pod, **fields))
 
 
 class Measured:
-    """Takes the runner's measurements down."""
-
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, str, str]] = []
         self.seconds: list[float] = []

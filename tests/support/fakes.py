@@ -146,7 +146,6 @@ class FakeApi:
             self._notify("DELETED", path, self.objects.pop(path))
 
     def close(self) -> None:
-        """End all watches."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -471,8 +470,6 @@ def event(kind: str, document: Mapping[str, Any]) -> bytes:
 
 
 def raising(error: Exception) -> Callable[[], None]:
-    """Make an action that raises."""
-
     def act() -> None:
         raise error
 

@@ -50,8 +50,6 @@ _VM, _VMI = kubevirt.vm_path("default", "vm"), kubevirt.vmi_path("default", "vm"
 
 
 class Lines(logging.Handler):
-    """Takes down what is logged."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
@@ -93,7 +91,6 @@ class Server:
         return response.status, response.body
 
     def ask_flask(self, path: str, content: bytes) -> tuple[int, bytes]:
-        """Do as `ask` does, with the Flask application."""
         answer = self._logged(lambda: self.client.post(path, data=content, content_type=JSON))
         return answer.status_code, answer.data
 
@@ -118,7 +115,6 @@ class Server:
         return _loop().run_until_complete(ask())
 
     def labels(self) -> set[tuple[str, str]]:
-        """Give all values of all labels that any series has."""
         return {
             label
             for metric in self.metrics.registry.collect()
@@ -162,7 +158,6 @@ def check(path: str, content: bytes, server: Server = SERVER) -> Any:
 
 
 def check_document(path: str, review: Any, server: Server = SERVER) -> Any:
-    """Check an answer as `check` does, and that it is the answer to this review."""
     response = check(path, json.dumps(review).encode(), server)
     if response is not None:
         check_answer(response, review)

@@ -45,7 +45,6 @@ def meets_term(node: Object, term: Object) -> bool:
 
 
 def meets(labels: Mapping[str, str], requirement: Object) -> bool:
-    """Return whether labels meet one requirement."""
     value = labels.get(requirement["key"])
     values = requirement.get("values") or []
     match requirement["operator"]:

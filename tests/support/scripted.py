@@ -87,8 +87,6 @@ class Tightening(Scripted):
 
 
 class Extra(Scripted):
-    """A plugin of another package."""
-
     name = "extra"
 
     class ExtraArgs(Args, frozen=True):
@@ -103,8 +101,6 @@ class Extra(Scripted):
 
 
 class Twin(Extra):
-    """A plugin with the name of a built-in one."""
-
     name = "delay"
 
 

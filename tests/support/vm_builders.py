@@ -15,7 +15,6 @@ LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": VMI
 def owner_of(
     kind: str, name: str, uid: str, *, api_version: str = "kubevirt.io/v1", controller: bool = True
 ) -> Document:
-    """Make an owner reference."""
     fields = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
     return {**fields, "controller": controller, "blockOwnerDeletion": True}
 
@@ -27,7 +26,6 @@ def make_vm(
     namespace: str = "default",
     uid: str = VM_UID,
 ) -> Document:
-    """Make a VM."""
     metadata: Document = {"name": name, "namespace": namespace, "uid": uid}
     if annotations is not None:
         metadata["annotations"] = dict(annotations)
@@ -48,7 +46,6 @@ def make_vmi(
     phase: str = "Pending",
     node: str = "",
 ) -> Document:
-    """Make a VMI, by default of the VM of the same name."""
     return {
         "apiVersion": "kubevirt.io/v1",
         "kind": kubevirt.VMI,

@@ -46,8 +46,6 @@ class Killed(BaseException):
 
 
 class VmWorld:
-    """A cluster with VMs in it."""
-
     def __init__(self, args: StickyArgs | None = None, *names: str) -> None:
         self.api = FakeApi()
         self.args = args or StickyArgs()
@@ -127,7 +125,6 @@ class VmWorld:
     # --- what KubeVirt does --------------------------------------------------------------------
 
     def start(self, vm: str = "vm", *, finalizer: bool = True) -> str:
-        """Start a VM, and name its pod."""
         assert self.vmi(vm) is None
         owner = _owner(kubevirt.VM, vm, self.vm(vm)["metadata"]["uid"])
         metadata = _metadata(vm, f"vmi-{next(self._numbers)}", owner)
@@ -175,7 +172,6 @@ class VmWorld:
         self.api.change(vmi_at(vm), act)
 
     def migrate(self, vm: str = "vm") -> tuple[str, str]:
-        """Begin a migration, and name it and its pod."""
         number = next(self._numbers)
         name, uid = f"job-{number}", f"uid-of-job-{number}"
         metadata = {"name": name, "namespace": NAMESPACE, "uid": uid}
@@ -213,7 +209,6 @@ class VmWorld:
         self.api.change(job_at(job), act)
 
     def end_pod(self, pod: str) -> None:
-        """Have a pod run to its end, and be deleted."""
         if self.pod(pod) is not None:
             self.api.change(pod_at(pod), lambda one: one["status"].update(phase="Succeeded"))
             self.drop_others(pod)
@@ -288,7 +283,6 @@ class Driver:
         return self.leads
 
     def see(self) -> None:
-        """List everything."""
         for _, work in self.watch.feeders():
             work(Once())
 

@@ -14,7 +14,6 @@ NAMES = ("before", "written-last", "after")
 
 
 def line(name: str) -> str:
-    """Make the line of a release."""
     event = {
         "verb": "patch",
         "objectRef": {"resource": "pods", "namespace": "rows", "name": name},

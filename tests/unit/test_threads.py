@@ -32,7 +32,6 @@ class Blocked:
 
 
 def done(pool: ThreadPool) -> threading.Thread:
-    """Have a job done, and give the thread that did it."""
     threads: list[threading.Thread] = []
     ended = threading.Event()
 

@@ -57,7 +57,6 @@ def action(observed: Observation, plan: Plan = PLAN) -> Action | None:
 
 
 def steady(now: datetime = NOW, **others: Any) -> Observation:
-    """Return the observation of a healthy installation."""
     ca, leaf = first()
     given: dict[str, Any] = {
         "authority": ca,

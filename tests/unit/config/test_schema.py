@@ -88,7 +88,6 @@ READABLE = [case for case in config_cases.FILES if "invalid YAML" not in case.va
 
 
 def placed(case: Any, where: str) -> Any:
-    """Make a case of a rule into one of a file."""
     fields = {"when": case.values[0]} if where == "when" else case.values[0]
     known_id = f"{case.id}: {where}" if f"{case.id}: {where}" in CODE_ALONE else case.id
     return pytest.param(configuration(rule(**fields)), known_id, id=f"{where}: {case.id}")

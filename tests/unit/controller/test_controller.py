@@ -49,8 +49,6 @@ CREATED_S = CREATED_MS / 1_000
 
 
 class Told(events.NullRecorder):
-    """Takes events down."""
-
     def __init__(self) -> None:
         self.events: list[events.Event] = []
         self.full = False
@@ -130,7 +128,6 @@ class World:
         return self.waits.waits[-1]
 
     def work(self) -> None:
-        """Carry out what was handed out."""
         jobs, self.pool.jobs = self.pool.jobs, []
         for job in jobs:
             job()
@@ -984,7 +981,6 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def known_clock(date: float) -> ServerClock:
-    """Give a clock that knows what time it is now at the server."""
     clock, local = ServerClock(), boot_time()
     clock.observe(sent=local, received=local, date=date)
     return clock

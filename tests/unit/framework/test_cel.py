@@ -10,7 +10,6 @@ from holdfast.webhook.framework import cel
 
 
 def cel_read(literal: str) -> str:
-    """Read a CEL string literal as CEL does."""
     match = re.fullmatch(r"'((?:[^'\\]|\\['\\]|\\U[0-9a-f]{8})*)'", literal, re.DOTALL)
     assert match is not None
     return re.sub(

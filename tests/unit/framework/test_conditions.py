@@ -73,8 +73,6 @@ def test_update_condition_compares_each_key_with_its_old_value() -> None:
 
 
 class Validating(Scripted):
-    """Validates more of a template than its annotations."""
-
     validates_templates = True
 
 

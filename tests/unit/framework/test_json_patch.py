@@ -42,7 +42,6 @@ def default(taint: str, *, operator: str = "Exists", seconds: int = 300) -> dict
 
 
 def intended(pod: Any, edits: Sequence[Edit]) -> Any:
-    """Do to a pod, one after the other, what the edits say."""
     pod = copy.deepcopy(pod)
     metadata, spec = pod["metadata"], pod["spec"]
     for edit in edits:

@@ -572,7 +572,6 @@ class Marked(Blocking):
 def of_workload(
     own: Mapping[str, str] | None = None, template: Mapping[str, str] | None = None
 ) -> Any:
-    """Make a workload with its own annotations and those of its template."""
     metadata = {"name": "w", "annotations": own or {}}
     return {
         "metadata": metadata,

@@ -53,8 +53,6 @@ def test_defaults_of_the_extension_points() -> None:
 
 
 class NoPods:
-    """Held pods, of which there are none."""
-
     def __iter__(self) -> Iterator[ObjectKey]:
         return iter(())
 

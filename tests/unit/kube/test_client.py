@@ -79,8 +79,6 @@ def test_redirect_is_an_error_and_is_not_followed(
 
 
 class Token:
-    """A token that is renewed, or cannot be read."""
-
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.problem: Exception | None = None

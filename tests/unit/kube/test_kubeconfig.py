@@ -101,7 +101,6 @@ def test_proxy_that_is_no_address_is_named(file: Path) -> None:
 
 
 def token(file: Path | None, context: str | None = None) -> str:
-    """Give the token that goes out with a request."""
     with closing(Cluster.connect(file, context)) as cluster:
         return str(cluster._client.configuration.api_key["BearerToken"])
 

@@ -40,7 +40,6 @@ class Server:
 
 
 def follow(clock: ServerClock, server: Server, local: float, *, turns: int, way: float) -> float:
-    """Probe as the timekeeper does."""
     for _ in range(turns):
         for moment in clock.next_probes(local):
             local = server.answer(clock, max(moment, local), way, way)

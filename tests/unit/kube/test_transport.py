@@ -282,7 +282,6 @@ class Files:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """Serve with it."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.cert, self.key)
         return context

@@ -719,7 +719,6 @@ def test_validate(pod: Any, rules: list[Any], expected: Result) -> None:
 
 
 def stored(pod: Any, *rules: Any) -> Any:
-    """Create a pod, and give it as it is stored."""
     profile = {"plugins": ({"disabled": [{"name": "delay"}]}), "pluginConfig": []}
     args = {"name": "placement", "args": {"rules": list(rules)}}
     text = json.dumps([profile | {"pluginConfig": [args]}])

@@ -40,7 +40,6 @@ STICKY_ALONE = (
 
 
 def cluster(vm: Document | None, vmi: Document | None = None) -> FakeLookup:
-    """Make a cluster of one VM and its VMI."""
     objects = {VM_PATH: vm, VMI_PATH: make_vmi() if vmi is None else vmi}
     return FakeLookup({path: found for path, found in objects.items() if found is not None})
 
@@ -397,7 +396,6 @@ def test_only_creation_is_decided(operation: str) -> None:
 
 
 def serving(lookup: FakeLookup, args: str = "{}") -> AdmissionPipeline:
-    """Make a pipeline of this plugin alone."""
     handle = Handle()
     handle.connect(lookup=lookup)
     return make_pipeline(STICKY_ALONE % args, handle=handle)

@@ -26,8 +26,6 @@ SERVICE = Service("system")
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves a digest."""
-
     def do_GET(self) -> None:
         assert self.path == "/conditions"
         self.send_response(200)

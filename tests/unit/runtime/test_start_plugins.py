@@ -15,8 +15,6 @@ from tests.support.scripted import Blocking, Scripted, profiles_of
 
 
 class Looking(Blocking):
-    """Looks around, and notes it."""
-
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
         self.started_in: list[str] = []

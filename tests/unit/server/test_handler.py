@@ -275,8 +275,6 @@ def test_other_methods_and_paths(world: World, method: str, path: str, status: i
 
 
 class Failing(Delay):
-    """A plugin with a bug."""
-
     def mutate(self, pod: Pod, context: Context) -> Result:
         raise RuntimeError(f"secret of {pod.metadata.name} in {context.profile}")
 

@@ -225,7 +225,6 @@ class Places(logging.Handler):
 
 @pytest.fixture
 def places(own_logging: logging.Logger) -> Iterator[Places]:
-    """Where records were made in the test."""
     places = Places()
     own_logging.addHandler(places)
     yield places

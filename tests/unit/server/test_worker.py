@@ -21,7 +21,6 @@ def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
 
 
 def serve(chosen: FairSelector) -> str:
-    """Read from all that are ready, in the order that the selector gives, and name them."""
     return "".join(key.data for key, _ in chosen.select(0) if key.fileobj.recv(1))  # type: ignore[union-attr]
 
 

@@ -21,7 +21,6 @@ OWN = {STICKY_NODE: "n1", STICKY_NODE_UID: "vm-1"}
 
 
 def landed(world: VmWorld, node: str = "n1", *, ready: bool = True) -> str:
-    """Start the VM and have it land."""
     pod = world.start()
     world.bind(pod, node)
     if ready:
@@ -30,7 +29,6 @@ def landed(world: VmWorld, node: str = "n1", *, ready: bool = True) -> str:
 
 
 def recorded(world: VmWorld) -> Driver:
-    """Have the VM land, and be recorded."""
     landed(world)
     driver = Driver(world)
     driver.work()

@@ -7,8 +7,6 @@ A, B = ("default", "a"), ("default", "b")
 
 
 class Times(dict[ObjectKey, float]):
-    """The times of keys, and a heap of them."""
-
     def __init__(self, **at: float) -> None:
         super().__init__()
         self.heap = DelayHeap(self.get)

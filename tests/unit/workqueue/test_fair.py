@@ -156,7 +156,6 @@ def many(namespace: str, count: int = 50) -> list[ObjectKey]:
 
 
 def under_way(found: FairQueue, now: float = 1.0) -> list[ObjectKey]:
-    """Take all there is to take."""
     return list(iter(lambda: found.take(now), None))
 
 
