@@ -7,7 +7,6 @@ import socketserver
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from tests.e2e.installed import endpoint_address
@@ -27,12 +26,7 @@ class Relay:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -82,7 +82,7 @@ USUAL = b"POST /mutate?timeout=3s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r
 FULL = [b"X-%d:" % number for number in range(FIELDS_LIMIT - 3)]
 
 
-@settings(max_examples=3_000, deadline=None)
+@settings(max_examples=1_000, deadline=None)
 @given(requests(), st.lists(st.integers(0, 300), max_size=3))
 @example(USUAL, [])
 @example(USUAL, list(range(80)))
@@ -92,7 +92,7 @@ def test_whatever_comes_is_read_as_another_parser_reads_it(whole: bytes, cuts: l
     check(cut(whole, cuts))
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     st.sampled_from([*SHAPES.values(), *OURS.values()]),
     st.lists(st.tuples(st.integers(0, 10_000), st.binary(max_size=3)), max_size=3),

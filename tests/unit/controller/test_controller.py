@@ -139,6 +139,11 @@ class World:
             self.work()
             self.turn()
 
+    def run(self, seconds: float) -> None:
+        """Let time pass, and do what is then due."""
+        self.move(seconds)
+        self.settle()
+
     @property
     def released(self) -> list[str]:
         """The names of the pods that were patched, in order."""
@@ -183,8 +188,7 @@ def test_who_does_not_lead_knows_all_and_does_nothing() -> None:
 def test_who_begins_to_lead_releases_what_is_overdue_at_once() -> None:
     world = World(*pods(b="15", a="10", later="1h"))
     world.leads = False
-    world.move(20)
-    world.settle()
+    world.run(20)
     world.leads = True
     world.settle()
     assert world.released == ["a", "b"]
@@ -209,12 +213,10 @@ def test_who_leads_no_more_leaves_what_was_handed_out() -> None:
 
 def test_nothing_is_released_early() -> None:
     world = one()
-    world.move(14.999)
-    world.settle()
+    world.run(14.999)
     assert world.api.gates(KEY) == [GATE]
 
-    world.move(0.001)
-    world.settle()
+    world.run(0.001)
     assert world.api.gates(KEY) == []
 
 
@@ -295,8 +297,7 @@ def test_who_has_released_a_pod_takes_no_other_when_the_lead_is_lost() -> None:
 
 def test_pods_that_are_not_ours_are_left_alone() -> None:
     world = World(make_pod({"delay": "0"}, name="free"), make_pod(gates=["a.io/b"], name="another"))
-    world.move(60)
-    world.settle()
+    world.run(60)
 
     assert world.released == []
     assert world.metric("held_pods") == 0
@@ -320,8 +321,7 @@ def test_change_of_the_annotation_is_followed(annotations: dict[str, Any], due: 
     world.api.annotate(KEY, **annotations)
     world.tell()
     if due:
-        world.move(due - 1)
-        world.settle()
+        world.run(due - 1)
         assert world.api.gates(KEY) == [GATE]
         world.move(1)
     world.settle()
@@ -341,8 +341,7 @@ def test_pod_that_is_no_longer_held_is_forgotten(how: str) -> None:
     else:
         world.api.delete(gone)
         world.sync()
-    world.move(60)
-    world.settle()
+    world.run(60)
 
     assert world.released == ["b"]
 
@@ -389,12 +388,10 @@ def test_pod_that_may_only_go_later_after_all_is_kept(change: Callable[[World], 
     world = crossing(change)
     assert world.api.gates(KEY) == [GATE]
 
-    world.move(3_584)
-    world.settle()
+    world.run(3_584)
     assert world.api.gates(KEY) == [GATE]
 
-    world.move(1)
-    world.settle()
+    world.run(1)
     assert world.api.gates(KEY) == []
 
 
@@ -422,22 +419,18 @@ def test_pod_that_is_deleted_meanwhile_is_nobodys_trouble() -> None:
 def test_server_that_asks_to_wait_is_heard() -> None:
     world = one()
     world.api.before("PATCH", raising(status_error(429, retry_after=29.0)))
-    world.move(15)
-    world.settle()
-    world.move(28)
-    world.settle()
+    world.run(15)
+    world.run(28)
     assert len(world.released) == 1
 
-    world.move(1)
-    world.settle()
+    world.run(1)
     assert world.api.gates(KEY) == []
 
 
 def test_one_bad_pod_does_not_delay_another() -> None:
     world = World(*pods(bad="10", good="11", better="12"))
     world.api.before("PATCH", raising(unreachable()))
-    world.move(12)
-    world.settle()
+    world.run(12)
 
     assert world.released == ["bad", "good", "better"]
     assert world.api.gates(("default", "bad")) == [GATE]
@@ -535,11 +528,9 @@ def test_try_after_one_that_hung_has_the_time_that_webhooks_may_take() -> None:
     world = one()
     world.api.before("PATCH", raising(unreachable()))
     hang(world)
-    world.move(15)
-    world.settle()
+    world.run(15)
     for _ in range(2):
-        world.move(2)
-        world.settle()
+        world.run(2)
 
     assert world.api.patience("PATCH") == [RELEASE_TIMEOUT, RELEASE_TIMEOUT, SLOW_ADMISSION_TIMEOUT]
 
@@ -573,8 +564,7 @@ def test_worker_that_dies_ends_the_controller(caplog: pytest.LogCaptureFixture) 
 
 def test_pod_that_no_calendar_has_a_time_for_is_held() -> None:
     world = World(*pods(endless=str(2**63 - 1), good="1"))
-    world.move(1)
-    world.settle()
+    world.run(1)
 
     assert world.released == ["good"]
 
@@ -602,8 +592,7 @@ def test_events_tell_of_hold_and_release() -> None:
     world = one()
     world.sync()
     world.tell()
-    world.move(16)
-    world.settle()
+    world.run(16)
 
     assert world.told.notes("Held") == ["held until 2026-03-01T12:00:15Z by holdfast.dev/delay"]
     assert world.told.notes("Released") == ["released 1.000 s after its time"]
@@ -667,8 +656,7 @@ def test_of_very_many_in_a_list_only_some_are_told() -> None:
 def test_events_tell_of_a_failure() -> None:
     world = one()
     world.api.before("PATCH", raising(status_error(500)))
-    world.move(15)
-    world.settle()
+    world.run(15)
 
     (event,) = [one for one in world.told.events if one.reason == "ReleaseFailed"]
     assert event.warning
@@ -677,8 +665,7 @@ def test_events_tell_of_a_failure() -> None:
 
 def test_events_tell_of_a_problem() -> None:
     world = World(held({"delay": "soon", HELD_ANNOTATION: "delay=15s"}))
-    world.move(15)
-    world.settle()
+    world.run(15)
 
     problem = "; using annotation holdfast.dev/held instead"
     assert all(event.warning and event.note.endswith(problem) for event in world.told.events)
@@ -702,8 +689,7 @@ def test_event_of_a_release_tells_what_plugins_said(refused: bool) -> None:
 
     world = World(held({"delay": "15"}), decider=decider_of(make_delay(), Tightening(tighten)))
     world.api.before("PATCH", *[raising(status_error(422))] * refused)
-    world.move(16)
-    world.settle()
+    world.run(16)
 
     (event,) = [one for one in world.told.events if one.reason == "Released"]
     problem = "released without what was to be added: HTTP 422: scripted"
@@ -715,8 +701,7 @@ def test_event_of_a_release_tells_what_plugins_said(refused: bool) -> None:
 def test_event_of_a_release_tells_the_pod_as_it_was_released() -> None:
     world = one()
     world.api.annotate(KEY, delay="soon")  # the watch has not delivered this yet
-    world.move(16)
-    world.settle()
+    world.run(16)
 
     (note,) = world.told.notes("Released")
     assert note.startswith("released 1.000 s after its time: annotation delay: ")
@@ -776,8 +761,7 @@ def test_held_pods_may_change_while_a_plugin_goes_through_them() -> None:
 
 def test_pod_that_its_plugin_releases_goes_at_once() -> None:
     world = waiting_for(Holding(never))
-    world.move(60)
-    world.settle()
+    world.run(60)
     assert world.released == []
 
     world.allow("holding")
@@ -791,8 +775,7 @@ def test_plugins_are_measured_at_release() -> None:
     plugins = make_delay(), Tightening(lambda _: success())
     decider = decider_of(*plugins, observe=metrics.observe_plugin)
     world = World(held({"delay": "15"}), decider=decider, metrics=metrics)
-    world.move(15)
-    world.settle()
+    world.run(15)
 
     labels = {"extension_point": "release", "status": "Success", "profile": "*"}
     execution = "plugin_execution_duration_seconds_count"
@@ -818,12 +801,10 @@ def test_pod_that_has_a_delay_as_well_stays_until_then() -> None:
     world.settle()
     assert Due(CREATED_MS + HOUR) == world.controller.get(KEY)
 
-    world.move(3_599)
-    world.settle()
+    world.run(3_599)
     assert world.api.gates(KEY)
 
-    world.move(1)
-    world.settle()
+    world.run(1)
     assert world.api.gates(KEY) == []
 
 
@@ -896,8 +877,7 @@ def test_answer_that_is_overtaken_by_a_recheck_does_not_count(how: str) -> None:
         world.sync()
     assert world.api.gates(KEY)
     world.settle()
-    world.move(20)
-    world.settle()
+    world.run(20)
 
     assert world.api.gates(KEY) == []
 
@@ -932,8 +912,7 @@ def test_plugin_whose_permit_raises_keeps_its_pod_and_is_asked_again() -> None:
     assert world.released == []
 
     broken[0] = False
-    world.move(60)
-    world.settle()
+    world.run(60)
     assert world.api.gates(KEY) == []
 
 

@@ -51,13 +51,17 @@ def waiting(**fields: Any) -> FakeApi:
     return FakeApi(held({"delay": "15", HELD_ANNOTATION: "delay=15s"}, **fields))
 
 
+def seen() -> tuple[FakeApi, PendingRelease]:
+    api = waiting()
+    return api, noted(api)
+
+
 def release(api: FakeApi, known: PendingRelease | None = None) -> Attempt:
     return Releaser(api, DECIDER, now_ms).release(KEY, known or noted(api))
 
 
 def test_release_takes_our_gate_off() -> None:
-    api = waiting()
-    known = noted(api)
+    api, known = seen()
 
     assert Attempt(Outcome.RELEASED, known, notes=[]) == release(api, known)
     assert api.gates(KEY) == []
@@ -72,8 +76,7 @@ def test_release_leaves_the_gates_of_others() -> None:
 
 
 def test_names_are_escaped_in_the_path() -> None:
-    api = waiting()
-    known = noted(api)
+    api, known = seen()
 
     assert Outcome.GONE is Releaser(api, DECIDER, now_ms).release(("a/b", "../x"), known).outcome
     assert {path for _, path in api.requests} == {"/api/v1/namespaces/a%2Fb/pods/..%2Fx"}
@@ -147,8 +150,7 @@ def test_held_pod(pod: Any, expected: PendingRelease | None) -> None:
 
 
 def test_deleted_pod_is_gone() -> None:
-    api = waiting()
-    known = noted(api)
+    api, known = seen()
     api.delete(KEY)
 
     assert Attempt(Outcome.GONE) == release(api, known)
@@ -173,8 +175,7 @@ def test_pod_that_is_deleted_while_it_is_read_again_is_gone() -> None:
 
 
 def test_gate_that_is_gone_already_is_gone() -> None:
-    api = waiting()
-    known = noted(api)
+    api, known = seen()
     api.put_pod(make_pod({"delay": "15"}))
 
     assert Attempt(Outcome.GONE) == release(api, known)
@@ -186,8 +187,7 @@ def test_gate_that_is_gone_already_is_gone() -> None:
     ids=["another's annotation", "shorter", "removed", "unreadable, the hint decides"],
 )
 def test_changed_pod_that_is_due_still_is_released_at_once(annotations: dict[str, Any]) -> None:
-    api = waiting()
-    known = noted(api)
+    api, known = seen()
     api.annotate(KEY, **annotations)
 
     now = noted(api)
@@ -197,8 +197,7 @@ def test_changed_pod_that_is_due_still_is_released_at_once(annotations: dict[str
 
 
 def test_pod_that_may_go_only_later_is_left_alone() -> None:
-    api = waiting()
-    known = noted(api)
+    api, known = seen()
     api.annotate(KEY, delay="1h")
 
     attempt = release(api, known)
@@ -210,8 +209,7 @@ def test_pod_that_may_go_only_later_is_left_alone() -> None:
 
 @pytest.mark.parametrize("delay", ["1", "15", "1h"], ids=["earlier", "same", "later"])
 def test_new_pod_of_the_same_name_is_never_released_for_the_old_one(delay: str) -> None:
-    api = waiting()
-    known = noted(api)
+    api, known = seen()
     api.put_pod(held({"delay": delay}, uid="another"))
 
     assert Attempt(Outcome.CHANGED, noted(api)) == release(api, known)
@@ -274,8 +272,7 @@ def test_other_failures_are_tried_again_later(
 
 
 def test_answer_that_is_no_pod_is_tried_again_later() -> None:
-    api = waiting()
-    known = noted(api)
+    api, known = seen()
     api.before("PATCH", raising(status_error(409)))
     api.pods[KEY]["metadata"]["name"] = 5
 
@@ -283,8 +280,7 @@ def test_answer_that_is_no_pod_is_tried_again_later() -> None:
 
 
 def test_lost_answer_of_a_release_that_was_done() -> None:
-    api = waiting()
-    known = noted(api)
+    api, known = seen()
     api.after("PATCH", raising(unreachable()))
 
     assert Outcome.RETRY is release(api, known).outcome
@@ -304,6 +300,11 @@ def rechecked(api: FakeApi, decider: ReleaseDecider) -> PendingRelease:
     assert found is not None
     assert found.recheck
     return found
+
+
+def asking() -> tuple[FakeApi, ReleaseDecider, PendingRelease]:
+    api, decider = waiting(), tightening(as_delayed)
+    return api, decider, rechecked(api, decider)
 
 
 def attempt(api: FakeApi, decider: ReleaseDecider, known: PendingRelease | None = None) -> Attempt:
@@ -326,8 +327,7 @@ def as_delayed(pod: Pod) -> Result:
 def test_edits_are_written_in_the_patch_that_takes_the_gate_off(
     has_copy: bool, requests: list[str]
 ) -> None:
-    api, decider = waiting(), tightening(as_delayed)
-    known = rechecked(api, decider)
+    api, decider, known = asking()
     tried = known if has_copy else known._replace(copy=b"")
 
     assert Attempt(Outcome.RELEASED, known, notes=["mind"]) == attempt(api, decider, tried)
@@ -359,8 +359,7 @@ def test_pod_goes_although_what_was_to_be_added_is_refused(status: int) -> None:
 
 
 def test_release_that_is_refused_as_well_is_tried_again_later() -> None:
-    api, decider = waiting(), tightening(as_delayed)
-    known = rechecked(api, decider)
+    api, decider, known = asking()
     api.before("PATCH", *[raising(status_error(422, retry_after=3.0))] * 2)
 
     assert Attempt(Outcome.RETRY, known, "HTTP 422: scripted", 3.0) == attempt(api, decider)
@@ -405,8 +404,7 @@ def test_pod_that_is_to_be_asked_about_since_it_changed_in_between() -> None:
 
 
 def test_pod_that_changed_before_it_was_asked_about() -> None:
-    api, decider = waiting(), tightening(as_delayed)
-    known = rechecked(api, decider)
+    api, decider, known = asking()
     api.annotate(KEY, delay="5")
 
     assert Outcome.RELEASED is attempt(api, decider, known).outcome
@@ -416,8 +414,7 @@ def test_pod_that_changed_before_it_was_asked_about() -> None:
 
 @pytest.mark.parametrize("when", ["before", "in between"])
 def test_pod_that_is_due_later_after_all_is_left_alone(when: str) -> None:
-    api, decider = waiting(), tightening(as_delayed)
-    known = rechecked(api, decider)
+    api, decider, known = asking()
     if when == "before":
         api.annotate(KEY, delay="1h")
     else:
@@ -430,16 +427,14 @@ def test_pod_that_is_due_later_after_all_is_left_alone(when: str) -> None:
 
 
 def test_pod_that_is_gone_before_it_is_asked_about() -> None:
-    api, decider = waiting(), tightening(as_delayed)
-    known = rechecked(api, decider)
+    api, decider, known = asking()
     api.delete(KEY)
 
     assert Attempt(Outcome.GONE) == attempt(api, decider, known)
 
 
 def test_pod_that_is_another_now_is_not_asked_about() -> None:
-    api, decider = waiting(), tightening(as_delayed)
-    known = rechecked(api, decider)
+    api, decider, known = asking()
     api.put_pod(held({"delay": "1"}, uid="another"))
 
     assert Attempt(Outcome.CHANGED, rechecked(api, decider)) == attempt(api, decider, known)

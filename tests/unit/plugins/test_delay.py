@@ -537,7 +537,3 @@ def test_template_with_a_node_name_gets_a_warning() -> None:
     assert list(validate_workload("ReplicaSet", {"delay": "15"}, {"nodeName": "n1"}).warnings) == [
         "holdfast: spec.template.spec.nodeName is set, so the pods cannot be held"
     ]
-
-
-def test_template_with_an_invalid_value_is_rejected() -> None:
-    assert validate_workload("Deployment", {"delay": "soon"}, {}) == Result(Code.REJECT, (), SOON)

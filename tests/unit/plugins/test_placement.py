@@ -365,10 +365,6 @@ def test_edits(rules: list[Any], expected: list[Edit]) -> None:
     assert Result(Code.SUCCESS, tuple(expected), "", []) == mutate(space(), *rules)
 
 
-def test_pod_that_no_rule_is_for() -> None:
-    assert Result(Code.SKIP) == mutate(make_pod({"type": "ground"}))
-
-
 def owned(**replaced: Any) -> Any:
     pod = space()
     pod["metadata"]["ownerReferences"] = [DAEMON_OWNER | replaced]
@@ -587,18 +583,6 @@ def test_warnings_are_short() -> None:
 
     assert len(mutate(space(nodeSelector={ROLE: "core"})).warnings[0]) <= 120
     assert len(warning) <= review.WARNING_LENGTH
-
-
-def test_nodeselector_of_another_value_is_kept_and_the_rule_is_required_beside_it() -> None:
-    selecting = rule(require=[], nodeSelector={ROLE: "edge"})
-    pod = space(nodeSelector={ROLE: "core"})
-    patched = apply_patch(pod, patch(Pod.of(pod), mutate(pod, selecting).edits))
-
-    assert patched["spec"]["nodeSelector"] == {ROLE: "core"}
-    assert patched["spec"]["affinity"]["nodeAffinity"][REQUIRED] == {
-        "nodeSelectorTerms": [{"matchExpressions": [EDGE]}]
-    }
-    assert validate(patched, selecting) == Result()
 
 
 # --- held pods ---------------------------------------------------------------------------------
@@ -884,6 +868,3 @@ def test_what_is_written_at_release_is_what_would_have_been_written_at_creation(
 
     assert list(at_creation) == list(at_release)
     assert mutate(pod, late).edits == ()
-
-
-# --- within a profile --------------------------------------------------------------------------

@@ -28,12 +28,19 @@ def landed(world: VmWorld, node: str = "n1", *, ready: bool = True) -> str:
     return pod
 
 
-def recorded(world: VmWorld) -> Driver:
+def landing() -> tuple[VmWorld, str]:
+    """Make a world whose VM has landed, and name its pod."""
+    world = VmWorld()
+    return world, landed(world)
+
+
+def recorded(world: VmWorld | None = None) -> tuple[VmWorld, Driver]:
+    world = world or VmWorld()
     landed(world)
     driver = Driver(world)
     driver.work()
     assert dict(world.annotations()) == OWN
-    return driver
+    return world, driver
 
 
 def moved(world: VmWorld, node: str = "n2") -> str:
@@ -48,8 +55,7 @@ def moved(world: VmWorld, node: str = "n2") -> str:
 
 
 def test_first_landing_is_recorded_and_the_pod_let_go() -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     (settled,) = Driver(world).work()
 
     assert dict(world.annotations()) == OWN
@@ -58,8 +64,7 @@ def test_first_landing_is_recorded_and_the_pod_let_go() -> None:
 
 
 def test_record_is_written_before_the_pod_is_let_go_and_both_are_guarded() -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     version = world.vm()["metadata"]["resourceVersion"]
     Driver(world).work()
 
@@ -95,8 +100,7 @@ def test_key_of_the_sticky_vm_plugin() -> None:
 
 
 def test_landing_that_is_deleted_before_anybody_looked_is_recorded() -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     world.stop()
     assert world.kept() == [pod]
     Driver(world).work()
@@ -121,8 +125,7 @@ def test_landing_is_recorded_once_the_vm_has_run() -> None:
 
 
 def test_pod_of_a_vm_with_a_record_is_let_go_once_it_is_bound() -> None:
-    world = VmWorld()
-    driver = recorded(world)
+    world, driver = recorded()
     world.stop()
     landed(world, "n1", ready=False)
     driver.work()
@@ -166,8 +169,7 @@ def test_vm_that_ends_before_it_runs_is_not_recorded(
 
 
 def test_vm_whose_record_was_cleared_is_recorded_once_it_has_run() -> None:
-    world = VmWorld()
-    driver = recorded(world)
+    world, driver = recorded()
     world.stop()
     world.write("vm", {STICKY_NODE: None})
     pod = landed(world, "n2", ready=False)
@@ -252,8 +254,7 @@ def test_vm_that_does_not_stick(args: StickyArgs, annotations: Mapping[str, str]
 
 
 def test_sticky_that_is_not_enabled_any_more_lets_pods_go_and_says_so() -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     driver = Driver(world, enabled=False)
     (settled,) = driver.work()
 
@@ -362,8 +363,7 @@ def uninstall_but_for_the_operator(world: VmWorld) -> None:
     ids=lambda one: one.__name__,
 )
 def test_pod_whose_vm_is_gone_is_let_go(change: Callable[[VmWorld], None]) -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     change(world)
     Driver(world).work()
 
@@ -375,8 +375,7 @@ def test_pod_whose_vm_is_gone_is_let_go(change: Callable[[VmWorld], None]) -> No
 
 
 def test_vm_that_a_running_vmi_is_given_back_to_is_recorded_from_that() -> None:
-    world = VmWorld()
-    landed(world)
+    world, _ = landing()
     recreate_vm(world)
     driver = Driver(world)
     driver.work()
@@ -411,8 +410,7 @@ def test_scheduler_of_a_vmi_chooses_the_profile_as_its_pod_would() -> None:
 
 
 def test_record_that_a_person_clears_is_not_written_again_while_the_vm_runs() -> None:
-    world = VmWorld()
-    driver = recorded(world)
+    world, driver = recorded()
     world.write("vm", {STICKY_NODE: None})
     driver.work()
     driver.restart()
@@ -426,8 +424,7 @@ def test_record_that_a_person_clears_is_not_written_again_while_the_vm_runs() ->
 
 
 def test_record_that_the_command_clears_stays_cleared() -> None:
-    world = VmWorld()
-    driver = recorded(world)
+    world, driver = recorded()
     vm = msgspec.convert(world.vm(), VirtualMachine)
     patch = sticky_vms.record(vm, None, world.args)["metadata"]
     world.write("vm", patch["annotations"])
@@ -438,8 +435,7 @@ def test_record_that_the_command_clears_stays_cleared() -> None:
 
 
 def test_record_that_is_swept_away_with_its_uid_is_written_again() -> None:
-    world = VmWorld()
-    driver = recorded(world)
+    world, driver = recorded()
     world.write("vm", {STICKY_NODE: None, STICKY_NODE_UID: None})
     driver.work()
 
@@ -454,7 +450,7 @@ def test_record_that_is_swept_away_with_its_uid_is_written_again() -> None:
 )
 def test_migration_that_succeeded(on_migration: str, node: str) -> None:
     world = VmWorld(StickyArgs(on_migration=on_migration))  # type: ignore[arg-type]
-    driver = recorded(world)
+    world, driver = recorded(world)
     moved(world)
     driver.work()
 
@@ -463,8 +459,7 @@ def test_migration_that_succeeded(on_migration: str, node: str) -> None:
 
 
 def test_target_is_kept_while_its_migration_runs() -> None:
-    world = VmWorld()
-    driver = recorded(world)
+    world, driver = recorded()
     job, pod = world.migrate()
     driver.work()
     world.bind(pod, "n2")
@@ -537,8 +532,7 @@ def moves_after_the_record_was_cleared(world: VmWorld) -> None:
 def test_record_after_a_migration(
     happens: Callable[[VmWorld], None], record: str, restarted: bool
 ) -> None:
-    world = VmWorld()
-    driver = recorded(world)
+    world, driver = recorded()
     happens(world)
     if restarted:
         driver.restart()
@@ -549,8 +543,7 @@ def test_record_after_a_migration(
 
 @pytest.mark.parametrize("name", ["", "another"], ids=["missing", "wrong"])
 def test_migration_is_found_although_its_name_on_the_pod_is_not_right(name: str) -> None:
-    world = VmWorld()
-    driver = recorded(world)
+    world, driver = recorded()
     _, pod = world.migrate()
     world.bind(pod, "n2")
     world.api.change(
@@ -562,8 +555,7 @@ def test_migration_is_found_although_its_name_on_the_pod_is_not_right(name: str)
 
 
 def test_migration_that_has_only_begun_does_not_hide_who_made_the_record() -> None:
-    world = VmWorld()
-    driver = recorded(world)
+    world, driver = recorded()
     world.write("vm", {STICKY_NODE: "n9"})
     moved(world)
     _, waiting = world.migrate()
@@ -607,8 +599,7 @@ def test_vm_without_a_record_is_not_recorded_while_it_may_be_moving() -> None:
 
 
 def test_vm_that_changes_meanwhile_is_read_and_decided_again_at_once() -> None:
-    world = VmWorld()
-    landed(world)
+    world, _ = landing()
     world.api.before("PATCH", lambda: world.write("vm", {"team": "a"}))
     (settled,) = Driver(world).work()
 
@@ -617,8 +608,7 @@ def test_vm_that_changes_meanwhile_is_read_and_decided_again_at_once() -> None:
 
 
 def test_record_that_a_person_writes_meanwhile_counts() -> None:
-    world = VmWorld()
-    landed(world)
+    world, _ = landing()
     world.api.before("PATCH", lambda: world.write("vm", {STICKY_NODE: "n9"}))
     Driver(world).work()
 
@@ -627,8 +617,7 @@ def test_record_that_a_person_writes_meanwhile_counts() -> None:
 
 
 def test_vm_that_never_stays_the_same_is_put_off() -> None:
-    world = VmWorld()
-    landed(world)
+    world, _ = landing()
     change = [lambda number=number: world.write("vm", {"n": str(number)}) for number in range(9)]
     world.api.before("PATCH", *change)
     (settled,) = Driver(world).work()
@@ -639,8 +628,7 @@ def test_vm_that_never_stays_the_same_is_put_off() -> None:
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 422, 500])
 def test_refusal_of_others_keeps_the_pod_and_is_to_be_tried_again(status: int) -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     world.api.before("PATCH", raising(status_error(status, retry_after=7.0)))
     driver = Driver(world)
     (settled,) = driver.work()
@@ -653,8 +641,7 @@ def test_refusal_of_others_keeps_the_pod_and_is_to_be_tried_again(status: int) -
 
 
 def test_missing_right_is_told_with_the_cure() -> None:
-    world = VmWorld()
-    landed(world)
+    world, _ = landing()
     driver = Driver(world)
     driver.see()
     world.api.before("GET", raising(status_error(403)))
@@ -664,8 +651,7 @@ def test_missing_right_is_told_with_the_cure() -> None:
 
 
 def test_pod_that_cannot_be_let_go_keeps_the_record() -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     world.api.before("PATCH", lambda: None, raising(unreachable()))
     driver = Driver(world)
     (settled,) = driver.work()
@@ -677,8 +663,7 @@ def test_pod_that_cannot_be_let_go_keeps_the_record() -> None:
 
 
 def test_pod_that_changes_meanwhile_is_read_again() -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
 
     def change() -> None:
         world.api.change(pod_at(pod), lambda one: one["status"].update(phase="Running"))
@@ -706,8 +691,7 @@ def test_pod_that_is_bound_meanwhile_is_recorded() -> None:
 
 
 def test_pod_that_goes_meanwhile_is_nobodys_trouble() -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     world.api.before("PATCH", lambda: None, lambda: world.api.vanish(pod_at(pod)))
     (settled,) = Driver(world).work()
 
@@ -716,8 +700,7 @@ def test_pod_that_goes_meanwhile_is_nobodys_trouble() -> None:
 
 
 def test_answer_that_cannot_be_read_is_asked_for_again() -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     driver = Driver(world)
     driver.see()
     world.api.change(vm_at("vm"), lambda one: one["metadata"].update(annotations=["odd"]))
@@ -728,8 +711,7 @@ def test_answer_that_cannot_be_read_is_asked_for_again() -> None:
 
 
 def test_controller_that_leads_no_more_writes_nothing() -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     driver = Driver(world)
     driver.leads = False
     (settled,) = driver.work()
@@ -754,8 +736,7 @@ VMI, VM, JOBS = vmi_at("vm"), vm_at("vm"), job_at("")
     ],
 )
 def test_404_that_is_not_kubernetes_own_lets_no_landing_go(lost: Sequence[str]) -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     driver = Driver(world)
     driver.see()
     world.api.on_request = losing(lost)
@@ -769,8 +750,7 @@ def test_404_that_is_not_kubernetes_own_lets_no_landing_go(lost: Sequence[str]) 
 
 
 def test_404_that_is_not_kubernetes_own_ends_no_migration() -> None:
-    world = VmWorld()
-    driver = recorded(world)
+    world, driver = recorded()
     job, pod = world.migrate()
     world.bind(pod, "n2")
     driver.see()
@@ -827,8 +807,7 @@ def test_pod_that_loses_its_label_is_followed_by_its_name() -> None:
 
 
 def test_pod_that_lost_its_label_while_nobody_looked_is_found_when_it_has_ended() -> None:
-    world = VmWorld()
-    pod = landed(world)
+    world, pod = landing()
     world.status(phase="Succeeded")
     strip_label(world, pod)
     world.end_pod(pod)
