@@ -122,6 +122,21 @@ def test_changed_configuration_is_restored(
 
 
 @pytest.mark.xdist_group("publisher")
+def test_invalid_configuration_stops_new_replicas_only(
+    shared: Installation, tmp_path: Path
+) -> None:
+    before = shared.webhooks()
+    shared.apply(deployment("broken", paused=True))
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("kind: HoldfastConfiguration\nprofile: []\n")
+    with pytest.raises(CommandError, match=r"broken\.yaml"):
+        shared.replica("--config", str(broken))
+    edit(shared, "mutating", {"op": "replace", "path": "/webhooks", "value": []})
+    shared.ns.eventually(lambda: by_name(shared.webhooks()) == by_name(before), REPAIR)
+    assert creations(shared.ns, 3) == []
+
+
+@pytest.mark.xdist_group("publisher")
 def test_additions_of_others_stay_and_cause_no_write_loop(
     shared: Installation,
 ) -> None:
@@ -168,21 +183,6 @@ def test_new_conditions_are_published_when_the_rollout_is_complete(
     installed.ns.eventually(lambda: holds(installed, {KEY: "3600"}), REPAIR)
     assert holds(installed, {"delay": "3600"})
     assert "example.com/old" not in conditions(installed)
-
-
-@pytest.mark.xdist_group("publisher")
-def test_invalid_configuration_stops_new_replicas_only(
-    shared: Installation, tmp_path: Path
-) -> None:
-    before = shared.webhooks()
-    shared.apply(deployment("broken", paused=True))
-    broken = tmp_path / "broken.yaml"
-    broken.write_text("kind: HoldfastConfiguration\nprofile: []\n")
-    with pytest.raises(CommandError, match=r"broken\.yaml"):
-        shared.replica("--config", str(broken))
-    edit(shared, "mutating", {"op": "replace", "path": "/webhooks", "value": []})
-    shared.ns.eventually(lambda: by_name(shared.webhooks()) == by_name(before), REPAIR)
-    assert creations(shared.ns, 3) == []
 
 
 def test_cert_manager_provides_the_ca_bundle(

@@ -74,6 +74,12 @@ class Running:
             assert time.monotonic() < deadline
             time.sleep(0.002)
 
+    def land(self) -> None:
+        """Start the VM, and wait until its node is recorded."""
+        self.world.bind(self.world.start(), "n1")
+        self.world.ready()
+        self.eventually(lambda: self.world.record() == "n1")
+
     def sample(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
@@ -126,9 +132,7 @@ def test_landing_is_recorded_told_counted_and_logged(caplog: pytest.LogCaptureFi
 def test_migration_is_followed_as_it_happens() -> None:
     world = VmWorld()
     with running(world) as one:
-        world.bind(world.start(), "n1")
-        world.ready()
-        one.eventually(lambda: world.record() == "n1")
+        one.land()
         job, pod = world.migrate()
         world.bind(pod, "n2")
         one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
@@ -145,9 +149,7 @@ def test_migration_is_followed_as_it_happens() -> None:
 def test_migration_without_a_held_pod_is_followed_once_the_vmi_reports_its_end() -> None:
     world = VmWorld()
     with running(world) as one:
-        world.bind(world.start(), "n1")
-        world.ready()
-        one.eventually(lambda: world.record() == "n1")
+        one.land()
         state = {"sourceNode": "n1", "targetNode": "n2"}
         world.status(nodeName="n2", migrationState=state)
         one.eventually(lambda: world.api.requests[-1] == ("GET", vm_at("vm")))
@@ -161,9 +163,7 @@ def test_migration_without_a_held_pod_is_followed_once_the_vmi_reports_its_end()
 def test_vm_that_runs_elsewhere_without_a_reason_is_reported() -> None:
     world = VmWorld()
     with running(world) as one:
-        world.bind(world.start(), "n1")
-        world.ready()
-        one.eventually(lambda: world.record() == "n1")
+        one.land()
         world.status(nodeName="n2")
         one.eventually(lambda: one.notes(events.VM, events.NODE_DIFFERS))
 
@@ -174,9 +174,7 @@ def test_vm_that_runs_elsewhere_without_a_reason_is_reported() -> None:
 def test_target_goes_when_its_migration_is_removed() -> None:
     world = VmWorld()
     with running(world) as one:
-        world.bind(world.start(), "n1")
-        world.ready()
-        one.eventually(lambda: world.record() == "n1")
+        one.land()
         job, pod = world.migrate()
         world.bind(pod, "n2")
         one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
