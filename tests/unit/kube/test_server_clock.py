@@ -46,6 +46,12 @@ def follow(clock: ServerClock, server: Server, local: float, *, turns: int, way:
     return local
 
 
+def assert_not_ahead(clock: ServerClock, server: Server, local: float) -> None:
+    passed = clock.lower_bound(local)
+    assert passed is not None
+    assert passed <= server.time(local) + ULP
+
+
 offsets = st.floats(EPOCH - 400 * DAY, EPOCH + 400 * DAY)
 rates = st.floats(-DRIFT * 0.99, DRIFT * 0.99)
 requests = st.lists(
@@ -62,13 +68,9 @@ def test_surely_passed_is_never_ahead_of_the_server(
     server, clock, local = Server(offset, rate), ServerClock(), 5_000.0
     for pause, out, back in requests:
         local = server.answer(clock, local + pause, out, back)
-        passed = clock.lower_bound(local)
-        assert passed is not None
-        assert passed <= server.time(local) + ULP
+        assert_not_ahead(clock, server, local)
 
-    passed = clock.lower_bound(local + wait)
-    assert passed is not None
-    assert passed <= server.time(local + wait) + ULP
+    assert_not_ahead(clock, server, local + wait)
 
 
 @given(offset=offsets, rate=rates, requests=requests, way=st.floats(0.0, 0.002))
@@ -79,9 +81,7 @@ def test_following_the_probes_is_never_ahead_either(
     for pause, out, back in requests[:3]:
         local = server.answer(clock, local + pause, out, back)
         local = follow(clock, server, local, turns=1, way=way)
-        passed = clock.lower_bound(local)
-        assert passed is not None
-        assert passed <= server.time(local) + ULP
+        assert_not_ahead(clock, server, local)
 
 
 @given(offset=offsets, way=st.floats(0.0, 0.001))
@@ -153,9 +153,7 @@ def test_step_back_beyond_a_second_is_followed_at_the_first_answer(
     after = Server(offset - step)
     local = after.answer(clock, local + 0.1, way, way)
 
-    passed = clock.lower_bound(local)
-    assert passed is not None
-    assert passed <= after.time(local) + ULP
+    assert_not_ahead(clock, after, local)
 
 
 @given(offset=offsets, step=st.floats(0.02, 1.2))
@@ -168,9 +166,7 @@ def test_step_back_within_a_second_is_followed_by_the_next_probes(
     # by then drift has made the bounds worth a probe
     local = follow(clock, after, local + 20.0, turns=2, way=0.0005)
 
-    passed = clock.lower_bound(local)
-    assert passed is not None
-    assert passed <= after.time(local) + ULP
+    assert_not_ahead(clock, after, local)
 
 
 @given(offset=offsets, step=steps, order=st.lists(st.booleans(), min_size=1, max_size=60))
@@ -185,9 +181,7 @@ def test_of_two_servers_the_one_that_is_ahead_moves_nothing(
             local = ahead.answer(clock, local + 1.0, 0.0005, 0.0005)
         else:
             local = heard = right.answer(clock, local + 1.0, 0.0005, 0.0005)
-        passed = clock.lower_bound(local)
-        assert passed is not None
-        assert passed <= right.time(local) + ULP
+        assert_not_ahead(clock, right, local)
 
 
 @given(offset=offsets, step=steps)
