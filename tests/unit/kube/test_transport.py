@@ -30,6 +30,7 @@ PATIENCE = 20.0
 
 Connect = Callable[..., Transport]
 Plain = Callable[["Server"], Transport]
+Serve = Callable[..., "Server"]
 
 
 @dataclass
@@ -90,7 +91,7 @@ def _request(peer: socket.socket) -> bytes:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
+def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(*scripts: list[bytes], context: ssl.SSLContext | None = None) -> Server:
@@ -122,7 +123,7 @@ def get(asked: Transport, *, timeout: float = PATIENCE) -> Response:
     return asked.send("GET", "/version", headers={"X-A": "b"}, body=None, timeout=timeout)
 
 
-def test_one_connection_carries_many_requests(serve: Callable[..., Server], plain: Plain) -> None:
+def test_one_connection_carries_many_requests(serve: Serve, plain: Plain) -> None:
     server = serve([OK, OK, OK])
     asked = plain(server)
     before = time.monotonic()
@@ -134,7 +135,7 @@ def test_one_connection_carries_many_requests(serve: Callable[..., Server], plai
     assert b"\r\nX-A: b\r\n" in server.requests[0]
 
 
-def test_body_goes_out_with_its_length(serve: Callable[..., Server], plain: Plain) -> None:
+def test_body_goes_out_with_its_length(serve: Serve, plain: Plain) -> None:
     server = serve([OK])
     asked = plain(server)
     asked.send("PATCH", "/x", headers={}, body=b"[]", timeout=PATIENCE)
@@ -142,9 +143,7 @@ def test_body_goes_out_with_its_length(serve: Callable[..., Server], plain: Plai
     assert b"\r\nContent-Length: 2\r\n" in server.requests[0]
 
 
-def test_connection_that_the_server_has_closed_is_not_used(
-    serve: Callable[..., Server], plain: Plain
-) -> None:
+def test_connection_that_the_server_has_closed_is_not_used(serve: Serve, plain: Plain) -> None:
     server = serve([OK], [OK])
     asked = plain(server)
     get(asked)
@@ -168,16 +167,14 @@ LAST = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     ],
 )
 def test_next_response_is_read_from_its_beginning(
-    serve: Callable[..., Server], plain: Plain, scripts: list[list[bytes]]
+    serve: Serve, plain: Plain, scripts: list[list[bytes]]
 ) -> None:
     asked = plain(serve(*scripts))
 
     assert [get(asked).data, get(asked).data] == [b"{}", b"{}"]
 
 
-def test_interim_answer_is_not_taken_for_the_answer(
-    serve: Callable[..., Server], plain: Plain
-) -> None:
+def test_interim_answer_is_not_taken_for_the_answer(serve: Serve, plain: Plain) -> None:
     asked = plain(serve([b"HTTP/1.1 103 Early Hints\r\nDate: x\r\n\r\n" + OK, OK]))
     first = get(asked)
 
@@ -196,7 +193,7 @@ def test_interim_answer_is_not_taken_for_the_answer(
     ],
 )
 def test_what_would_be_another_line_is_not_sent(
-    serve: Callable[..., Server], plain: Plain, target: str, header: str
+    serve: Serve, plain: Plain, target: str, header: str
 ) -> None:
     server = serve([OK])
     asked = plain(server)
@@ -216,7 +213,7 @@ def test_what_would_be_another_line_is_not_sent(
     ],
 )
 def test_answer_that_breaks_off_is_a_failure_and_is_not_asked_again(
-    serve: Callable[..., Server], plain: Plain, response: bytes
+    serve: Serve, plain: Plain, response: bytes
 ) -> None:
     server = serve([response], [OK])
     asked = plain(server)
@@ -251,9 +248,7 @@ def test_nobody_there(wire: Connect) -> None:
             get(wire(Credentials(f"http://127.0.0.1:{taken.getsockname()[1]}")))
 
 
-def test_no_more_connections_are_kept_than_allowed(
-    serve: Callable[..., Server], wire: Connect
-) -> None:
+def test_no_more_connections_are_kept_than_allowed(serve: Serve, wire: Connect) -> None:
     server = serve([OK, OK])
     asked = wire(Credentials(f"http://127.0.0.1:{server.port}"), size=0)
     get(asked)
@@ -261,7 +256,7 @@ def test_no_more_connections_are_kept_than_allowed(
     assert server.closed.acquire(timeout=PATIENCE)
 
 
-def test_closing_ends_what_is_idle(serve: Callable[..., Server], plain: Plain) -> None:
+def test_closing_ends_what_is_idle(serve: Serve, plain: Plain) -> None:
     server = serve([OK, OK])
     asked = plain(server)
     get(asked)
@@ -315,7 +310,7 @@ def secured(server: Server, files: Files, **known: object) -> Credentials:
     ],
 )
 def test_server_shows_who_it_is(
-    serve: Callable[..., Server], wire: Connect, files: Files, known: dict[str, object]
+    serve: Serve, wire: Connect, files: Files, known: dict[str, object]
 ) -> None:
     server = serve([OK, OK], context=files.context())
     asked = wire(secured(server, files, **known))
@@ -331,7 +326,7 @@ def test_server_shows_who_it_is(
     ],
 )
 def test_server_that_is_not_trusted_gets_no_request(
-    serve: Callable[..., Server], wire: Connect, files: Files, known: dict[str, object]
+    serve: Serve, wire: Connect, files: Files, known: dict[str, object]
 ) -> None:
     server = serve([OK], context=files.context())
     with pytest.raises(ssl.SSLCertVerificationError):
