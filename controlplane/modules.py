@@ -180,7 +180,16 @@ RUNC = ModuleSet(
 )
 """runc, which starts one container; it links libseccomp, so its headers have to be installed."""
 
+HELM = ModuleSet(
+    name="helm",
+    folder=_HERE / "helm",
+    packages=MappingProxyType({"helm": "helm.sh/helm/v4/cmd/helm"}),
+    landmark="helm.sh/helm/v4",
+    ldflags=("-s", "-w", "-X helm.sh/helm/v4/internal/version.version=v4.3.1"),
+)
+"""Helm 4.3.1, which renders and installs the chart."""
+
 SETS = MappingProxyType(
-    {each.name: each for each in (KUBERNETES, KUBEVIRT, NODE, CONTAINERD, RUNC)}
+    {each.name: each for each in (KUBERNETES, KUBEVIRT, NODE, CONTAINERD, RUNC, HELM)}
 )
 """All rows by name."""

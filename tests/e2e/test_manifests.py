@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from controlplane.launcher import ControlPlane
+from holdfast.webhook.policies import builder
 from holdfast.webhook.policies import pods as pod_policies
 from tests.e2e.accounts import MANIFESTS
 from tests.e2e.manifests import built
@@ -30,7 +31,9 @@ def test_every_manifest_follows_the_name_of_the_configurations(
     components: list[str], tmp_path: Path
 ) -> None:
     found = built(tmp_path, components)
-    for policy in pod_policies.policies(make_profiles(), "zz-holdfast"):
+    for policy in pod_policies.policies(
+        make_profiles(), builder.InstallationNames(configuration="zz-holdfast")
+    ):
         assert policy in found
     written = [one for one in found if one["kind"].endswith("WebhookConfiguration")]
     assert {one["metadata"]["name"] for one in written} == {"zz-holdfast"}

@@ -66,6 +66,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
         ),
         "docs/how-to/install.md": (
             Elsewhere(r"podman (build|push)", "controlplane/image.py", '"bud"'),
+            Elsewhere(r"helm install", "tests/tooling/test_chart.py", '"template"'),
             Elsewhere(r"holdfast policies", "tests/unit/policies/test_pods.py", '"policies"'),
             Elsewhere(
                 r"pip install --no-deps --require-hashes",

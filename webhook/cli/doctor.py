@@ -22,7 +22,7 @@ from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.kube.clock_sync import create_by_dry_run
 from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
-from holdfast.webhook.model.freezes import Freeze, Freezes, read_freeze
+from holdfast.webhook.model.freezes import Freeze, Freezes, read_freezes
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.policies import builder
 from holdfast.webhook.registration import configurations as webhook_configurations
@@ -53,8 +53,9 @@ _STYLES = {
 
 
 @click.command(epilog=EXAMPLES)
+@options.own_namespace
 @options.target
-def doctor(*, target: options.Target) -> None:
+def doctor(*, own: str, target: options.Target) -> None:
     """Check the installation: webhooks, certificates, leader, clocks, overdue pods.
 
     Each finding says what to do. The exit status is 1 if there is a problem. Anything that you
@@ -62,7 +63,7 @@ def doctor(*, target: options.Target) -> None:
     """
     time = listing.Time()
     cluster = target.connect(time.observe)
-    findings = [*examine(cluster, cluster.server, time)]
+    findings = [*examine(cluster, cluster.server, time, own)]
     terminal.write(line for finding in findings for line in _lines(finding))
     if diagnosis.worst(findings) is Level.PROBLEM:
         sys.exit(1)
@@ -74,7 +75,7 @@ def _lines(finding: Finding) -> list[terminal.Styled]:
     return [*lines, (f"         {finding.cure}", "")] if finding.cure else lines
 
 
-def examine(api: Api, server: str, time: listing.Time) -> Iterator[Finding]:
+def examine(api: Api, server: str, time: listing.Time, own: str) -> Iterator[Finding]:
     """Check everything, as a person would. Raises UnreachableError if nothing answers."""
     version = listing.read(api, "/version", Document).get("gitVersion", "unknown")
     bounds, now_ms = time.bounds(boot_time()), time.now_ms()
@@ -89,13 +90,13 @@ def examine(api: Api, server: str, time: listing.Time) -> Iterator[Finding]:
     for client in _addresses(clients):
         yield from _endpoint(api, client, now_ms)
     freezes: list[Freeze] = []
-    about_freezes = _read("freezes", "namespaces", lambda: _freezes(api, freezes, now_ms))
+    about_freezes = _read("freezes", "namespaces", lambda: _freezes(api, freezes, own, now_ms))
     pods: list[HeldPodSummary] = []
     about_pods = _read("held pods", "pods", lambda: _held(api, pods, Freezes(freezes), now_ms))
-    yield from _read("leader", "Leases", lambda: [diagnosis.leader(_lease(api), pods, now_ms)])
+    yield from _read("leader", "Leases", lambda: [diagnosis.leader(_lease(api), pods, own, now_ms)])
     yield from about_pods
     yield from about_freezes
-    yield from _read("freezes", "the controller's permissions", lambda: _follows_freezes(api))
+    yield from _read("freezes", "the controller's permissions", lambda: _follows_freezes(api, own))
     yield from _read(
         "KubeVirt",
         "KubeVirt's account",
@@ -273,16 +274,16 @@ def _lease(api: Api) -> tuple[str, int] | None:
     return max(leases, key=lambda lease: lease[1], default=None)
 
 
-def _freezes(api: Api, freezes: list[Freeze], now_ms: int) -> Iterable[Finding]:
+def _freezes(api: Api, freezes: list[Freeze], own: str, now_ms: int) -> Iterable[Finding]:
     """Read the freezes into a list."""
-    freezes += Freezes(filter(None, map(read_freeze, read_all(api)))).active(now_ms)
+    freezes += read_freezes(read_all(api), own).active(now_ms)
     return diagnosis.freezes(freezes)
 
 
-def _follows_freezes(api: Api) -> Iterable[Finding]:
+def _follows_freezes(api: Api, own: str) -> Iterable[Finding]:
     # one that runs alone, as holdfast dev does, has no Lease, and acts as its user
     namespaces = {"verb": "list", "resource": "namespaces"}
-    user = builder.CONTROLLER
+    user = builder.InstallationNames(own).controller
     may_list = _lease(api) is None or rights.allowed(api, namespaces, user)
     return diagnosis.follows_freezes(allowed=may_list)
 

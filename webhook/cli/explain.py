@@ -31,10 +31,16 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("pod")
 @options.namespace
+@options.holdfast_namespace
 @options.config
 @options.target
 def explain(
-    *, pod: str, namespace: str | None, config_path: Path | None, target: options.Target
+    *,
+    pod: str,
+    namespace: str | None,
+    own: str,
+    config_path: Path | None,
+    target: options.Target,
 ) -> None:
     """Explain why a pod is held, and what to do about it.
 
@@ -51,7 +57,7 @@ def explain(
         now_ms=time.now_ms(),
         trace=_asked_again(found, decider, time.now_ms()),
         nodes=_nodes(cluster, found),
-        freeze=FreezeLookup(cluster, found.metadata.namespace, time.now_ms)(
+        freeze=FreezeLookup(cluster, found.metadata.namespace, time.now_ms, own)(
             found.metadata.namespace
         ),
         vm=[*_vm(cluster, found, decider)],

@@ -15,7 +15,6 @@ from holdfast.webhook.model.freezes import (
     FREEZE,
     FREEZE_UNTIL,
     NAMESPACES,
-    OWN_NAMESPACE,
     read_freeze,
 )
 from holdfast.webhook.model.objects import ApiObject
@@ -27,14 +26,15 @@ Examples:
 
 
 def frozen(command: options.Function) -> options.Function:
-    """Give a command `namespace` and `everywhere`: what it freezes or thaws."""
+    """Give a command `namespace`, `everywhere` and `own`: what it freezes or thaws."""
     for option in (
         click.option(
             "--all",
             "everywhere",
             is_flag=True,
-            help=f"All namespaces, by the annotation of Holdfast's own ({OWN_NAMESPACE}).",
+            help="All namespaces, by the annotation of Holdfast's own.",
         ),
+        options.holdfast_namespace,
         options.namespace,
     ):
         command = option(command)
@@ -49,6 +49,7 @@ def frozen(command: options.Function) -> options.Function:
 def freeze(
     *,
     namespace: str | None,
+    own: str,
     everywhere: bool,
     reason: str,
     duration: str | None,
@@ -67,23 +68,23 @@ def freeze(
         raise click.UsageError(f"{option}: {exc}") from None
     time = listing.Time()
     cluster = target.connect(time.observe)
-    name = selected(namespace, cluster.namespace, everywhere=everywhere)
+    name = selected(namespace, cluster.namespace, own if everywhere else "")
     until = None
     if length_ms is not None:
         cluster.request("GET", "/version")  # for the API server's time
         end_ms = time.now_ms() + length_ms
         until = durations.canonical_instant(end_ms + -end_ms % 1_000)  # in whole seconds
     written = write(cluster, name, {FREEZE: text, FREEZE_UNTIL: until})
-    terminal.write([(str(read_freeze(written)), "")])
+    terminal.write([(str(read_freeze(written, own)), "")])
 
 
-def selected(namespace: str | None, current: str, *, everywhere: bool) -> str:
-    """Return the namespace whose annotation decides."""
-    if not everywhere:
+def selected(namespace: str | None, current: str, own: str) -> str:
+    """Return the namespace whose annotation decides: for all namespaces, Holdfast's `own`."""
+    if not own:
         return namespace or current
     if namespace:
         raise click.UsageError("-n cannot be combined with --all")
-    return OWN_NAMESPACE
+    return own
 
 
 def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> ApiObject:

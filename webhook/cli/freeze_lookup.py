@@ -10,10 +10,9 @@ from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.model.freezes import (
     NAMESPACES,
-    OWN_NAMESPACE,
     Freeze,
     Freezes,
-    read_freeze,
+    read_freezes,
 )
 from holdfast.webhook.model.objects import ApiObject
 
@@ -23,11 +22,15 @@ _REFUSED = frozenset({401, 403})
 
 
 class FreezeLookup:
-    """Returns the freeze of a namespace, or None; `namespace` is empty for all."""
+    """Returns the freeze of a namespace, or None; `namespace` is empty for all.
 
-    def __init__(self, api: Api, namespace: str, now_ms: Callable[[], int]) -> None:
+    `own` is Holdfast's namespace: its freeze is one of all.
+    """
+
+    def __init__(self, api: Api, namespace: str, now_ms: Callable[[], int], own: str) -> None:
         self._api = api
         self._namespace = namespace
+        self._own = own
         self._now_ms = now_ms
         self._freezes = Freezes()
         self._read_at = float("-inf")
@@ -38,7 +41,7 @@ class FreezeLookup:
         if boot_time() - self._read_at >= MAX_AGE_SECONDS:
             self._read_at = boot_time()
             try:
-                self._freezes = Freezes(filter(None, map(read_freeze, self._read())))
+                self._freezes = read_freezes(self._read(), self._own)
             except ApiStatusError as exc:
                 if exc.status not in _REFUSED:
                     raise
@@ -51,7 +54,7 @@ class FreezeLookup:
             return
         yield from self._one(self._namespace)
         try:
-            yield from self._one(OWN_NAMESPACE)
+            yield from self._one(self._own)
         except ApiStatusError as exc:  # few users may read Holdfast's namespace
             if exc.status not in _REFUSED:
                 raise

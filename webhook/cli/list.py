@@ -26,6 +26,7 @@ Examples:
 
 @click.command("list", epilog=EXAMPLES)
 @options.scope
+@options.holdfast_namespace
 @options.output
 @click.option("-w", "--watch", is_flag=True, help="Watch for changes until Ctrl-C.")
 @options.config
@@ -36,6 +37,7 @@ def list(  # noqa: A001 - the command's name
     output: str,
     watch: bool,
     config_path: Path | None,
+    own: str,
     target: options.Target,
 ) -> None:
     """List held pods, with the reason and the time left."""
@@ -46,7 +48,7 @@ def list(  # noqa: A001 - the command's name
     cluster = target.connect(time.observe)
     namespace = scope.within(cluster)
     view = _ListView(namespace, output == "wide", time)
-    freeze_of = FreezeLookup(cluster, namespace, time.now_ms)
+    freeze_of = FreezeLookup(cluster, namespace, time.now_ms, own)
     path = listing.pods_path(namespace)
     query = {"fieldSelector": listing.PENDING, "labelSelector": scope.selector}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.webhook import sockets
+from holdfast.webhook.model.freezes import OWN_NAMESPACE
 from holdfast.webhook.registration.configurations import NAME
 from holdfast.webhook.runtime import pipelines
 from holdfast.webhook.telemetry import logs
@@ -36,6 +37,16 @@ health_host = option(
     default=sockets.ANY,
     help=f"The address of the health port; {sockets.ANY} means all addresses, including IPv4.",
 )
+
+_NAMESPACE: Any = {
+    "default": OWN_NAMESPACE,
+    "envvar": "HOLDFAST_NAMESPACE",
+    "show_envvar": True,
+    "help": "The namespace in which Holdfast is installed.",
+}
+own_namespace = option("--namespace", "own", **_NAMESPACE)
+holdfast_namespace = option("--holdfast-namespace", "own", **_NAMESPACE)
+"""For commands whose --namespace is that of pods."""
 
 webhook_configuration = option(
     "--webhook-configuration", default=NAME, help="The name of both webhook configurations."

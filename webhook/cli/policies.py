@@ -12,9 +12,17 @@ from holdfast.webhook.runtime import pipelines
 
 @click.command(epilog="Example: holdfast policies --config holdfast.yaml > policies.yaml")
 @options.config
+@options.own_namespace
+@options.option(
+    "--service-account",
+    default=builder.ACCOUNT,
+    help="The controller's ServiceAccount.",
+)
 @options.webhook_configuration
-def policies(*, config_path: Path | None, webhook_configuration: str) -> None:
+def policies(
+    *, config_path: Path | None, own: str, service_account: str, webhook_configuration: str
+) -> None:
     """Print the admission policies that protect holds and Holdfast, as YAML."""
     profiles = pipelines.load_profiles(pipelines.Setup(config_path))
-    found = pod_policies.policies(profiles, webhook_configuration)
-    click.echo(builder.manifest(found), nl=False)
+    names = builder.InstallationNames(own, service_account, webhook_configuration)
+    click.echo(builder.manifest(pod_policies.policies(profiles, names)), nl=False)

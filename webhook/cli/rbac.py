@@ -11,7 +11,8 @@ from holdfast.webhook.runtime import pipelines
 
 @click.command(epilog="Example: holdfast rbac --config holdfast.yaml | kubectl apply -f -")
 @options.config
-def rbac(*, config_path: Path | None) -> None:
+@options.own_namespace
+def rbac(*, config_path: Path | None, own: str) -> None:
     """Print the role with which the controller follows what pods wait for, as YAML."""
     profiles = pipelines.load_profiles(pipelines.Setup(config_path))
-    click.echo(roles.after_role(profiles), nl=False)
+    click.echo(roles.after_role(profiles, own), nl=False)

@@ -15,13 +15,13 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @frozen
 @options.target
-def thaw(*, namespace: str | None, everywhere: bool, target: options.Target) -> None:
+def thaw(*, namespace: str | None, own: str, everywhere: bool, target: options.Target) -> None:
     """End the freeze of a namespace, or of all.
 
     Its due pods are released. With --all, namespaces that are frozen themselves stay frozen.
     """
     cluster = target.connect()
-    name = selected(namespace, cluster.namespace, everywhere=everywhere)
+    name = selected(namespace, cluster.namespace, own if everywhere else "")
     write(cluster, name, {FREEZE: None, FREEZE_UNTIL: None})
     what = "all namespaces" if everywhere else f"namespace {name}"
     terminal.write([(f"the freeze of {what} has ended", "green")])

@@ -20,6 +20,7 @@ from holdfast.webhook.config import config
 from holdfast.webhook.errors import ApiStatusError, CommandError, ConfigurationError
 from holdfast.webhook.kube import discovery, listing, patching
 from holdfast.webhook.kube.client import JSON_PATCH, Api, pod_path
+from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.annotations import OWN_PREFIX
 from holdfast.webhook.model.edits import Operation
@@ -27,6 +28,7 @@ from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.registration import configurations
+from holdfast.webhook.registration.secrets import CA_SECRET, LEAF_SECRET
 from holdfast.webhook.report import table
 from holdfast.webhook.runtime import dev
 
@@ -65,8 +67,13 @@ Examples:
     is_flag=True,
     help="Also remove the recorded nodes of VMs, from every configured annotation.",
 )
+@click.option(
+    "--prepare",
+    is_flag=True,
+    help="Leave the policies, the namespace and permissions to the tool that installed them.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@options.option("--namespace", default="holdfast-system")
+@options.own_namespace
 @options.option(
     "--timeout",
     type=float,
@@ -75,7 +82,14 @@ Examples:
 )
 @options.target
 def uninstall(
-    *, release: str, purge: bool, yes: bool, namespace: str, timeout: float, target: options.Target
+    *,
+    release: str,
+    purge: bool,
+    prepare: bool,
+    yes: bool,
+    own: str,
+    timeout: float,
+    target: options.Target,
 ) -> None:
     """Remove Holdfast from the cluster without leaving pods stuck.
 
@@ -91,7 +105,7 @@ def uninstall(
     if not yes:
         question = f"Uninstall Holdfast from {cluster.server}?"
         terminal.confirm(question, can_ask=sys.stdin.isatty())
-    removal = Removal(cluster, namespace, timeout)
+    removal = Removal(cluster, own, timeout)
     removal.stop_asking()
     if release == "wait":
         removal.wait_for_releases()
@@ -100,6 +114,10 @@ def uninstall(
     removal.clear_pods()
     if purge:
         removal.forget_vms()
+    if prepare:
+        removal.remove_made()
+        terminal.write([("Holdfast can be removed", "green")])
+        return
     removal.remove_rest()
     terminal.write([("Holdfast is uninstalled", "green")])
     if removal.is_served_from_elsewhere():
@@ -217,6 +235,13 @@ class Removal:
                 f"could not remove the recorded node of {table.counted(len(failed), 'VM')}, "
                 f"such as {name} ({reason}); run this command again"
             )
+
+    def remove_made(self) -> None:
+        """Remove what the controller has created in its namespace."""
+        core, leases = "/api/v1", "/apis/coordination.k8s.io/v1"
+        within = f"namespaces/{quote(self.namespace, safe='')}"
+        secrets = (f"{core}/{within}/secrets/{name}" for name in (CA_SECRET, LEAF_SECRET))
+        self._delete("certificates and Lease", [*secrets, f"{leases}/{within}/leases/{LEASE}"])
 
     def remove_rest(self) -> None:
         """Remove the policies, the namespace and the RBAC objects."""

@@ -71,6 +71,11 @@ class Freezes:
         return max(found, key=lambda one: one.until_ms, default=None)
 
 
+def read_freezes(namespaces: Iterable[ApiObject], own: str) -> Freezes:
+    """Read the freezes of namespaces; `own` is Holdfast's."""
+    return Freezes(filter(None, (read_freeze(one, own) for one in namespaces)))
+
+
 def thaw(freeze: Freeze) -> str:
     """Return the command that ends a freeze."""
     return f"holdfast thaw {'--all' if freeze.everywhere else f'-n {freeze.namespace}'}"

@@ -10,15 +10,17 @@ from typing import Any
 import yaml
 
 from holdfast.webhook.framework.cel import string, strings
+from holdfast.webhook.model.freezes import OWN_NAMESPACE
+from holdfast.webhook.registration.configurations import NAME
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 
 Object = dict[str, Any]
 
-NAMESPACE, SERVICE = "holdfast-system", "holdfast-webhook"
+ACCOUNT = "holdfast-controller"
+"""The controller's ServiceAccount, by default."""
+SERVICE = "holdfast-webhook"
 """The only Service that the controller may register webhooks for."""
-CONTROLLER = f"system:serviceaccount:{NAMESPACE}:holdfast-controller"
-"""The controller's user name."""
 
 ADDED_BY_OTHERS = (
     "node.kubernetes.io/not-ready",
@@ -53,9 +55,25 @@ def manifest(objects: Iterable[Object]) -> str:
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=100, explicit_start=True)
 
 
-def by_controller() -> tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class InstallationNames:
+    """The names by which the policies know an installation."""
+
+    namespace: str = OWN_NAMESPACE
+    account: str = ACCOUNT
+    """The controller's ServiceAccount."""
+    configuration: str = NAME
+    """The name of both webhook configurations."""
+
+    @property
+    def controller(self) -> str:
+        """The controller's user name."""
+        return f"system:serviceaccount:{self.namespace}:{self.account}"
+
+
+def by_controller(where: InstallationNames) -> tuple[str, str]:
     """Return the condition that matches the controller's own requests only."""
-    return "by-the-controller", f"request.userInfo.username == {string(CONTROLLER)}"
+    return "by-the-controller", f"request.userInfo.username == {string(where.controller)}"
 
 
 def make_policy(

@@ -31,8 +31,8 @@ from holdfast.webhook.model.annotations import (
 from holdfast.webhook.plugins import pace_args
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.policies.builder import (
-    CONTROLLER,
     Check,
+    InstallationNames,
     Object,
     annotation,
     by_controller,
@@ -85,18 +85,19 @@ _HINT_PARTS = ("not-before", "jitter")
 """Parts of a hint that are not annotation keys."""
 
 
-def policies(profiles: Profiles, configuration: str = configurations.NAME) -> list[Object]:
-    """Build the policies and bindings; `configuration` names both webhook configurations."""
+def policies(profiles: Profiles, installation: InstallationNames | None = None) -> list[Object]:
+    """Build the six policies, each followed by its binding."""
+    where = installation or InstallationNames()
     made = (
         _hold_policy(deciding_keys(profiles)),
         _pace_policy(),
         _approval_policy(),
-        _pods_policy(),
-        vms_policy(recording_keys(profiles)),
+        _pods_policy(where),
+        vms_policy(recording_keys(profiles), where),
         webhooks_policy(
             CONTROLLER_WEBHOOKS,
             list(configurations.expressions(profiles)),
-            configuration,
+            where,
             profiles.selectors,
         ),
     )
@@ -225,12 +226,12 @@ def _approval_policy() -> Object:
     )
 
 
-def _pods_policy() -> Object:
-    may_not = f"{CONTROLLER} may not change"
+def _pods_policy(where: InstallationNames) -> Object:
+    may_not = f"{where.controller} may not change"
     return make_policy(
         CONTROLLER_PODS,
         rule=make_rule("", ["pods", "pods/*"], ["UPDATE"]),
-        condition=by_controller(),
+        condition=by_controller(where),
         checks=[
             Check(
                 "!has(request.subResource) || request.subResource == ''",

@@ -27,11 +27,11 @@ roleRef:
 subjects:
   - kind: ServiceAccount
     name: holdfast-controller
-    namespace: holdfast-system
+    namespace: {namespace}
 """
 
 
-def after_role(profiles: Profiles) -> str:
+def after_role(profiles: Profiles, namespace: str) -> str:
     """Write the ClusterRole and its binding as YAML, without pods, which it may read anyway."""
     followed = (kind for one in profiles.plugins if isinstance(one, After) for kind in one.kinds)
     rules = [
@@ -45,5 +45,5 @@ def after_role(profiles: Profiles) -> str:
         + ("rules:\n" + "".join(rules) if rules else "rules: []\n")
         + "---\n"
         + _HEAD.format(kind="ClusterRoleBinding", name=AFTER_ROLE)
-        + _BINDING.format(name=AFTER_ROLE)
+        + _BINDING.format(name=AFTER_ROLE, namespace=namespace)
     )

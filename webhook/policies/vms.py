@@ -32,15 +32,15 @@ _LEVELS = (
 """The parts of a VM that are compared separately: name, parent, field."""
 
 
-def vms_policy(keys: Sequence[str]) -> builder.Object:
+def vms_policy(keys: Sequence[str], where: builder.InstallationNames) -> builder.Object:
     """Build the policy that lets the controller change only these annotations of a VM."""
-    may_not = f"{builder.CONTROLLER} may not change"
+    may_not = f"{where.controller} may not change"
     return builder.make_policy(
         CONTROLLER_VMS,
         rule=builder.make_rule(
             kubevirt.GROUP, ["virtualmachines", "virtualmachines/*"], ["UPDATE"]
         ),
-        condition=builder.by_controller(),
+        condition=builder.by_controller(where),
         variables=dict([*_parts("old", "oldObject"), *_parts("new", "object")]),
         checks=[
             Check(

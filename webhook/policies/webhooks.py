@@ -11,7 +11,7 @@ from holdfast.webhook.registration import configurations
 
 
 def webhooks_policy(
-    name: str, names: Sequence[str], configuration: str, selectors: Selectors
+    name: str, names: Sequence[str], where: builder.InstallationNames, selectors: Selectors
 ) -> builder.Object:
     """Build the policy for the webhooks with these names and configured selectors.
 
@@ -20,7 +20,7 @@ def webhooks_policy(
     configuration, and the condition `false` excludes everything. Rejecting an empty list or
     `failurePolicy: Ignore` would not stop anyone who has the controller's token.
     """
-    may_only, may_not = f"{builder.CONTROLLER} may only", f"{builder.CONTROLLER} may not"
+    may_only, may_not = f"{where.controller} may only", f"{where.controller} may not"
     return builder.make_policy(
         name,
         rule=builder.make_rule(
@@ -28,36 +28,35 @@ def webhooks_policy(
             ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
             ["CREATE", "UPDATE", "DELETE"],
         ),
-        condition=builder.by_controller(),
+        condition=builder.by_controller(where),
         variables={
             "before": "request.operation == 'UPDATE' ? oldObject.?webhooks.orValue([]) : []"
         },
         checks=[
             Check(
                 "(request.operation == 'DELETE' ? oldObject.metadata.name : object.metadata.name)\n"
-                f"  == {string(configuration)}",
-                f"{may_only} write webhook configurations named {configuration}",
+                f"  == {string(where.configuration)}",
+                f"{may_only} write webhook configurations named {where.configuration}",
             ),
             Check(
                 _each_of_ours(
                     names,
                     "has(webhook.clientConfig.service) && !has(webhook.clientConfig.url)\n"
-                    f"  && webhook.clientConfig.service.namespace == {string(builder.NAMESPACE)}\n"
+                    f"  && webhook.clientConfig.service.namespace == {string(where.namespace)}\n"
                     f"  && webhook.clientConfig.service.name == {string(builder.SERVICE)}",
                 ),
-                f"{may_only} register webhooks for the Service "
-                f"{builder.NAMESPACE}/{builder.SERVICE}",
+                f"{may_only} register webhooks for the Service {where.namespace}/{builder.SERVICE}",
             ),
-            *_bounds(may_only, names),
+            *_bounds(may_only, names, where),
             *_additions(may_only, may_not, names, selectors),
         ],
     )
 
 
-def _bounds(may_only: str, names: Sequence[str]) -> list[Check]:
+def _bounds(may_only: str, names: Sequence[str], where: builder.InstallationNames) -> list[Check]:
     groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
     resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
-    left_out = list(dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, builder.NAMESPACE)))
+    left_out = list(dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, where.namespace)))
     return [
         Check(
             _each_of_ours(

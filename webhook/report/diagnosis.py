@@ -129,12 +129,14 @@ def _certificate(
     )
 
 
-def leader(lease: tuple[str, int] | None, pods: Sequence[HeldPodSummary], now_ms: int) -> Finding:
+def leader(
+    lease: tuple[str, int] | None, pods: Sequence[HeldPodSummary], namespace: str, now_ms: int
+) -> Finding:
     """Judge the holder of the Lease, and when it expires (ms); None if there is no Lease."""
     if lease is not None and lease[0] and lease[1] > now_ms:
         return Finding(Level.OK, "leader", f"{lease[0]} is the leader")
     start = (
-        "start the controller: kubectl -n holdfast-system rollout restart "
+        f"start the controller: kubectl -n {namespace} rollout restart "
         "deployment/holdfast-controller; meanwhile, holdfast release releases pods by hand"
     )
     waiting = f"{table.counted(len(pods), 'held pod')} wait{'s' if len(pods) == 1 else ''}"

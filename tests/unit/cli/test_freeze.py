@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.webhook.cli import freeze_lookup, rights
-from holdfast.webhook.cli.freeze import freeze, write
+from holdfast.webhook.cli.freeze import freeze, selected, write
 from holdfast.webhook.cli.freeze_lookup import FreezeLookup
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube.client import JSON, READ_TIMEOUT, Query
@@ -28,7 +28,7 @@ def cluster(**reasons: str) -> FakeApi:
 
 
 def lookup(api: FakeApi, namespace: str = "") -> FreezeLookup:
-    return FreezeLookup(api, namespace, lambda: CREATED_MS)
+    return FreezeLookup(api, namespace, lambda: CREATED_MS, OWN_NAMESPACE)
 
 
 @pytest.mark.parametrize("namespace", ["", "shop"], ids=["all", "one"])
@@ -119,3 +119,11 @@ class Reviewing(FakeApi):
         assert (method, path.rpartition("/")[2]) == ("POST", "subjectaccessreviews")
         user = json.loads(body or b"")["spec"]["user"]
         return json.dumps({"status": {"allowed": user == "a"}}).encode()
+
+
+def test_freeze_of_everything_is_in_the_installed_namespace() -> None:
+    api = FakeApi()
+    api.put(f"{NAMESPACES}/elsewhere", {"metadata": {"annotations": {FREEZE: "upgrade"}}})
+    find = FreezeLookup(api, "shop", lambda: CREATED_MS, "elsewhere")
+    assert str(find("shop")) == "all namespaces are frozen: upgrade"
+    assert selected(None, "default", "elsewhere") == "elsewhere"

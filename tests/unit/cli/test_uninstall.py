@@ -127,3 +127,15 @@ def test_vms_that_cannot_be_listed_are_not_forgotten(also: list[str]) -> None:
     api.put(discovery.GROUPS, {"groups": [{"name": "apps"}, {"name": "kubevirt.io"}]})
     with pytest.raises(ApiStatusError):
         Removal(api, NAMESPACE, 1.0).forget_vms()
+
+
+def test_before_a_tool_removes_the_rest_only_what_the_controller_made_goes() -> None:
+    api = installed()
+    api.on_request = missing
+    Removal(api, NAMESPACE, 0.0).remove_made()
+    within = f"namespaces/{NAMESPACE}"
+    assert api.requests == [
+        ("DELETE", f"/api/v1/{within}/secrets/holdfast-ca"),
+        ("DELETE", f"/api/v1/{within}/secrets/holdfast-tls"),
+        ("DELETE", f"/apis/coordination.k8s.io/v1/{within}/leases/holdfast-controller"),
+    ]

@@ -16,7 +16,7 @@ from holdfast.webhook.model.annotations import RELEASED_ANNOTATION
 from holdfast.webhook.plugins.pace_args import KEY
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies import vms
-from holdfast.webhook.policies.builder import manifest
+from holdfast.webhook.policies.builder import InstallationNames, manifest
 from holdfast.webhook.registration.configurations import EXCLUDED_NAMESPACES
 from holdfast.webhook.runtime import pipelines
 
@@ -56,8 +56,8 @@ def profiles(text: bytes | None = None) -> Profiles:
     return pipelines.build_profiles(configuration, plugins.registry(), source="test")
 
 
-def policy(name: str, configuration: str = "holdfast") -> dict[str, Any]:
-    made = pod_policies.policies(profiles(), configuration)
+def policy(name: str, where: InstallationNames | None = None) -> dict[str, Any]:
+    made = pod_policies.policies(profiles(), where)
     (found,) = (each for each in made[::2] if each["metadata"]["name"] == name)
     return found
 
@@ -122,8 +122,20 @@ def test_pods_are_kept_held_whose_plugin_is_disabled_by_now() -> None:
     }
 
 
-def test_the_webhooks_policy_is_that_of_the_configurations() -> None:
-    assert "== 'one'" in str(policy(pod_policies.CONTROLLER_WEBHOOKS, "one"))
+def test_the_policies_are_those_of_the_installation() -> None:
+    where = InstallationNames(
+        namespace="elsewhere",
+        account="me",
+        configuration="one",
+    )
+    pods = str(policy(pod_policies.CONTROLLER_PODS, where))
+    machines = str(policy(vms.CONTROLLER_VMS, where))
+    webhooks = str(policy(pod_policies.CONTROLLER_WEBHOOKS, where))
+    for text in (pods, machines, webhooks):
+        assert "'system:serviceaccount:elsewhere:me'" in text
+        assert "holdfast-system" not in text
+    assert "== 'one'" in webhooks
+    assert "service.namespace == 'elsewhere'" in webhooks
 
 
 def test_what_a_pace_counts_by_is_protected() -> None:
@@ -136,8 +148,8 @@ def test_what_a_pace_counts_by_is_protected() -> None:
 
 def test_webhooks_leave_out_what_the_publisher_leaves_out() -> None:
     """Else the API server would refuse what it registers."""
-    text = str(policy(pod_policies.CONTROLLER_WEBHOOKS))
-    for name in (*EXCLUDED_NAMESPACES, "holdfast-system"):
+    text = str(policy(pod_policies.CONTROLLER_WEBHOOKS, InstallationNames(namespace="elsewhere")))
+    for name in (*EXCLUDED_NAMESPACES, "elsewhere"):
         assert f"'{name}'" in text
 
 

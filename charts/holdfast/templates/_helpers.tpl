@@ -1,0 +1,90 @@
+{{/* The name of both webhook configurations. */}}
+{{- define "holdfast.configuration" -}}
+{{ .Values.callLast | ternary "zz-holdfast" "holdfast" }}
+{{- end }}
+
+{{- define "holdfast.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The number of admission servers. */}}
+{{- define "holdfast.replicas" -}}
+{{ .Values.replicas.webhook | default (.Values.highAvailability | ternary 3 2) }}
+{{- end }}
+
+{{/* The rest of a probe of the webhook. */}}
+{{- define "holdfast.probe" -}}
+{{ .Values.clientCA.enabled | ternary "port: health, scheme: HTTP" "port: https, scheme: HTTPS" }}
+{{- end }}
+
+{{/* Where pods run. */}}
+{{- define "holdfast.scheduling" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName | default (.Values.highAvailability | ternary "system-cluster-critical" "") }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The configuration file. */}}
+{{- define "holdfast.config" -}}
+{{ toYaml (merge (dict "apiVersion" "holdfast.dev/v1alpha1" "kind" "HoldfastConfiguration") .Values.config) }}
+{{- end }}
+
+{{/* An argument of a plugin in each profile, as JSON; profiles without it have the default. */}}
+{{- define "holdfast.arguments" -}}
+{{- $found := list }}
+{{- range .profiles | default (list dict) }}
+  {{- $value := $.default }}
+  {{- range .pluginConfig }}
+    {{- if eq .name $.plugin }}
+      {{- $value = get (.args | default dict) $.argument | default $.default }}
+    {{- end }}
+  {{- end }}
+  {{- $found = append $found $value }}
+{{- end }}
+{{- toJson $found }}
+{{- end }}
+
+{{/* The annotations that decide about a held pod, as a list in CEL: see webhook/policies/pods.py. */}}
+{{- define "holdfast.decidingKeys" -}}
+{{- $default := list "holdfast.dev/delay" "delay" }}
+{{- $own := list "holdfast.dev/not-before" "holdfast.dev/jitter" "holdfast.dev/delay-from" "holdfast.dev/window" "holdfast.dev/after" "holdfast.dev/pace" "holdfast.dev/approval" }}
+{{- $keys := list }}
+{{- range include "holdfast.arguments" (dict "profiles" .Values.config.profiles "plugin" "delay" "argument" "annotations" "default" $default) | fromJsonArray }}
+  {{- $keys = concat $keys . $own }}
+{{- end }}
+{{- $keys = concat $keys .Values.guard.extraKeys $default (list "holdfast.dev/held" "holdfast.dev/profile" "holdfast.dev/allowed") }}
+{{- join ", " (include "holdfast.quoted" $keys | fromJsonArray) }}
+{{- end }}
+
+{{/* The annotations in which the controller records a VM's node. */}}
+{{- define "holdfast.recordingKeys" -}}
+{{- $found := include "holdfast.arguments" (dict "profiles" .Values.config.profiles "plugin" "sticky" "argument" "nodeAnnotation" "default" "holdfast.dev/sticky-node") | fromJsonArray }}
+{{- join ", " (include "holdfast.quoted" (append $found "holdfast.dev/sticky-node-uid") | fromJsonArray) }}
+{{- end }}
+
+{{- define "holdfast.quoted" -}}
+{{- $quoted := list }}
+{{- range uniq . }}{{ $quoted = append $quoted (squote .) }}{{ end }}
+{{- toJson $quoted }}
+{{- end }}
+
+{{/* Annotations of an object that helm uninstall makes, with this weight. */}}
+{{- define "holdfast.hook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: "{{ . }}"
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}

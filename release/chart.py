@@ -1,0 +1,420 @@
+"""`python -m release.chart`: write the generated files of charts/holdfast, from manifests/.
+
+A template is a manifest with edits. An edit whose text the manifest does not have is an error, so
+that a changed manifest cannot be forgotten here. tests/tooling compares what helm renders with what
+kustomize builds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.webhook.framework.cel import strings
+from holdfast.webhook.policies import builder
+from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.runtime import pipelines
+from release import values
+from release.version import VERSION
+
+ROOT = Path(__file__).resolve().parents[1]
+CHART = ROOT / "charts" / "holdfast"
+MANIFESTS = ROOT / "manifests"
+REFERENCE = ROOT / "docs" / "reference" / "chart.md"
+COMMAND = "python -m release.chart"
+
+NAMESPACE = "{{ .Release.Namespace }}"
+CONFIGURATION = '{{ include "holdfast.configuration" . }}'
+
+
+class Edit(NamedTuple):
+    """Replace a text, which has to occur so many times."""
+
+    old: str
+    new: str
+    times: int = 1
+
+
+class Template(NamedTuple):
+    """A template made of a manifest: its edits, and the condition of the whole."""
+
+    source: str
+    edits: Sequence[Edit] = ()
+    condition: str = ""
+
+
+def only(condition: str, text: str) -> str:
+    """Return lines that are rendered on a condition."""
+    return f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
+
+
+def guarded(text: str, condition: str) -> Edit:
+    """Render these lines of a manifest on a condition."""
+    return Edit(text, only(condition, text))
+
+
+def after(text: str, more: str) -> Edit:
+    """Add lines behind these."""
+    return Edit(text, text + more)
+
+
+_USER = "        runAsUser: 65532\n        runAsGroup: 65532\n"
+_SELECTOR = (
+    "      nodeSelector: {kubernetes.io/os: linux}"
+    "  # Windows nodes would otherwise be chosen, too\n"
+)
+_STICKY = """\
+          env:
+            # VMs want KubeVirt, and rights: the component manifests/kubevirt takes this out
+            - {name: HOLDFAST_DISABLE_PLUGINS, value: sticky}
+"""
+_ZONES = """\
+        - topologyKey: topology.kubernetes.io/zone
+          maxSkew: 1
+          whenUnsatisfiable: ScheduleAnyway
+          labelSelector:
+            matchLabels: *labels
+          matchLabelKeys: [pod-template-hash]
+"""
+_SPREAD = "          matchLabelKeys: [pod-template-hash]\n"
+_API_PORTS = """\
+        {{- range .Values.networkPolicy.apiServerPorts }}
+        - {protocol: TCP, port: {{ . }}}
+        {{- end }}
+"""
+
+
+def _deployment(component: str, memory: str) -> list[Edit]:
+    """Edits that both Deployments share."""
+    resources = (
+        f"            requests: {{cpu: 50m, memory: {memory}}}\n"
+        "            limits: {memory: 512Mi}\n"
+    )
+    container = f"kubectl.kubernetes.io/default-container: {component}\n"
+    return [
+        after(
+            f"        {container}",
+            '        checksum/config: {{ include "holdfast.config" . | sha256sum }}\n',
+        ),
+        Edit(_SELECTOR, '{{- include "holdfast.scheduling" . | nindent 6 }}\n'),
+        guarded(_USER, "not .Values.openshift"),
+        Edit(
+            "          image: holdfast\n",
+            '          image: {{ include "holdfast.image" . }}\n'
+            "          imagePullPolicy: {{ .Values.image.pullPolicy }}\n",
+        ),
+        guarded(_STICKY, "not .Values.kubevirt.enabled"),
+        Edit(
+            resources, f"            {{{{- toYaml .Values.resources.{component} | nindent 12 }}}}\n"
+        ),
+    ]
+
+
+_CLIENT_CA = ".Values.clientCA.enabled"
+_PROBE = "port: https, scheme: HTTPS}"
+_WEBHOOK = Template(
+    "base/webhook.yaml",
+    [
+        Edit("  replicas: 2\n", '  replicas: {{ include "holdfast.replicas" . }}\n'),
+        Edit(
+            "      maxUnavailable: 0\n      maxSurge: 1\n",
+            "      maxUnavailable: {{ .Values.hostNetwork | ternary 1 0 }}\n"
+            "      maxSurge: {{ .Values.hostNetwork | ternary 0 1 }}\n",
+        ),
+        Edit(
+            "      automountServiceAccountToken: false\n",
+            "      automountServiceAccountToken: {{ .Values.kubevirt.enabled }}\n"
+            + only(
+                ".Values.hostNetwork",
+                "      hostNetwork: true\n      dnsPolicy: ClusterFirstWithHostNet\n",
+            ),
+        ),
+        *_deployment("webhook", "64Mi"),
+        guarded("        fsGroup: 65532\n", "not .Values.openshift"),
+        after(_SPREAD, only(".Values.highAvailability", _ZONES)),
+        after(
+            "            - --drain=12\n",
+            only(
+                "ne (int .Values.port) 8443",
+                "            - --port={{ .Values.port }}\n",
+            )
+            + only(
+                _CLIENT_CA,
+                "            - --client-ca=/etc/holdfast-client-ca/ca.crt\n"
+                "            - --health-port=8082\n",
+            ),
+        ),
+        Edit(
+            "              containerPort: 8443\n",
+            "              containerPort: {{ .Values.port }}\n"
+            + only(_CLIENT_CA, "            - {name: health, containerPort: 8082}\n"),
+        ),
+        Edit(_PROBE, '{{ include "holdfast.probe" . }}}', 3),
+        after(
+            "            - {name: tls, mountPath: /run/holdfast/tls, readOnly: true}\n",
+            only(
+                _CLIENT_CA,
+                "            - {name: client-ca, mountPath: /etc/holdfast-client-ca,"
+                " readOnly: true}\n",
+            ),
+        ),
+        after(
+            "            defaultMode: 0440\n",
+            only(
+                _CLIENT_CA,
+                "        - name: client-ca\n"
+                "          configMap:\n"
+                "            name: {{ .Values.clientCA.configMap }}\n",
+            ),
+        ),
+        Edit(
+            "  minAvailable: 1\n", "  minAvailable: {{ .Values.highAvailability | ternary 2 1 }}\n"
+        ),
+    ],
+)
+_CONTROLLER = Template(
+    "base/controller.yaml",
+    [
+        Edit("  replicas: 2\n", "  replicas: {{ .Values.replicas.controller }}\n"),
+        *_deployment("controller", "96Mi"),
+        Edit(
+            "            - --certificates=self\n",
+            "            - --certificates={{ .Values.certManager.enabled | ternary"
+            ' "cert-manager" "self" }}\n'
+            + only(_CLIENT_CA, "            - --webhook-health-port=8082\n")
+            + only(
+                ".Values.callLast",
+                f"            - --webhook-configuration={CONFIGURATION}\n",
+            ),
+        ),
+    ],
+)
+_PODS_OF_WEBHOOK = """\
+    - to:
+        - podSelector:
+            matchLabels:
+              app.kubernetes.io/name: holdfast
+              app.kubernetes.io/component: webhook
+      ports:
+        - {protocol: TCP, port: https}
+"""
+_HEALTH = "        - {protocol: TCP, port: health}\n"
+_NETWORK = Template(
+    "base/network.yaml",
+    [
+        Edit(
+            "  ingress:\n    - ports:\n        - {protocol: TCP, port: https}\n"
+            "  # no egress: the admission server calls no other server; the component kubevirt "
+            "opens the API server's port\n",
+            "  ingress:\n    - ports:\n        - {protocol: TCP, port: https}\n"
+            + only(_CLIENT_CA, _HEALTH)
+            + only(".Values.kubevirt.enabled", f"  egress:\n    - ports:\n{_API_PORTS}"),
+        ),
+        Edit(
+            "        - {protocol: TCP, port: 443}\n        - {protocol: TCP, port: 6443}\n",
+            _API_PORTS,
+        ),
+        Edit(
+            _PODS_OF_WEBHOOK,
+            "{{- if .Values.hostNetwork }}\n"
+            "    # a NetworkPolicy cannot select pods in the nodes' network\n"
+            "    - ports:\n"
+            "        - {protocol: TCP, port: {{ .Values.port }}}\n"
+            + only(_CLIENT_CA, "        - {protocol: TCP, port: 8082}\n")
+            + f"{{{{- else }}}}\n{_PODS_OF_WEBHOOK}{only(_CLIENT_CA, _HEALTH)}{{{{- end }}}}\n",
+        ),
+    ],
+    ".Values.networkPolicy.enabled",
+)
+_REGISTRATION = Template(
+    "base/registration.yaml",
+    [
+        Edit("  name: holdfast\n", f"  name: {CONFIGURATION}\n", 2),
+        Edit(
+            '  annotations:\n    admissions.enforcer/disabled: "true"\n',
+            '  annotations:\n    admissions.enforcer/disabled: "true"\n'
+            + only(
+                ".Values.certManager.enabled",
+                f"    cert-manager.io/inject-ca-from: {NAMESPACE}/holdfast-webhook\n",
+            ),
+            2,
+        ),
+    ],
+)
+_SECRETS = """\
+  # maintains the CA and the certificate; created by apply, which needs `create` and `patch`
+  - apiGroups: [""]
+    resources: [secrets]
+    resourceNames: [holdfast-ca, holdfast-tls]
+    verbs: [get, create, update, patch]
+"""
+_METRICS_OF_WEBHOOK = """\
+    - port: https
+      scheme: https
+      path: /metrics
+      tlsConfig:
+        serverName: holdfast-webhook.holdfast-system.svc
+        ca:
+          secret: {name: holdfast-tls, key: ca.crt}
+"""
+_ENDPOINTS = "    resources: [endpointslices]\n    verbs: [list, watch]\n"
+TEMPLATES = {
+    "webhook.yaml": _WEBHOOK,
+    "controller.yaml": _CONTROLLER,
+    "network.yaml": _NETWORK,
+    "registration.yaml": _REGISTRATION,
+    "rbac-controller.yaml": Template(
+        "rbac/controller.yaml",
+        [
+            guarded(_SECRETS, "not .Values.certManager.enabled"),
+            Edit(
+                "    resourceNames: [holdfast]\n",
+                f"    resourceNames: [{CONFIGURATION}]\n",
+            ),
+        ],
+    ),
+    "rbac-after.yaml": Template(
+        "rbac/after.yaml",
+        [
+            after(
+                _ENDPOINTS,
+                "{{- with .Values.after.rules }}\n  {{- toYaml . | nindent 2 }}\n{{- end }}\n",
+            )
+        ],
+    ),
+    "rbac-webhook.yaml": Template("rbac/webhook.yaml"),
+    "rbac-releaser.yaml": Template("rbac/releaser.yaml"),
+    "rbac-approver.yaml": Template("rbac/approver.yaml"),
+    "kubevirt-controller.yaml": Template(
+        "kubevirt/controller.yaml", (), ".Values.kubevirt.enabled"
+    ),
+    "kubevirt-webhook.yaml": Template("kubevirt/webhook.yaml", (), ".Values.kubevirt.enabled"),
+    "cert-manager.yaml": Template(
+        "cert-manager/certificate.yaml", (), ".Values.certManager.enabled"
+    ),
+    "quota.yaml": Template("high-availability/quota.yaml", (), ".Values.highAvailability"),
+    "monitors.yaml": Template(
+        "monitoring/monitors.yaml",
+        [
+            Edit(
+                _METRICS_OF_WEBHOOK,
+                f"{{{{- if {_CLIENT_CA} }}}}\n    - port: health\n      path: /metrics\n"
+                f"{{{{- else }}}}\n{_METRICS_OF_WEBHOOK}{{{{- end }}}}\n",
+            )
+        ],
+        ".Values.monitoring.podMonitor",
+    ),
+}
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Give each generated file and its content."""
+    for name, template in TEMPLATES.items():
+        yield CHART / "templates" / name, rendered(template)
+    yield CHART / "templates" / "rules.yaml", _rules()
+    yield CHART / "templates" / "policies.yaml", _policies()
+    yield CHART / "files" / "dashboard.json", _read("monitoring/dashboard.json")
+    yield CHART / "values.yaml", values.values_yaml()
+    yield CHART / "values.schema.json", values.schema_json()
+    yield (
+        CHART / "Chart.yaml",
+        re.sub(
+            r"(?m)^((?:appV|v)ersion): .*$", rf"\1: {VERSION}", (CHART / "Chart.yaml").read_text()
+        ),
+    )
+    yield REFERENCE, _with_table(REFERENCE.read_text(encoding="utf-8"))
+
+
+def rendered(template: Template) -> str:
+    """Apply a template's edits. Raises LookupError if the manifest has changed under an edit."""
+    text = _read(template.source)
+    for edit in template.edits:
+        if text.count(edit.old) != edit.times:
+            raise LookupError(
+                f"manifests/{template.source} has {text.count(edit.old)} times, instead of "
+                f"{edit.times} times, what an edit of release/chart.py replaces:\n{edit.old}"
+            )
+        text = text.replace(edit.old, edit.new)
+    return _template(text, f"manifests/{template.source}", template.condition)
+
+
+def _template(text: str, source: str, condition: str) -> str:
+    text = text.replace("holdfast-system", NAMESPACE)
+    head = f"{{{{- /* Generated by `{COMMAND}` from {source}. */ -}}}}\n"
+    return head + (only(condition, text) if condition else text)
+
+
+def _rules() -> str:
+    """Make the alerts, which have templates of Prometheus' own."""
+    text = re.sub(r"{{(.*?)}}", r'{{ "{{" }}\1{{ "}}" }}', _read("monitoring/rules.yaml"))
+    runbooks = "https://holdfast.example.com"
+    assert runbooks in text  # noqa: S101 - an edit, as those above
+    text = text.replace(runbooks, "{{ $.Values.monitoring.runbooks }}")
+    return _template(text, "manifests/monitoring/rules.yaml", ".Values.monitoring.rules")
+
+
+def _policies() -> str:
+    """Make the guard, with the installed namespace, keys and selectors instead of the defaults."""
+    profiles = pipelines.load_profiles(pipelines.Setup())
+    names = builder.InstallationNames("holdfast-system", configuration="CONFIGURATION")
+    text = builder.manifest(pod_policies.policies(profiles, names))
+    deciding, recording = (
+        pod_policies.deciding_keys(profiles),
+        pod_policies.recording_keys(profiles),
+    )
+    for keys, name in ((deciding, "deciding"), (recording, "recording")):
+        included = f'{{{{ include "holdfast.{name}Keys" . }}}}'
+        listed = strings(keys).strip("[]")
+        if listed not in text:
+            raise LookupError(f"the policies do not list the {name} keys as {listed}")
+        text = text.replace(listed, included)
+    text = text.replace(
+        " and ".join(recording),
+        '{{ include "holdfast.recordingKeys" . | replace "\'" "" | replace ", " " and " }}',
+    )
+    text = text.replace("CONFIGURATION", CONFIGURATION)
+    source = "webhook/policies"
+    return _template("".join(map(_selective, _checks(text))), source, ".Values.guard.enabled")
+
+
+def _checks(text: str) -> list[str]:
+    """Split YAML before each entry of a list of checks, and behind the last one of each."""
+    return re.split(r"(?m)^(?=  - expression:|  [a-z]|---)", text)
+
+
+def _selective(check: str) -> str:
+    """Leave out the check of a selector that is configured."""
+    found = re.search(
+        r"may not add or change (namespace|object)Selector.match(Labels|Expressions)",
+        " ".join(check.split()),
+    )
+    if not found:
+        return check
+    place = f"{found[1]}Selector.match{found[2]}"
+    return only(
+        f'not (dig "admission" "{place.replace(".", chr(34) + " " + chr(34))}" "" .Values.config)',
+        check,
+    )
+
+
+def _with_table(page: str) -> str:
+    begin, end = "<!-- values:begin -->\n", "<!-- values:end -->"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{values.values_table()}\n\n{end}{rest.partition(end)[2]}"
+
+
+def _read(name: str) -> str:
+    return (MANIFESTS / name).read_text(encoding="utf-8")
+
+
+def main() -> None:
+    """Write all generated files."""
+    for path, text in files():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

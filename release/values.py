@@ -1,0 +1,209 @@
+"""The chart's values: one table makes values.yaml, its JSON Schema and the reference's table."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from docs.tables import table
+
+
+class Value(NamedTuple):
+    """A value: its path, its JSON Schema, its default and its meaning."""
+
+    path: str
+    schema: Mapping[str, Any]
+    default: Any
+    meaning: str
+
+
+_ON, _OFF = (({"type": "boolean"}, state) for state in (True, False))
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 1}
+_PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
+_OBJECT = {"type": "object"}
+_LIST = {"type": "array", "items": _OBJECT}
+_NAMES = {"type": "array", "items": _TEXT}
+
+VALUES = (
+    Value("image.repository", _TEXT, "holdfast", "The image, without tag."),
+    Value("image.tag", _TEXT, "", "Its tag; by default the chart's `appVersion`."),
+    Value(
+        "image.digest",
+        {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
+        "",
+        "Its digest, instead of the tag. A released chart has it filled in.",
+    ),
+    Value(
+        "image.pullPolicy",
+        {"enum": ["Always", "IfNotPresent", "Never"]},
+        "IfNotPresent",
+        "When nodes pull the image.",
+    ),
+    Value("imagePullSecrets", _LIST, [], "Secrets for the registry, such as `[{name: registry}]`."),
+    Value(
+        "replicas.webhook",
+        {"type": "integer", "minimum": 0},
+        0,
+        "Admission servers; 0 means 2, or 3 with `highAvailability`.",
+    ),
+    Value("replicas.controller", _COUNT, 2, "Controllers. One leads, the others stand by."),
+    Value(
+        "resources.webhook",
+        _OBJECT,
+        {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "Resources of an admission server.",
+    ),
+    Value(
+        "resources.controller",
+        _OBJECT,
+        {"requests": {"cpu": "50m", "memory": "96Mi"}, "limits": {"memory": "512Mi"}},
+        "Resources of a controller.",
+    ),
+    Value(
+        "config",
+        _OBJECT,
+        {},
+        "The [configuration](configuration.md): a whole `HoldfastConfiguration`, without "
+        "`apiVersion` and `kind`. A change rolls out both Deployments.",
+    ),
+    Value(
+        "after.rules",
+        _LIST,
+        [],
+        "Further rules of the role for `holdfast.dev/after`, for kinds that `config` adds: "
+        "`holdfast rbac` prints them.",
+    ),
+    Value("kubevirt.enabled", *_OFF, "Whether VMs are sticky."),
+    Value(
+        "certManager.enabled",
+        *_OFF,
+        "Whether cert-manager makes the certificates. The controller gets no access to Secrets.",
+    ),
+    Value(
+        "clientCA.enabled",
+        *_OFF,
+        "Whether the webhook accepts only clients with a certificate.",
+    ),
+    Value(
+        "clientCA.configMap",
+        _TEXT,
+        "holdfast-client-ca",
+        "The ConfigMap with their CA, as key `ca.crt`.",
+    ),
+    Value("guard.enabled", *_ON, "Whether the admission policies are installed."),
+    Value(
+        "guard.extraKeys",
+        _NAMES,
+        [],
+        "Annotation keys of third-party plugins that the guard protects.",
+    ),
+    Value("monitoring.podMonitor", *_OFF, "Adds PodMonitors."),
+    Value("monitoring.rules", *_OFF, "Adds alerts as a PrometheusRule."),
+    Value(
+        "monitoring.runbooks",
+        _TEXT,
+        "https://holdfast.example.com",
+        "The address of the documentation, for the links in alerts.",
+    ),
+    Value(
+        "monitoring.dashboard",
+        *_OFF,
+        "Adds a ConfigMap with the dashboard, which Grafana's sidecar finds.",
+    ),
+    Value(
+        "highAvailability",
+        *_OFF,
+        "Three admission servers, spread over zones, with the priority of cluster components.",
+    ),
+    Value("priorityClassName", _TEXT, "", "The priority class of all pods."),
+    Value("nodeSelector", _OBJECT, {"kubernetes.io/os": "linux"}, "The node selector of all pods."),
+    Value("tolerations", _LIST, [], "The tolerations of all pods."),
+    Value("affinity", _OBJECT, {}, "The affinity of all pods."),
+    Value(
+        "hostNetwork",
+        *_OFF,
+        "Whether the webhook listens on its nodes, for API servers that do not reach pods.",
+    ),
+    Value("port", _PORT, 8443, "The webhook's port."),
+    Value("networkPolicy.enabled", *_ON, "Adds NetworkPolicies."),
+    Value(
+        "networkPolicy.apiServerPorts",
+        {"type": "array", "items": _PORT, "minItems": 1},
+        [443, 6443],
+        "Ports of the API servers.",
+    ),
+    Value(
+        "openshift",
+        *_OFF,
+        "Leaves out user and group IDs, which OpenShift assigns.",
+    ),
+    Value(
+        "callLast",
+        *_OFF,
+        "Names the webhook configurations `zz-holdfast`, so that they are called last.",
+    ),
+    Value(
+        "uninstall.enabled",
+        *_ON,
+        "Whether `helm uninstall` frees pods first. Without it, held pods stay held.",
+    ),
+    Value(
+        "uninstall.release",
+        {"enum": ["wait", "now"]},
+        "wait",
+        "Whether `helm uninstall` waits until held pods are due, or releases them now.",
+    ),
+)
+
+
+def values_yaml() -> str:
+    """Make values.yaml: the defaults, each under its meaning."""
+    lines = [
+        "# The values of the chart, with their defaults. Generated by `python -m release.chart`."
+    ]
+    above: list[str] = []
+    for value in VALUES:
+        *parents, name = value.path.split(".")
+        for depth, parent in enumerate(parents):
+            if above[: depth + 1] != parents[: depth + 1]:
+                lines.append("  " * depth + f"{parent}:")
+        above = parents
+        indent = "  " * len(parents)
+        lines += [] if parents else [""]
+        lines += [f"{indent}# {line}" for line in textwrap.wrap(_plain(value.meaning), 96)]
+        lines.append(f"{indent}{name}: {json.dumps(value.default)}")
+    return "\n".join(lines) + "\n"
+
+
+def schema_json() -> str:
+    """Make values.schema.json, which helm applies; unknown values are rejected."""
+    root: dict[str, Any] = _node()
+    root = {"$schema": "http://json-schema.org/draft-07/schema#", **root}
+    for value in VALUES:
+        *parents, name = value.path.split(".")
+        node = root
+        for parent in parents:
+            node = node["properties"].setdefault(parent, _node())
+        node["properties"][name] = {"description": _plain(value.meaning), **value.schema}
+    root["properties"]["global"] = {"type": "object"}  # of a chart that has this one as a part
+    return json.dumps(root, indent=2) + "\n"
+
+
+def _plain(meaning: str) -> str:
+    return re.sub(r"\[(.+?)\]\(.+?\)", r"\1", meaning)
+
+
+def _node() -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": {}}
+
+
+def values_table() -> str:
+    """Make the reference's table."""
+    return table(
+        ("value", "default", "meaning"),
+        [(f"`{one.path}`", f"`{json.dumps(one.default)}`", one.meaning) for one in VALUES],
+    )

@@ -1,0 +1,246 @@
+"""The chart makes the same objects as kustomize, for the same settings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from controlplane import build
+from controlplane.modules import HELM
+from holdfast.webhook.cli.policies import policies
+from release import chart
+from tests.e2e.manifests import built
+
+Object = dict[str, Any]
+HOOK = "helm.sh/hook"
+IMAGE_POLICY = "IfNotPresent"
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(build.ensure(modules=HELM) / "helm"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def rendered(folder: Path, values: Mapping[str, Any], namespace: str = "x") -> list[Object]:
+    """Render the chart, without hooks."""
+    file = folder / "values.json"
+    file.write_text(json.dumps(values))
+    command = ("template", "holdfast", str(chart.CHART), "--namespace", namespace)
+    done = helm(*command, "--values", str(file))
+    assert done.returncode == 0, done.stderr
+    found = [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [one for one in found if HOOK not in one["metadata"].get("annotations", {})]
+
+
+def by_name(one: Object) -> str:
+    return str(one["name"])
+
+
+def comparable(objects: list[Object]) -> dict[str, Any]:
+    """Leave out the differences that are meant; see `test_the_chart_equals_kustomize`."""
+    found = {}
+    for one in json.loads(json.dumps(objects)):
+        kind, name = one["kind"], one["metadata"]["name"]
+        if kind == "ConfigMap":
+            name = "holdfast-config"
+            one["metadata"]["name"] = name
+            one["data"] = {key: yaml.safe_load(text) for key, text in one["data"].items()}
+        if kind == "Deployment":
+            template = one["spec"]["template"]
+            template["metadata"]["annotations"].pop("checksum/config", None)
+            template["spec"]["volumes"].sort(key=by_name)  # kustomize puts added ones first
+            (config, *_) = (one for one in template["spec"]["volumes"] if one["name"] == "config")
+            config["configMap"]["name"] = "holdfast-config"
+            for container in template["spec"]["containers"]:
+                assert container.pop("imagePullPolicy", IMAGE_POLICY) == IMAGE_POLICY
+                container["env"] = container.get("env") or []
+                for listed in ("ports", "volumeMounts"):
+                    container[listed].sort(key=by_name)
+        if kind != "Namespace":
+            found[f"{kind} {name}"] = one
+    return found
+
+
+SETTINGS = [
+    pytest.param({}, [], {}, id="defaults"),
+    pytest.param({"kubevirt": {"enabled": True}}, ["kubevirt"], {}, id="kubevirt"),
+    pytest.param({"highAvailability": True}, ["high-availability"], {}, id="high-availability"),
+    pytest.param({"certManager": {"enabled": True}}, ["cert-manager"], {}, id="cert-manager"),
+    pytest.param({"clientCA": {"enabled": True}}, ["client-ca"], {}, id="client-ca"),
+    pytest.param({"callLast": True}, ["call-last"], {}, id="call-last"),
+    pytest.param(
+        {"monitoring": {"podMonitor": True, "rules": True}}, ["monitoring"], {}, id="monitoring"
+    ),
+    pytest.param(
+        {
+            "kubevirt": {"enabled": True},
+            "highAvailability": True,
+            "certManager": {"enabled": True},
+            "clientCA": {"enabled": True},
+            "monitoring": {"podMonitor": True, "rules": True},
+            "callLast": True,
+        },
+        [
+            *("kubevirt", "high-availability", "cert-manager", "monitoring", "client-ca"),
+            "call-last",
+        ],
+        {},
+        id="all",
+    ),
+    pytest.param(
+        {"image": {"repository": "example.com/holdfast", "tag": "9"}},
+        [],
+        {"images": [{"name": "holdfast", "newName": "example.com/holdfast", "newTag": "9"}]},
+        id="image",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "components", "content"), SETTINGS)
+def test_the_chart_equals_kustomize(
+    values: Object, components: list[str], content: Object, tmp_path: Path
+) -> None:
+    """Apart from the Namespace, which helm makes, and from how a configuration rolls out."""
+    from_kustomize = comparable(built(tmp_path, components, **content))
+    from_helm = comparable(rendered(tmp_path, values, "holdfast-system"))
+    assert from_helm.keys() == from_kustomize.keys()
+    for name, one in from_kustomize.items():
+        assert from_helm[name] == one, name
+
+
+@pytest.mark.parametrize("components", [[], ["kubevirt", "high-availability"]])
+def test_kustomize_moves_to_another_namespace(components: list[str], tmp_path: Path) -> None:
+    """All but the guard, which `holdfast policies` makes."""
+    moved = comparable(built(tmp_path, components, namespace="elsewhere"))
+    values = {"kubevirt": {"enabled": bool(components)}, "highAvailability": bool(components)}
+    from_helm = comparable(rendered(tmp_path, values, "elsewhere"))
+    assert from_helm.keys() == moved.keys()
+    for name, one in moved.items():
+        assert "AdmissionPolicy" in name or from_helm[name] == one, name
+
+
+def test_generated_files_are_up_to_date() -> None:
+    stale = [path.name for path, text in chart.files() if path.read_text() != text]
+    assert stale == [], f"run: {chart.COMMAND}"
+
+
+def test_an_edit_that_no_longer_fits_is_an_error() -> None:
+    lost = chart.Template("base/webhook.yaml", [chart.Edit("no such line\n", "")])
+    with pytest.raises(LookupError, match=r"base/webhook\.yaml has 0 times"):
+        chart.rendered(lost)
+
+
+CONFIGURATIONS = [
+    pytest.param({}, id="defaults"),
+    pytest.param(
+        {
+            "profiles": [
+                {"pluginConfig": [{"name": "delay", "args": {"annotations": ["a", "b.c/d"]}}]}
+            ]
+        },
+        id="delay",
+    ),
+    pytest.param(
+        {
+            "admission": {"namespaceSelector": {"matchLabels": {"holdfast": "enabled"}}},
+            "profiles": [
+                {"pluginConfig": [{"name": "sticky", "args": {"nodeAnnotation": "e.f/g"}}]},
+                {
+                    "schedulerName": "other",
+                    "pluginConfig": [{"name": "delay", "args": {"annotations": ["w"]}}],
+                },
+            ],
+        },
+        id="two-profiles",
+    ),
+    pytest.param(
+        {
+            "admission": {
+                "objectSelector": {
+                    "matchLabels": {"a": "b"},
+                    "matchExpressions": [{"key": "c", "operator": "Exists"}],
+                }
+            }
+        },
+        id="selectors",
+    ),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGURATIONS)
+@pytest.mark.parametrize("call_last", [False, True], ids=["first", "last"])
+def test_the_guard_follows_the_installation(
+    config: Object, call_last: bool, tmp_path: Path
+) -> None:
+    name = "zz-holdfast" if call_last else "holdfast"
+    file = tmp_path / "holdfast.yaml"
+    head = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "HoldfastConfiguration"}
+    file.write_text(json.dumps(head | config))
+    options = ["--config", str(file), "--namespace", "elsewhere", "--webhook-configuration", name]
+    printed = CliRunner().invoke(policies, options)
+    wanted = comparable([*yaml.safe_load_all(printed.output)])
+    values = {"config": config, "callLast": call_last}
+    found = comparable(rendered(tmp_path, values, "elsewhere"))
+    assert {one: found[one] for one in found if one.startswith("Validating")} == wanted | {
+        one: found[one] for one in found if one.startswith("ValidatingWebhook")
+    }
+
+
+def test_nothing_names_the_default_namespace_in_another_one(tmp_path: Path) -> None:
+    everything = {
+        "kubevirt": {"enabled": True},
+        "highAvailability": True,
+        "certManager": {"enabled": True},
+        "monitoring": {"podMonitor": True, "rules": True, "dashboard": True},
+    }
+    assert "holdfast-system" not in json.dumps(rendered(tmp_path, everything, "elsewhere"))
+
+
+def test_settings_of_a_cluster_reach_the_pods(tmp_path: Path) -> None:
+    values = {
+        "hostNetwork": True,
+        "port": 10250,
+        "openshift": True,
+        "tolerations": [{"key": "infra", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "image": {"digest": f"sha256:{'a' * 64}"},
+        "networkPolicy": {"apiServerPorts": [8443]},
+        "guard": {"enabled": False},
+    }
+    found = comparable(rendered(tmp_path, values))
+    webhook = found["Deployment holdfast-webhook"]["spec"]
+    pod = webhook["template"]["spec"]
+    assert webhook["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert (pod["tolerations"], pod["affinity"]) == (values["tolerations"], values["affinity"])
+    (container,) = pod["containers"]
+    assert container["image"] == f"holdfast@sha256:{'a' * 64}"
+    assert "--port=10250" in container["args"]
+    assert container["ports"] == [{"name": "https", "containerPort": 10250}]
+    outbound = found["NetworkPolicy holdfast-controller"]["spec"]["egress"]
+    assert outbound == [
+        {"ports": [{"protocol": "TCP", "port": 8443}]},
+        {"ports": [{"protocol": "TCP", "port": 10250}]},
+    ]
+    assert [one for one in found if "AdmissionPolicy" in one] == []
+
+
+def test_the_chart_has_no_findings() -> None:
+    done = helm("lint", "--strict", str(chart.CHART))
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_unknown_value_is_rejected() -> None:
+    done = helm("template", str(chart.CHART), "--set", "replica=3")
+    assert "additional properties 'replica' not allowed" in done.stderr
