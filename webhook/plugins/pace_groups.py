@@ -4,17 +4,52 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from typing import NamedTuple
 
 from holdfast.webhook.errors import ConfigurationError
-from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod, PodStatus
 from holdfast.webhook.model.pace import Limits
 from holdfast.webhook.plugins import pace_args
 from holdfast.webhook.plugins.pace_args import NamedPace, Paces
-from holdfast.webhook.plugins.pace_group import PaceGroup
+from holdfast.webhook.plugins.pace_group import PaceGroup, Rank
 
 GroupKey = tuple[str, str]
 """The pace, and the pods that share it: the namespace, the owner, or empty for all."""
 _SWEEP_AT = 1_000
+
+
+class PacedPod(Pod, frozen=True):
+    """A pod with its status."""
+
+    status: PodStatus = PodStatus()
+
+    def is_starting(self, until: str) -> bool:
+        """Return whether it is on its way to a condition."""
+        if self.metadata.deletion_timestamp or self.status.phase in {"Succeeded", "Failed"}:
+            return False
+        if until == "Scheduled":
+            return not self.spec.node_name
+        if until == "Running":
+            return self.status.phase != "Running"
+        conditions = self.status.conditions or ()
+        return not any(one.type == until and one.status == "True" for one in conditions)
+
+
+class PaceMember(NamedTuple):
+    """A pod that waits or starts, its group, and how long it may be starting."""
+
+    pod: ObjectKey
+    group_key: GroupKey
+    group: PaceGroup
+    timeout_ms: int
+
+    def is_recalled(self, uid: str) -> bool:
+        """Return whether it has a slot from an earlier term."""
+        return uid in self.group.recalled
+
+    def named(self, uid: str) -> Metadata:
+        """Return the metadata that an Event needs."""
+        return Metadata(namespace=self.pod[0], name=self.pod[1], uid=uid)
 
 
 class PaceGroups:
@@ -82,3 +117,8 @@ def owner_of(pod: Pod) -> str:
     """Return the UID of a pod's controller; the namespace of a pod without one."""
     owners = pod.metadata.owner_references or ()
     return next((one.uid for one in owners if one.controller), pod.metadata.namespace)
+
+
+def rank_of(pod: Pod, due_ms: int) -> Rank:
+    """Return a pod's place in the line."""
+    return due_ms, -(pod.spec.priority or 0), pod.created_ms

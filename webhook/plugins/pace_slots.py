@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import NEVER_MS, released_ms
-from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod, PodStatus
+from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import pace_args
 from holdfast.webhook.plugins.pace_args import KEY
-from holdfast.webhook.plugins.pace_group import Call, PaceGroup, Rank
-from holdfast.webhook.plugins.pace_groups import GroupKey, PaceGroups
+from holdfast.webhook.plugins.pace_group import Call, PaceGroup
+from holdfast.webhook.plugins.pace_groups import PacedPod, PaceGroups, PaceMember, rank_of
 
 GATE = KEY
 TIMEOUT = "PaceTimeout"
@@ -23,23 +22,6 @@ PODS = "/api/v1/pods"
 _LATE_MS = 11_000
 """How long after the time that the pod records a release may have been carried out: the time that
 its request may take."""
-
-
-class PacedPod(Pod, frozen=True):
-    """A pod with its status."""
-
-    status: PodStatus = PodStatus()
-
-    def is_starting(self, until: str) -> bool:
-        """Return whether it is on its way to a condition."""
-        if self.metadata.deletion_timestamp or self.status.phase in {"Succeeded", "Failed"}:
-            return False
-        if until == "Scheduled":
-            return not self.spec.node_name
-        if until == "Running":
-            return self.status.phase != "Running"
-        conditions = self.status.conditions or ()
-        return not any(one.type == until and one.status == "True" for one in conditions)
 
 
 class PaceSlots:
@@ -53,12 +35,12 @@ class PaceSlots:
         self._lock = threading.Lock()
         self._groups = PaceGroups(lambda: handle.bounds_ms()[0])
         self.add = self._groups.add
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, PaceMember] = {}
         self._held: set[str] = set()
         """Pods that have the gate, as the watch last reported."""
         self._ended: set[str] = set()
         """Pods that have been ready, or have ended: they will not be starting again."""
-        self._watch: _Watch | None = None
+        self.watch: _Watch | None = None
         self._synced = False
 
     # --- held pods -----------------------------------------------------------------------------
@@ -69,7 +51,7 @@ class PaceSlots:
         uid, now_ms = pod.metadata.uid, self.handle.bounds_ms()[0]
         with self._lock:
             group = self._member(pod).group
-            group.wait(uid, pod.key, _rank(pod, due_ms))
+            group.wait(uid, pod.key, rank_of(pod, due_ms))
             calls, late = self._settle(group, now_ms)
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         self._call(calls, late)
@@ -81,7 +63,7 @@ class PaceSlots:
         uid = pod.metadata.uid
         with self._lock:
             group = self._member(pod).group
-            group.wait(uid, pod.key, _rank(pod, now_ms))
+            group.wait(uid, pod.key, rank_of(pod, now_ms))
             calls, late = self._settle(group, now_ms)
             taken = self._synced and group.take(uid, now_ms, now_ms + timeout_ms)
             calls += group.calls(now_ms) if self._synced else ()
@@ -124,30 +106,26 @@ class PaceSlots:
         """
         term = self.handle.term()
         with self._lock:
-            before = self._watch
+            before = self.watch
             if before is not None and before.term == term:
                 return
-            watch = self._watch = _Watch(self, term)
+            watch = self.watch = _Watch(self, term)
             self._synced = False
             self._groups.recall()
         if before is not None:
             before.stop()
         watch.stop = self.handle.follow(PODS, PacedPod, watch, label_selector=KEY)
 
-    def is_current(self, watch: _Watch) -> bool:
-        """Return whether a watch has not been replaced."""
-        return watch is self._watch
-
     def on_sync(self, pods: Iterable[PacedPod], watch: _Watch) -> None:
         """Take these pods, and no others, as all there are."""
         seen = set()
         for pod in pods:
-            if not self.is_current(watch):
+            if watch is not self.watch:
                 return
             seen.add(pod.metadata.uid)
             self.on_update(pod)
         with self._lock:
-            if not self.is_current(watch):
+            if watch is not self.watch:
                 return
             self._synced = True
             gone = [uid for uid, one in self._members.items() if one.group.is_gone(uid, seen)]
@@ -155,10 +133,9 @@ class PaceSlots:
             self._ended &= seen
             for uid in gone:
                 self._members[uid].group.end(uid)
-            uids = list(self._members)
             recalled = [(one.pod, 0) for uid, one in self._members.items() if one.is_recalled(uid)]
         self._call(recalled, ())
-        for uid in uids:
+        for uid in list(self._members):
             self._change(uid, lambda _group, _uid: None)
 
     def on_update(self, pod: PacedPod) -> None:
@@ -207,7 +184,7 @@ class PaceSlots:
 
     # --- the groups ----------------------------------------------------------------------------
 
-    def _member(self, pod: Pod) -> _Member:
+    def _member(self, pod: Pod) -> PaceMember:
         """Return a pod's entry. Raises InvalidValueError."""
         uid = pod.metadata.uid
         key, group, named = self._groups.find(pod)
@@ -217,7 +194,7 @@ class PaceSlots:
             self._groups.retire(known.group_key, known.group)
         if known is None or known.group is not group:
             timeout_ms = durations.parse_delay(named.timeout)
-            known = self._members[uid] = _Member(pod.key, key, group, timeout_ms)
+            known = self._members[uid] = PaceMember(pod.key, key, group, timeout_ms)
         return known
 
     def _change(self, uid: str, change: Callable[[PaceGroup, str], None]) -> None:
@@ -242,8 +219,7 @@ class PaceSlots:
         expired = [uid for uid in group.expire(now_ms) if uid not in self._held]
         self._ended.update(expired)
         late = [(uid, self._members.pop(uid, None)) for uid in expired]
-        pods = [Pod(_named(member.pod, uid)) for uid, member in late if member]
-        return list(group.calls(now_ms)), pods
+        return list(group.calls(now_ms)), [Pod(each.named(uid)) for uid, each in late if each]
 
     def _call(self, calls: Iterable[Call], late: Iterable[Pod]) -> None:
         """Report what `_settle` has found, without the lock."""
@@ -262,36 +238,12 @@ class _Watch:
         self.stop: Callable[[], None] = lambda: None
 
     def on_sync(self, pods: Iterable[PacedPod]) -> None:
-        """Take these pods, and no others, as all there are."""
         self._slots.on_sync(pods, self)
 
     def on_update(self, pod: PacedPod) -> None:
-        """Take a pod that is new or has changed."""
-        if self._slots.is_current(self):
+        if self._slots.watch is self:
             self._slots.on_update(pod)
 
     def on_delete(self, pod: PacedPod) -> None:
-        """Take a pod that is gone."""
-        if self._slots.is_current(self):
+        if self._slots.watch is self:
             self._slots.on_delete(pod)
-
-
-class _Member(NamedTuple):
-    """A pod that waits or starts, its group, and how long it may be starting."""
-
-    pod: ObjectKey
-    group_key: GroupKey
-    group: PaceGroup
-    timeout_ms: int
-
-    def is_recalled(self, uid: str) -> bool:
-        """Return whether it has a slot from an earlier term."""
-        return uid in self.group.recalled
-
-
-def _named(key: ObjectKey, uid: str) -> Metadata:
-    return Metadata(namespace=key[0], name=key[1], uid=uid)
-
-
-def _rank(pod: Pod, due_ms: int) -> Rank:
-    return due_ms, -(pod.spec.priority or 0), pod.created_ms
