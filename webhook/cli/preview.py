@@ -20,6 +20,8 @@ from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query
 from holdfast.webhook.model import messages, workloads
+from holdfast.webhook.plugins.after_targets import AFTER
+from holdfast.webhook.report import cycles
 from holdfast.webhook.report import preview as previews
 from holdfast.webhook.report.preview import Document, Preview
 from holdfast.webhook.runtime import pipelines
@@ -68,33 +70,43 @@ def preview(
     """Show what Holdfast would change in the pods and templates of files.
 
     Nothing is written, and no cluster is needed unless you give --cluster. The exit status is 1
-    if anything would be rejected. Objects that are not pods and have no pod template are ignored.
+    if anything would be rejected, or if pods wait for each other. Objects that are not pods and
+    have no pod template are not shown.
     """
     names = [*filename, *files]
     if not names:
         raise click.UsageError("give a file with -f, or - for standard input")
     if live:
         cluster = target.connect()
-        make: Make = _DryRun(cluster, namespace or cluster.namespace).preview
+        namespace = namespace or cluster.namespace
+        make: Make = _DryRun(cluster, namespace).preview
     else:
+        namespace = namespace or "default"
         make = partial(
             previews.preview,
             pipeline=pipelines.admission_pipeline(pipelines.Setup(config_path)),
-            namespace=namespace or "default",
+            namespace=namespace,
             now_ms=int(time.time() * 1_000),
         )
-    made = [each for name in names for each in _shown(name, make)]
+    read: list[Document] = []
+    made = [each for name in names for each in _shown(name, make, read)]
     if not made:
         click.echo("No pods and no pod templates found.", err=True)
     refused = sum(bool(each.refusals) for each in made)
     if refused:
         raise CommandError(f"{refused} would be rejected; the reasons are above")
+    if cycle := cycles.find(read, namespace):
+        raise CommandError(
+            f"these pods never start, because they wait for each other: {' > '.join(cycle)}; "
+            f"remove one from annotation {AFTER}"
+        )
 
 
-def _shown(name: str, make: Make) -> Iterator[Preview]:
-    """Print the previews of a file's objects, and yield them."""
+def _shown(name: str, make: Make, read: list[Document]) -> Iterator[Preview]:
+    """Print the previews of a file's objects, and yield them; add all objects to `read`."""
     for document in _documents(name):
         for each in previews.objects(document):
+            read.append(each)
             if previews.concerns(each):
                 made = make(each)
                 terminal.write(_lines(name, made))

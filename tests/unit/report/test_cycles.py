@@ -1,0 +1,118 @@
+"""Pods in manifests that wait for each other."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from holdfast.webhook.cli import main
+from holdfast.webhook.report import cycles
+
+
+def workload(kind: str, name: str, after: Any = None, **metadata: Any) -> dict[str, Any]:
+    annotations = {} if after is None else {"holdfast.dev/after": after}
+    pod = {"annotations": annotations, "labels": {"app": name}}
+    group = "batch/v1" if kind == "Job" else "apps/v1"
+    return {
+        "apiVersion": group,
+        "kind": kind,
+        "metadata": {"name": name, **metadata},
+        "spec": {"template": {"metadata": pod}},
+    }
+
+
+def service(name: str, selector: Any, **metadata: Any) -> dict[str, Any]:
+    spec = {"selector": selector}
+    metadata = {"name": name, **metadata}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def pod(name: str, after: str) -> dict[str, Any]:
+    metadata = {"name": name, "annotations": {"holdfast.dev/after": after}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+
+WEB = workload("Deployment", "web", "service/db")
+DB = workload("StatefulSet", "db", "job/migrate:Complete")
+
+
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        pytest.param([], [], id="nothing"),
+        pytest.param(
+            [WEB, DB, service("db", {"app": "db"}), workload("Job", "migrate")], [], id="a chain"
+        ),
+        pytest.param(
+            [WEB, DB, service("db", {"app": "db"}), workload("Job", "migrate", "deployments/web")],
+            ["deployment/web", "job/migrate", "service/db", "statefulset/db"],
+            id="through a Service",
+        ),
+        pytest.param(
+            [WEB, workload("Job", "db", "deployment/web"), service("db", {})],
+            [],
+            id="a Service without a selector",
+        ),
+        pytest.param(
+            [WEB, workload("Job", "db", "deployment/web"), service("db", {"app": "d"})],
+            [],
+            id="a Service of others",
+        ),
+        pytest.param(
+            [pod("a", "pod/b:Ready , job/x"), pod("b", " pods/a")], ["pod/a", "pod/b"], id="pods"
+        ),
+        pytest.param(
+            [workload("Job", "a", "job/b", namespace="shop"), workload("Job", "b", "job/a")],
+            [],
+            id="another namespace",
+        ),
+        pytest.param(
+            [
+                workload("Job", "a", "job/b", namespace="shop"),
+                workload("Job", "b", "job/a", namespace="shop"),
+            ],
+            ["job/a", "job/b"],
+            id="the same namespace",
+        ),
+        pytest.param(
+            [
+                {"kind": "Pod", "apiVersion": "v1", "metadata": 7},
+                {"kind": "Service", "spec": {"selector": "x"}},
+                {"kind": "Service", "spec": None},
+                workload("Deployment", "web", 15),
+                workload("Deployment", "web", "//:,"),
+            ],
+            [],
+            id="invalid objects",
+        ),
+    ],
+)
+def test_find(documents: list[dict[str, Any]], expected: list[str]) -> None:
+    found = cycles.find(documents, "default")
+    assert sorted(set(found)) == expected
+    assert found[:1] == found[-1:]
+
+
+def test_cycle_is_in_the_order_in_which_pods_wait() -> None:
+    documents = [
+        workload("Job", "a", "job/b"),
+        workload("Job", "b", "job/c"),
+        workload("Job", "c", "job/a"),
+    ]
+    found = cycles.find(documents, "default")
+    steps = dict(pairwise(found))
+    assert steps == {"job/a": "job/b", "job/b": "job/c", "job/c": "job/a"}
+
+
+def test_preview_fails(tmp_path: Path) -> None:
+    file = tmp_path / "pods.yaml"
+    pods = [pod(*names) for names in (("a", "pod/b"), ("b", "pod/a"))]
+    file.write_text(yaml.safe_dump_all({**one, "spec": {"containers": []}} for one in pods))
+    done = CliRunner().invoke(main.cli, ["preview", "-f", str(file)])
+    assert done.exit_code == 1
+    assert "wait for each other: pod/" in str(done.exception) + done.output
