@@ -38,8 +38,11 @@ RELEASE_TIMEOUT = 10.0
 ATTEMPTS = 3
 """Patches sent in a row while other writers keep changing the pod; then it backs off."""
 
-_NO_ANSWER = 504
-"""The API server's timeout: the pod may have been released."""
+_NO_ANSWER = frozenset({500, 504})
+"""The pod may have been released: the API server or its etcd was late, or etcd changed its leader.
+"""
+_BY_WEBHOOK = "failed calling webhook"
+"""The API server's message, with 500, about a webhook that fails; nothing was written."""
 _POD = msgspec.json.Decoder(Pod)
 
 
@@ -145,7 +148,7 @@ class Releaser:
         try:
             refusal = patching.write(self._api, pod_path(*key), release, timeout=timeout)
         except ApiStatusError as exc:
-            if exc.status != _NO_ANSWER:
+            if exc.status not in _NO_ANSWER or _BY_WEBHOOK in str(exc):
                 self._unreserve(reserved)
             raise
         if refusal is not None:

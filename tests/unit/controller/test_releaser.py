@@ -13,8 +13,9 @@ from holdfast.webhook.controller.releaser import (
     Releaser,
     release_patch,
 )
+from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework.permit import ReleaseDecider
-from holdfast.webhook.framework.plugin import Plugin, Result, reject, skip, success
+from holdfast.webhook.framework.plugin import Allow, Permit, Plugin, Result, reject, skip, success
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.objects import Pod
@@ -29,7 +30,7 @@ from tests.support.builders import (
     make_pod,
 )
 from tests.support.fakes import FakeApi, raising, status_error, unreachable
-from tests.support.scripted import Tightening, decider_of
+from tests.support.scripted import Holding, Tightening, decider_of
 
 KEY = ("default", "web-0")
 DECIDER = make_decider()
@@ -286,6 +287,45 @@ def test_lost_answer_of_a_release_that_was_done() -> None:
     assert Outcome.RETRY is release(api, known).outcome
     assert api.gates(KEY) == []
     assert Attempt(Outcome.GONE) == release(api, known)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "left"),
+    [
+        pytest.param(409, "scripted", 1, id="refused"),
+        pytest.param(429, "scripted", 1, id="429"),
+        pytest.param(503, "apiserver is shutting down", 1, id="shutting down"),
+        pytest.param(500, "Internal error occurred: failed calling webhook", 1, id="a webhook"),
+        pytest.param(500, "etcdserver: leader changed", 0, id="a new leader of etcd"),
+        pytest.param(504, "Timeout: request did not complete", 0, id="late"),
+        pytest.param(None, "", 0, id="no answer"),
+    ],
+)
+def test_pod_that_may_have_been_released_keeps_its_slot(
+    status: int | None, message: str, left: int
+) -> None:
+    slots = Slots()
+    api = FakeApi(held(gates=[Slots.gate]))
+    error = unreachable() if status is None else ApiStatusError(message, status=status)
+    api.before("PATCH", raising(error))
+
+    assert Outcome.RETRY is attempt(api, decider_of(slots)).outcome
+    assert slots.free == left
+
+
+class Slots(Holding):
+    """Has one slot."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _pod, _now_ms: Allow())
+        self.free = 1
+
+    def reserve(self, _pod: Pod, _now_ms: int) -> Permit:
+        self.free -= 1
+        return Allow()
+
+    def unreserve(self, _pod: Pod) -> None:
+        self.free += 1
 
 
 # --- plugins that have a say at release --------------------------------------------------------
