@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 from bench import controllers
 from bench.controllers import Controller, controlling
 from bench.results import Outcome
 from bench.size import Size
-from bench.world import CLIENTS, World, held_pod
-from holdfast.webhook.model.annotations import DELAY_KEYS
+from bench.world import CLIENTS, Object, World, held_pod, small_pod
+from holdfast.webhook.model import approvals, durations
+from holdfast.webhook.model.annotations import DELAY_KEYS, DOMAIN, RELEASED_ANNOTATION
 
 HELD, DUE = "held", "due"
-FAR = {DELAY_KEYS[0]: "150h"}
+PACE = f"{DOMAIN}/pace"
+SLOWEST = "1/24h"
 PART = 5_000
 """Pods created in one go, between two looks at how far it is."""
 SETTLE_SECONDS = 30.0
@@ -26,6 +29,7 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Measure with few held pods, then with many."""
     few, many = size.held
     there.namespace(HELD)
+    there.post(f"/api/v1/namespaces/{HELD}/pods", _started())
     with controlling(there.kubeconfig) as controller:
         empty = controller.rss_mb()
     _fill(there, few, step)
@@ -62,13 +66,39 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 
 
 def _fill(there: World, wanted: int, step: Callable[[str], None]) -> None:
-    """Create held pods until there are so many."""
-    while (there_are := there.count(HELD)) < wanted:
+    """Create held pods of all kinds until there are so many."""
+    kinds = [_held(name, value) for name, value in _kinds().items()]
+    while (there_are := there.count(HELD) - 1) < wanted:  # without the one that has started
         step(f"{there_are:,} of {wanted:,} held pods")
         number = min(PART, wanted - there_are)
-        there.create(
-            HELD, [held_pod(FAR)], max(0, number - CLIENTS), connections=min(CLIENTS, number)
-        )
+        there.create(HELD, kinds, max(0, number - CLIENTS), connections=min(CLIENTS, number))
+
+
+def _kinds() -> dict[str, str]:
+    """Give an annotation for each plugin that holds pods; none of them is met meanwhile."""
+    day = (datetime.now(UTC) + timedelta(days=3)).strftime("%a")
+    return {
+        DELAY_KEYS[0]: "150h",
+        f"{DOMAIN}/window": f"{day} 00:00-23:59",
+        PACE: SLOWEST,
+        f"{DOMAIN}/after": "job/never",
+        approvals.KEY: "measured",
+    }
+
+
+def _held(name: str, value: str) -> Object:
+    made = held_pod({name: value})
+    made["spec"]["schedulingGates"] = [{"name": name}]
+    made["metadata"]["labels"] = {PACE: "slowest"} if name == PACE else {}
+    return made
+
+
+def _started() -> Object:
+    """Make a pod that has been released by the pace, so that no other is within the day."""
+    now = durations.canonical_instant(int(time.time() * 1_000))
+    made = small_pod({PACE: SLOWEST, RELEASED_ANNOTATION: now})
+    made["metadata"]["labels"] = {PACE: "slowest"}
+    return made
 
 
 def _release_cpu(there: World, name: str, controller: Controller, number: int) -> float:
