@@ -12,6 +12,16 @@ from tests.e2e.accounts import controller_kubeconfig
 from tests.e2e.namespace import Namespace, created, gates, pod, seconds
 
 GATES = [{"name": "holdfast.dev/after"}]
+EMPTY_JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "spec": {
+        "completions": 0,
+        "parallelism": 0,
+        "template": {"spec": {**pod("")["spec"], "restartPolicy": "Never"}},
+    },
+}
+"""A Job that completes as soon as it is created."""
 BINDING = "clusterrolebinding/holdfast-controller-after"
 
 
@@ -63,6 +73,50 @@ def test_job_that_completes_releases_its_waiters(
         ns.eventually(lambda: "later" in ns.releases())
         later = ns.get("pod", "later")
         assert ns.releases()["later"] - created(later) >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_1000_pods_are_released_within_a_second_of_their_jobs(
+    plain_ns: Namespace, log: Path
+) -> None:
+    ns = plain_ns
+    jobs = {f"job-{number}": [f"web-{number}-{each}" for each in range(20)] for number in range(50)}
+    names = list(jobs)
+    ns.create_pods(
+        pod(
+            each,
+            {"holdfast.dev/after": f"job/{name}"},
+            schedulingGates=GATES,
+            schedulerName="none",
+        )
+        for name, pods in jobs.items()
+        for each in pods
+    )
+
+    def complete(some: list[str]) -> None:
+        for name in some:
+            ns.create({**EMPTY_JOB, "metadata": {"name": name}})
+            time.sleep(0.2)
+
+    with controller(ns.plane.kubeconfig, log) as running:
+        ns.eventually(lambda: "watching: 1000" in log.read_text())
+        complete(names[:20])
+        ns.eventually(lambda: len(ns.releases()) == 400)
+        running.kill()
+        complete(names[20:25])
+        running.start()
+        complete(names[25:])
+        ns.eventually(lambda: len(ns.releases()) == 1_000)
+    done = {
+        event["objectRef"]["name"]: seconds(event["requestReceivedTimestamp"])
+        for event in ns.audit()
+        if event["objectRef"].get("subresource") == "status" and event["verb"] == "update"
+    }
+    released = ns.releases()
+    late = sorted(released[pod] - done[job] for job in names[:20] + names[25:] for pod in jobs[job])
+    assert late[0] > 0
+    assert late[len(late) * 99 // 100] < 1.0
 
 
 def test_missing_permission_is_reported_and_overcome(

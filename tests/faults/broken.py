@@ -41,6 +41,7 @@ BREAKS: Mapping[str, Callable[[], None]] = {
         controllers.never_forgets,
         controllers.forgets_who_starts,
         controllers.dies_of_values,
+        controllers.forgets_freezes,
         servers.lets_through,
         servers.fails_open,
         servers.serves_too_soon,

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.webhook.controller import controller, releaser, scheduler
+from holdfast.webhook.controller import controller, freeze_watch, releaser, scheduler
 from holdfast.webhook.controller.pending import PendingRelease
 from holdfast.webhook.framework import permit
 from holdfast.webhook.framework.plugin import Plugin
@@ -17,6 +17,7 @@ from holdfast.webhook.kube import leader_election, listing, reflector, server_cl
 from holdfast.webhook.model.annotations import Due
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.plugins import pace_slots
+from holdfast.webhook.plugins.pace_groups import PacedPod
 from holdfast.webhook.registration import drift, reconciler
 from holdfast.webhook.workqueue import backoff, fair
 from tests.faults.breaks.replacing import put
@@ -226,9 +227,7 @@ def forgets_who_starts() -> None:
     """A controller that begins to lead does not count the pods that are starting."""
     proper = pace_slots.PaceSlots.on_sync
 
-    def on_sync(
-        self: pace_slots.PaceSlots, pods: Iterable[pace_slots.PacedPod], watch: Any
-    ) -> None:
+    def on_sync(self: pace_slots.PaceSlots, pods: Iterable[PacedPod], watch: Any) -> None:
         proper(self, [pod for pod in pods if pace_slots.GATE in pod.gates], watch)
 
     put(pace_slots.PaceSlots, on_sync)
@@ -245,3 +244,14 @@ def dies_of_values() -> None:
         return due
 
     put(permit.ReleaseDecider, _foresee)
+
+
+def forgets_freezes() -> None:
+    """Freezes that there are at the start, or after a watch broke off, are not seen."""
+    proper = freeze_watch.FreezeWatch.on_sync
+
+    def on_sync(self: freeze_watch.FreezeWatch, namespaces: Any) -> None:
+        deque(namespaces, maxlen=0)
+        proper(self, [])
+
+    put(freeze_watch.FreezeWatch, on_sync)

@@ -1,7 +1,7 @@
 """Pods that wait for more than a time, while something else is done to the cluster.
 
-Some share a pace, some wait for a Job, some for a window, and some for an approval; the load's wait
-for their delay meanwhile.
+Some share a pace, some wait for a Job, some for a window, some for an approval, and some for the
+end of a freeze; the load's wait for their delay meanwhile.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
+from controlplane.components import KWOK
 from controlplane.errors import ControlPlaneError
 from holdfast.webhook.model import approvals, durations
 from tests.e2e.namespace import Namespace, Object, gates, pod, seconds
+from tests.e2e.test_leader import metric
 from tests.faults.rows import api_server, clocks, controller
 from tests.faults.scenario import BOUND, Fault, Scenario
 
@@ -23,6 +26,11 @@ STARTING = 3
 PACED, SHORT_PACED = 45, 12
 EACH_SECONDS = 10.0
 """Seconds in which a pod that has a slot is ready, on a busy machine; most take half of that."""
+UNREADY = 6
+"""Pods of another pace that are never ready: a leader has to know that they are starting, however
+long it takes until there is one."""
+PACE_SECONDS = 295.0
+"""How long a pod that is not ready counts for its pace: 5 minutes, less what a release takes."""
 WAITERS = 20
 SOON = 20.0
 """Seconds in which the cluster has taken in the pods that wait for a window."""
@@ -49,6 +57,10 @@ def waiting(scenario: Scenario) -> None:
         for number in range(WAITERS)
     )
     ns.apply(_paced(int(scenario.lasts(PACED, SHORT_PACED))))
+    unready = {"holdfast.dev/pace": str(STARTING)}
+    ns.create_pods(
+        pod(f"unready-{number}", unready, schedulerName="none") for number in range(UNREADY)
+    )
     scenario.due = opens
     for number in range(WAITERS):
         scenario.own[ns.namespace, f"window-{number}"] = opens
@@ -75,17 +87,30 @@ def check(scenario: Scenario) -> None:
     bound = BOUND + max(0.0, scenario.due - time.time()) + count / STARTING * EACH_SECONDS
 
     def left() -> list[str]:
-        held = (one for one in ns.all("pods") if any(map(_is_ours, gates(one))))
-        return [str(one["metadata"]["name"]) for one in held]
+        names = [
+            one["metadata"]["name"] for one in ns.all("pods") if any(map(_is_ours, gates(one)))
+        ]
+        return [name for name in names if not name.startswith("unready")]
 
     scenario.eventually(lambda: len(left()) <= 1, bound)
     scenario.eventually(lambda: _ready(ns) == count, count / STARTING * EACH_SECONDS)
     found = left()
-    scenario.notes += [f"{name} is still held" for name in found]
+    scenario.notes.append(f"still held: {found}")
+    slow = [one for one in ns.all("pods", "app=paced") if _ready_at(one) == float("inf")]
+    statuses = {one["metadata"]["name"]: one["status"] for one in slow}
+    scenario.notes.append(f"not ready at {time.time():.0f}: {json.dumps(statuses)}")
     scenario.check("released without an approval", int("approval-0" not in found))
     scenario.check("waiting pods not released in time", len({*found} - {"approval-0"}))
     scenario.check("paced pods that are not ready", count - _ready(ns))
-    scenario.check("paced pods starting at a time", _most_starting(scenario, ns), STARTING)
+    for name in ("paced", "unready"):
+        most = _most_starting(scenario, ns, name)
+        scenario.check("paced pods starting at a time", most, STARTING)
+
+
+def restarted(scenario: Scenario) -> None:
+    """Restart the API server, then the nodes: kwok forgets pods whose status it could not write."""
+    api_server.restarted(scenario)
+    scenario.testbed.plane.process(KWOK).kill()
 
 
 def hostile(scenario: Scenario) -> None:
@@ -101,6 +126,46 @@ def hostile(scenario: Scenario) -> None:
     own.create_pods(made)
     scenario.go_on(30, 10)
     own.kubectl("delete", "pods", "-l", "hostile", "--wait=false")
+
+
+def frozen(scenario: Scenario) -> None:
+    """Freeze a separate namespace, and let pods fall due in it."""
+    ns = _namespace(scenario)
+    Namespace.create_new(scenario.testbed.plane, ns.namespace)
+    scenario.apart.append(ns.namespace)
+    freeze = ("annotate", "namespace", ns.namespace, "holdfast.dev/freeze=why")
+    scenario.testbed.plane.kubectl(*freeze)
+    for each in scenario.testbed.controllers:
+        scenario.eventually(partial(metric, each, "holdfast_freezes "), BOUND)
+    ns.create_pods(pod(f"frozen-{number}", {"delay": "1"}) for number in range(WAITERS))
+
+
+def while_frozen(harm: Callable[[Scenario], None]) -> Callable[[Scenario], None]:
+    """Do harm while the pods are due, then end the freeze."""
+
+    def act(scenario: Scenario) -> None:
+        ns = _namespace(scenario)
+        harm(scenario)
+        scenario.check("pods released while frozen", len(_released(scenario, ns)))
+        scenario.testbed.plane.kubectl(
+            "annotate", "namespace", ns.namespace, "holdfast.dev/freeze-"
+        )
+        seconds = scenario.eventually(lambda: len(_released(scenario, ns)) == WAITERS, BOUND)
+        scenario.figures["seconds from the thaw to the last release"] = seconds
+        left = WAITERS - len(_released(scenario, ns))
+        scenario.check("pods not released after the thaw", left)
+
+    return act
+
+
+def _released(scenario: Scenario, ns: Namespace) -> list[str]:
+    """List the pods that the API server may have released."""
+    scenario.testbed.audit.read()
+    return [
+        name
+        for (space, name), writes in scenario.testbed.audit.releases.items()
+        if space == ns.namespace and any(each.may_have_worked for each in writes)
+    ]
 
 
 @contextmanager
@@ -177,23 +242,30 @@ def _ready(ns: Namespace) -> int:
     return int(ns.get("deployment", "paced")["status"].get("readyReplicas", 0))
 
 
-def _most_starting(scenario: Scenario, ns: Namespace) -> int:
-    """Count how many pods were released and not ready at a time, at most.
+def _most_starting(scenario: Scenario, ns: Namespace, prefix: str) -> int:
+    """Count how many pods of a pace were released and not ready at a time, at most.
 
     A pod's status says to the second when it was ready; it counts as ready from then on.
     """
     scenario.testbed.audit.read()
-    changes = []
-    for one in ns.all("pods", "app=paced"):
-        writes = scenario.testbed.audit.releases[ns.namespace, one["metadata"]["name"]]
-        since = next((each.at for each in writes if each.may_have_worked), None)
-        until = _ready_at(one)
+    changes, writes = [], list[str]()
+    for one in ns.all("pods"):
+        name, until = str(one["metadata"]["name"]), _ready_at(one)
+        if not name.startswith(prefix):
+            continue
+        tries = scenario.testbed.audit.releases[ns.namespace, name]
+        writes += [f"{name}: {each.status} at {each.at:.3f}, ready {until}" for each in tries]
+        since = next((each.at for each in tries if each.worked), None) or next(
+            (each.at for each in tries if each.may_have_worked), None
+        )
         if since is not None:
-            changes += [(since, 1), (max(since, until), -1)]
+            changes += [(since, 1), (max(since, min(until, since + PACE_SECONDS)), -1)]
     most = count = 0
     for _, change in sorted(changes):
         count += change
         most = max(most, count)
+    if most > STARTING:
+        scenario.notes.insert(0, "; ".join(writes))
     return most
 
 
@@ -226,7 +298,7 @@ FAULTS = [
     Fault(
         "holds-api-server-restarted",
         11,
-        meanwhile(api_server.restarted),
+        meanwhile(restarted),
         prepare=waiting,
         minutes=4.0,
         outage=True,
@@ -250,5 +322,23 @@ FAULTS = [
         minutes=4.0,
         broken="dies-of-values",
         caught_by="waiting pods not released in time",
+    ),
+    Fault(
+        "holds-frozen-controller-killed",
+        11,
+        while_frozen(controller.killed),
+        prepare=frozen,
+        minutes=2.5,
+        broken="forgets-freezes",
+        caught_by="pods released while frozen",
+    ),
+    Fault(
+        "holds-frozen-watches-silent",
+        11,
+        while_frozen(api_server.silent),
+        prepare=frozen,
+        minutes=2.5,
+        broken="trusts-silence",
+        caught_by="pods not released after the thaw",
     ),
 ]
