@@ -9,8 +9,9 @@ from itertools import chain
 
 from holdfast.webhook.framework.handle import Follow, WaitingPods
 from holdfast.webhook.model.objects import ObjectKey, Pod
-from holdfast.webhook.plugins import after_targets
-from holdfast.webhook.plugins.after_targets import WaitedKind, WaitedObject, WaitedTarget
+from holdfast.webhook.plugins import after_conditions
+from holdfast.webhook.plugins.after_conditions import WaitedObject
+from holdfast.webhook.plugins.after_targets import WaitedKind, WaitedTarget
 
 IDLE_SECONDS = 300.0
 """How long a kind is followed after the last pod has stopped waiting for it, at least."""
@@ -124,11 +125,11 @@ class _FollowedKind:
     # --- pods ----------------------------------------------------------------------------------
 
     def is_met(self, namespace: str, target: WaitedTarget) -> bool:
-        return after_targets.is_met(target, self.states.get((namespace, target.name)))
+        return after_conditions.is_met(target, self.states.get((namespace, target.name)))
 
     def problem_of(self, namespace: str, target: WaitedTarget) -> str:
         state = self.states.get((namespace, target.name))
-        if after_targets.has_failed(target, state):
+        if after_conditions.has_failed(target, state):
             return f"{target.kind.name}/{target.name} has failed"
         return self.problem
 
@@ -159,7 +160,7 @@ class _FollowedKind:
         """Take these objects, and no others, as all there are."""
         states: dict[ObjectKey, frozenset[str]] = {}
         for one in objects:
-            after_targets.update(states, self.kind, one)
+            after_conditions.update(states, self.kind, one)
 
         def act() -> Iterable[_Pods]:
             before, self.states = self.states, states
@@ -190,7 +191,7 @@ class _FollowedKind:
 
     def _update(self, one: WaitedObject, *, deleted: bool) -> None:
         def act() -> Iterable[_Pods]:
-            key, before = after_targets.update(self.states, self.kind, one, deleted=deleted)
+            key, before = after_conditions.update(self.states, self.kind, one, deleted=deleted)
             return self._affected(key, before)
 
         self.index.change(self, act)
@@ -203,6 +204,6 @@ class _FollowedKind:
         for target, pods in self.pods.get(key, {}).items():
             if everything or any(
                 test(target, before) != test(target, state)
-                for test in (after_targets.is_met, after_targets.has_failed)
+                for test in (after_conditions.is_met, after_conditions.has_failed)
             ):
                 yield pods

@@ -13,9 +13,10 @@ from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.annotations import NOTHING_ASKED
 from holdfast.webhook.model.edits import AddGate
 from holdfast.webhook.model.objects import ObjectKey, Pod
-from holdfast.webhook.plugins import after_objects, after_targets
+from holdfast.webhook.plugins import after_conditions, after_objects, after_targets
 from holdfast.webhook.plugins.after import After, AfterArgs, CustomKind
-from holdfast.webhook.plugins.after_targets import AFTER, BUILT_IN, WaitedObject
+from holdfast.webhook.plugins.after_conditions import WaitedObject
+from holdfast.webhook.plugins.after_targets import AFTER, BUILT_IN
 from holdfast.webhook.policies import roles
 from tests.support.after_values import OBJECTS, BadObject
 from tests.support.builders import CREATED_MS, make_pod, make_profiles, read_review
@@ -147,12 +148,12 @@ def test_condition_of_an_object(target: str, document: Any, met: bool) -> None:
     (parsed,) = after_targets.parse(target, KINDS)
     states: dict[ObjectKey, frozenset[str]] = {}
 
-    key, _ = after_targets.update(states, parsed.kind, seen(document))
+    key, _ = after_conditions.update(states, parsed.kind, seen(document))
 
     assert key == ("default", "x")
-    assert after_targets.is_met(parsed, states[key]) is met
-    after_targets.update(states, parsed.kind, seen(document), deleted=True)
-    assert not after_targets.is_met(parsed, states.get(key))
+    assert after_conditions.is_met(parsed, states[key]) is met
+    after_conditions.update(states, parsed.kind, seen(document), deleted=True)
+    assert not after_conditions.is_met(parsed, states.get(key))
 
 
 def seen(document: Any, name: str = "x") -> WaitedObject:

@@ -1,0 +1,169 @@
+"""The conditions that objects meet, as the API server reports them. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.webhook.model.objects import ApiStruct, Metadata, ObjectKey
+from holdfast.webhook.plugins.after_targets import (
+    EXISTS,
+    ROLLED_OUT,
+    SERVICE,
+    WaitedKind,
+    WaitedTarget,
+)
+
+_FAILED = "Failed"
+_SERVICE_LABEL = "kubernetes.io/service-name"
+
+
+class _ObjectMetadata(Metadata, frozen=True):
+    generation: int = 0
+
+
+class WaitedObject(ApiStruct, frozen=True):
+    """An object of any kind. Each part is decoded only for kinds that define it."""
+
+    metadata: _ObjectMetadata = _ObjectMetadata()
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+    endpoints: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _ObjectCondition(ApiStruct, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class _ObjectConditions(ApiStruct, frozen=True):
+    conditions: list[_ObjectCondition] | None = None
+
+
+class _Partition(ApiStruct, frozen=True):
+    partition: int | None = None
+
+
+class _UpdateStrategy(ApiStruct, frozen=True):
+    type: str = ""
+    rolling_update: _Partition | None = None
+
+
+class _RolloutSpec(ApiStruct, frozen=True):
+    replicas: int | None = None
+    update_strategy: _UpdateStrategy = _UpdateStrategy()
+
+
+class _Rollout(ApiStruct, frozen=True):
+    observed_generation: int = 0
+    ready_replicas: int = 0
+    updated_replicas: int = 0
+    desired_number_scheduled: int = 0
+    updated_number_scheduled: int = 0
+    number_available: int = 0
+
+
+class _EndpointConditions(ApiStruct, frozen=True):
+    ready: bool | None = None
+
+
+class _ServiceEndpoint(ApiStruct, frozen=True):
+    conditions: _EndpointConditions = _EndpointConditions()
+
+
+_CONDITIONS = msgspec.json.Decoder(_ObjectConditions)
+_ROLLOUT_SPEC = msgspec.json.Decoder(_RolloutSpec)
+_ROLLOUT = msgspec.json.Decoder(_Rollout)
+_ENDPOINTS = msgspec.json.Decoder(list[_ServiceEndpoint] | None)
+Decoded = TypeVar("Decoded")
+
+
+def _decoded(
+    source: msgspec.Raw, decoder: msgspec.json.Decoder[Decoded], default: Decoded
+) -> Decoded:
+    """Decode a part of an object; a custom kind may have anything there."""
+    try:
+        return decoder.decode(source)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return default
+
+
+def update(
+    states: dict[ObjectKey, frozenset[str]],
+    kind: WaitedKind,
+    one: WaitedObject,
+    *,
+    deleted: bool = False,
+) -> tuple[ObjectKey, frozenset[str] | None]:
+    """Record which conditions an object meets; return the key that users name, and its old state.
+
+    A Service has several slices: recorded are the names of those with a ready endpoint.
+    """
+    key = one.metadata.namespace, one.metadata.name
+    if kind is SERVICE:
+        key = one.metadata.namespace, (one.metadata.labels or {}).get(_SERVICE_LABEL, "")
+    before = states.get(key)
+    if kind is SERVICE:
+        slices = (before or frozenset()) - {one.metadata.name}
+        if not deleted and _has_ready_endpoint(one):
+            slices |= {one.metadata.name}
+        states[key] = slices
+    elif deleted:
+        states.pop(key, None)
+    else:
+        states[key] = _shared(_conditions(kind, one))
+    return key, before
+
+
+def is_met(target: WaitedTarget, state: frozenset[str] | None) -> bool:
+    """Return whether an object of this state meets a condition; None if it does not exist."""
+    if target.kind is SERVICE:
+        return bool(state)
+    return state is not None and target.condition in state
+
+
+def has_failed(target: WaitedTarget, state: frozenset[str] | None) -> bool:
+    """Return whether a Job will never complete."""
+    is_job = target.kind.qualified == "jobs.batch" and target.condition != _FAILED
+    return is_job and _FAILED in (state or ())
+
+
+def _conditions(kind: WaitedKind, one: WaitedObject) -> frozenset[str]:
+    found = {EXISTS}
+    if kind.selectable:
+        listed = _decoded(one.status, _CONDITIONS, _ObjectConditions()).conditions or ()
+        found |= {each.type for each in listed if each.status == "True"}
+    elif kind.condition == ROLLED_OUT and _is_rolled_out(kind, one):
+        found.add(ROLLED_OUT)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1_024)
+def _shared(state: frozenset[str]) -> frozenset[str]:
+    """Return one object for equal states: most of a kind's objects have the same."""
+    return state
+
+
+def _is_rolled_out(kind: WaitedKind, one: WaitedObject) -> bool:
+    """Return the same as `kubectl rollout status`; with OnDelete, whether all are ready."""
+    spec = _decoded(one.spec, _ROLLOUT_SPEC, _RolloutSpec())
+    status = _decoded(one.status, _ROLLOUT, _Rollout())
+    if status.observed_generation < one.metadata.generation:
+        return False
+    if kind.resource == "daemonsets":
+        wanted = needed = status.desired_number_scheduled
+        ready, updated = status.number_available, status.updated_number_scheduled
+    else:
+        wanted = 1 if spec.replicas is None else spec.replicas
+        rolling = spec.update_strategy.rolling_update or _Partition()
+        needed = wanted - (rolling.partition or 0)
+        ready, updated = status.ready_replicas, status.updated_replicas
+    return ready >= wanted and (spec.update_strategy.type == "OnDelete" or updated >= needed)
+
+
+def _has_ready_endpoint(one: WaitedObject) -> bool:
+    """Return whether a slice has one; a missing `ready` means yes, as the API defines."""
+    endpoints = _decoded(one.endpoints, _ENDPOINTS, None) or ()
+    return any(endpoint.conditions.ready is not False for endpoint in endpoints)
