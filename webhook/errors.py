@@ -66,6 +66,10 @@ class UnreachableError(ClusterError):
     """The API server did not respond: refused, timed out, or disconnected."""
 
 
+class NoCredentialsError(UnreachableError):
+    """This process has no credentials for the API server."""
+
+
 class StartError(HoldfastError):
     """A command cannot start; the message has the file, port or setting and what to do."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -169,3 +171,44 @@ def test_events_report_hold_and_release(ns: Namespace) -> None:
     assert "by holdfast.dev/delay" in story("told")["Held"]
     ns.eventually(lambda: "Released" in story("changed"))
     assert "no annotation asks for a hold" in story("changed")["Released"]
+
+
+def test_of_pods_due_together_the_one_of_higher_priority_gets_the_room(ns: Namespace) -> None:
+    """A node has room for one pod per host port; with one pair, the other order is luck."""
+    priorities = {"a-low": 1, "b-high": 1_000}
+    for name, value in priorities.items():
+        ns.apply(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": f"{ns.namespace}-{name}"},
+                "value": value,
+                "preemptionPolicy": "Never",
+            }
+        )
+    due = datetime.fromtimestamp(time.time() + 8, UTC).isoformat(timespec="seconds")
+    ports = range(30_100, 30_110)
+    ns.create_pods(
+        pod(
+            f"{name}-{port}",
+            {"holdfast.dev/not-before": due},
+            priorityClassName=f"{ns.namespace}-{name}",
+            nodeSelector={"kubernetes.io/hostname": "node-1"},
+            containers=[
+                {
+                    "name": "main",
+                    "image": "busybox",
+                    "ports": [{"containerPort": port, "hostPort": port}],
+                }
+            ],
+        )
+        for name in priorities
+        for port in ports
+    )
+
+    def bound() -> set[str]:
+        return {one["metadata"]["name"] for one in ns.all("pods") if one["spec"].get("nodeName")}
+
+    assert ns.eventually(lambda: len(seen := bound()) == len(ports) and seen) == {
+        f"b-high-{port}" for port in ports
+    }

@@ -45,6 +45,8 @@ class AdmissionPipeline:
             return False
         called = any(
             _concerns(plugin, review) or _has_workload_key(plugin, review)
+            if plugin.may_block
+            else plugin.blocks(review)
             for plugin in profile.blocking
         )
         return called and not _find_excess(review)

@@ -180,6 +180,10 @@ class Plugin:
         annotations = pod.annotations
         return any(key in annotations for key in self.keys)
 
+    def blocks(self, review: PodReview) -> bool:
+        """Return whether a plugin that does not block otherwise may wait for I/O in a review."""
+        return False
+
     # --- admission ----------------------------------------------------------------------------
 
     def mutate(self, pod: Pod, context: Context) -> Result:

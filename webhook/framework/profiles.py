@@ -43,7 +43,9 @@ class Profile:
     def __post_init__(self) -> None:
         self.scheduler_name = self.scheduler_name or self.name
         # Determined once: asking a plugin for its extension points would cost every review.
-        self.blocking = [plugin for plugin in self.plugins if plugin.may_block]
+        self.blocking = [
+            plugin for plugin in self.plugins if plugin.may_block or overrides(plugin, "blocks")
+        ]
         self.holding = [plugin for plugin in self.plugins if plugin.gate]
         self.releasing = [plugin for plugin in self.plugins if overrides(plugin, "at_release")]
         self.finalizing = [plugin for plugin in self.plugins if plugin.finalizer]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.webhook.errors import ApiStatusError, StartError, UnreachableError
+from holdfast.webhook.errors import ApiStatusError, NoCredentialsError, StartError, UnreachableError
 
 if TYPE_CHECKING:
     from holdfast.webhook.kube.client import Api
@@ -71,7 +71,7 @@ class ClusterLookup:
             assert self._api is not None  # noqa: S101 - set by `connect`
             found = msgspec.json.decode(self._api.request("GET", path, timeout=TIMEOUT))
         except StartError as exc:
-            raise UnreachableError(str(exc)) from exc
+            raise NoCredentialsError(str(exc)) from exc
         except ApiStatusError as exc:
             if exc.is_not_found:
                 return None

@@ -19,21 +19,17 @@ from holdfast.webhook.framework.plugin import (
     Args,
     Context,
     Permit,
-    Plugin,
     Reject,
-    Result,
     Wait,
-    reject,
-    skip,
-    success,
 )
 from holdfast.webhook.model import messages, syntax
 from holdfast.webhook.model.annotations import DOMAIN, NOTHING_ASKED
-from holdfast.webhook.model.edits import AddGate
+from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.plugins import after_targets, holding
+from holdfast.webhook.plugins import after_targets
 from holdfast.webhook.plugins.after_objects import ObjectIndex
 from holdfast.webhook.plugins.after_targets import AFTER, BUILT_IN, WaitedKind, WaitedTarget
+from holdfast.webhook.plugins.holding import HoldingPlugin
 
 _PARSED = 1_024
 """Values that are kept parsed: most pods of a template have the same."""
@@ -82,12 +78,11 @@ class AfterArgs(Args, frozen=True):
     """Further kinds."""
 
 
-class After(Plugin):
+class After(HoldingPlugin):
     """Adds the gate at creation, and allows a pod once all that it waits for is there."""
 
     name = "after"
     args_type = AfterArgs
-    may_block = False
     gate = f"{DOMAIN}/after"
     keys = (AFTER,)
 
@@ -100,24 +95,16 @@ class After(Plugin):
         self._parse = lru_cache(_PARSED)(partial(after_targets.parse, kinds=allowed))
         self._index = ObjectIndex(lambda: self.handle.bounds_ms()[0] / 1_000)
 
-    def mutate(self, pod: Pod, context: Context) -> Result:
-        """Add the gate if the pod waits for objects."""
-        if not self.concerns(pod) or holding.must_start(pod, context, self.gate):
-            return skip()
-        problem = self._problem(pod, context)
-        if problem:
-            return reject(problem)
-        # The API server rejects a pod that has both a gate and a node.
-        if pod.spec.node_name:
-            return success(warnings=[holding.BOUND])
-        return success(AddGate(self.gate))
-
-    def validate(self, pod: Pod, context: Context) -> Result:
-        """Reject invalid values, and a new pod whose gate was removed after `mutate`."""
-        if not self.concerns(pod) or holding.must_start(pod, context, self.gate):
-            return skip()
-        problem = self._problem(pod, context) or holding.lacks_gate(pod, context, self.gate)
-        return reject(problem) if problem else success()
+    def read(self, pod: Pod, context: Context) -> Iterable[Edit]:
+        """Read the objects; none may be the pod or workload itself."""
+        workload = context.review.workload
+        kind, name = (workload.kind, workload.name) if workload else ("Pod", pod.metadata.name)
+        for target in self._parse(pod.annotations[AFTER]):
+            if (target.kind.name, target.name) == (kind.lower(), name):
+                raise InvalidValueError(
+                    f"annotation {AFTER}: {target} would wait for itself: remove it"
+                )
+        return ()
 
     def permit(self, pod: Pod, now_ms: int) -> Permit:  # noqa: ARG002 - time plays no part
         """Allow the pod once all objects meet their conditions."""
@@ -140,19 +127,6 @@ class After(Plugin):
     def forget(self, uid: str) -> None:
         """Drop a pod that no longer waits."""
         self._index.forget(uid)
-
-    def _problem(self, pod: Pod, context: Context) -> str:
-        """Return what is wrong with the annotation of a pod or template; else empty."""
-        try:
-            targets = self._parse(pod.annotations[AFTER])
-        except InvalidValueError as exc:
-            return str(exc)
-        workload = context.review.workload
-        kind, name = (workload.kind, workload.name) if workload else ("Pod", pod.metadata.name)
-        for target in targets:
-            if (target.kind.name, target.name) == (kind.lower(), name):
-                return f"annotation {AFTER}: {target} would wait for itself: remove it"
-        return ""
 
 
 def _waits_for(targets: Iterable[WaitedTarget]) -> str:

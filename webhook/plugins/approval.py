@@ -6,63 +6,51 @@ the name and the right of the user who writes it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.plugin import (
     Allow,
+    Code,
     Context,
     Permit,
-    Plugin,
     Reject,
     Result,
     Wait,
     reject,
-    skip,
-    success,
 )
 from holdfast.webhook.model import messages, reasons
 from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, DENIED_REASON, GATE, KEY, MARKS
-from holdfast.webhook.model.edits import AddGate, RemoveAnnotation
+from holdfast.webhook.model.edits import Edit, RemoveAnnotation
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.plugins import holding
+from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
 
 
-class Approval(Plugin):
+class Approval(HoldingPlugin):
     """Adds the gate at creation, and reads who has approved or denied the pod."""
 
     name = "approval"
-    may_block = False
     gate = GATE
     permit_is_final = True
     keys = (KEY,)
 
     # --- admission -----------------------------------------------------------------------------
 
-    def mutate(self, pod: Pod, context: Context) -> Result:
-        """Add the gate if the pod asks for an approval; one that was copied does not count."""
-        if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
-            return skip()
-        copied = [RemoveAnnotation(key) for key in MARKS if key in pod.annotations]
+    def read(self, pod: Pod, context: Context) -> Iterable[Edit]:  # noqa: ARG002
+        """Read the reason, and drop an approval that was copied."""
         try:
             reasons.parse(pod.annotations[KEY])
         except InvalidValueError as exc:
-            return reject(f"annotation {KEY}: {exc}")
-        if pod.spec.node_name:
-            return success(*copied, warnings=[holding.BOUND])
-        return success(AddGate(GATE), *copied)
+            raise InvalidValueError(f"annotation {KEY}: {exc}") from None
+        return [RemoveAnnotation(key) for key in MARKS if key in pod.annotations]
 
     def validate(self, pod: Pod, context: Context) -> Result:
         """Reject invalid values, a new pod whose gate is missing, and one that is approved."""
-        if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
-            return skip()
-        try:
-            reasons.parse(pod.annotations[KEY])
-        except InvalidValueError as exc:
-            return reject(f"annotation {KEY}: {exc}")
-        problem = holding.lacks_gate(pod, context, GATE)
+        result = super().validate(pod, context)
         forged = next((key for key in MARKS if key in pod.annotations), "")
-        if forged and holding.is_new(context):
-            problem = f"annotation {forged}: a new pod cannot have it: {messages.CALL_LAST}"
-        return reject(problem) if problem else success()
+        if result.code is Code.SUCCESS and forged and is_new(context):
+            return reject(f"annotation {forged}: a new pod cannot have it: {messages.CALL_LAST}")
+        return result
 
     # --- held pods -----------------------------------------------------------------------------
 

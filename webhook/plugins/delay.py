@@ -17,7 +17,6 @@ from holdfast.webhook.framework.plugin import (
     Args,
     Context,
     Permit,
-    Plugin,
     Result,
     Wait,
     reject,
@@ -45,8 +44,9 @@ from holdfast.webhook.model.edits import (
     SetSchedulerName,
 )
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.plugins import delay_warnings, holding
+from holdfast.webhook.plugins import delay_warnings
 from holdfast.webhook.plugins.delay_origin import DELAY_FROM, OWNER, POD, Origins
+from holdfast.webhook.plugins.holding import BOUND, HoldingPlugin, is_new, missing_gate
 
 _RAISE = "ask an admin to raise maxDelay"
 _PLAIN, _MAX_PLAIN = "^[1-9][0-9]{0,8}$", 999_999_999
@@ -72,12 +72,11 @@ class _TooLongError(InvalidValueError):
     """A valid value exceeds maxDelay."""
 
 
-class Delay(Plugin):
+class Delay(HoldingPlugin):
     """Adds the gate at creation, and decides when it may be removed."""
 
     name = "delay"
     args_type = DelayArgs
-    may_block = False
     gate = DELAY_GATE
     permit_is_final = True
 
@@ -114,7 +113,7 @@ class Delay(Plugin):
     def mutate(self, pod: Pod, context: Context) -> Result:
         """Add the gate and the hint if the pod asks to be held."""
         unheld = RemoveAnnotation(HELD_ANNOTATION)  # a copied or forged hint must not count
-        if holding.must_start(pod, context, self.gate):
+        if self.must_start(pod, context):
             return success(unheld)
         try:
             request = self._read(pod, context.now_ms)
@@ -126,7 +125,7 @@ class Delay(Plugin):
             return success(unheld)
         # The API server rejects a pod that has both a gate and a node.
         if pod.spec.node_name:
-            return success(unheld, warnings=[holding.BOUND])
+            return success(unheld, warnings=[BOUND])
         return success(*self._hold(request))
 
     def validate(self, pod: Pod, context: Context) -> Result:
@@ -135,10 +134,10 @@ class Delay(Plugin):
         A new pod has its creationTimestamp by now. That is the API server's time, so an admission
         server with a wrong clock lets no pod through.
         """
-        if not self.concerns(pod) or holding.must_start(pod, context, self.gate):
+        if not self.concerns(pod) or self.must_start(pod, context):
             return skip()
         workload = context.review.workload
-        created = context.review.request.operation == "CREATE" and workload is None
+        created = is_new(context)
         now_ms = (created and pod.created_ms) or context.now_ms
         try:
             since_ms = None if workload else pod.created_ms or now_ms
@@ -203,7 +202,7 @@ class Delay(Plugin):
             return _wrong_clock(self.gate, ours_ms, stored_ms)
         if self._ignores:
             return ""
-        return holding.missing_gate(self.gate)
+        return missing_gate(self.gate)
 
     def _read(self, pod: Pod, since_ms: int | None, old: Pod | None = None) -> HoldRequest:
         """Read what a pod asks for, and limit how long it may wait.

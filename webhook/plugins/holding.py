@@ -2,27 +2,114 @@
 
 from __future__ import annotations
 
-from holdfast.webhook.framework.plugin import Context
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.webhook.errors import (
+    ApiStatusError,
+    HandleError,
+    InvalidValueError,
+    NoCredentialsError,
+)
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.plugin import Context, Plugin, Result, reject, skip, success
 from holdfast.webhook.model import kubevirt, messages
+from holdfast.webhook.model.edits import AddGate, Edit, RemoveAnnotation
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
 
 BOUND = "holdfast: not held: spec.nodeName is already set"
 """The warning about a pod that has a node: the API server rejects one that has a gate as well."""
+_FORBIDDEN = 403
 
 
-def must_start(pod: Pod, context: Context, gate: str) -> bool:
-    """Return whether KubeVirt waits for a pod, whatever its VM's template says about holds.
+class HoldingPlugin(Plugin):
+    """Adds the gate to new pods that ask for it, and rejects those that lack it when stored."""
 
-    The target of a live migration has minutes to start, and a VM waits for its provisioning pod.
-    Their marks prove nothing, because a Deployment could have them too, and an update could add
-    them. An update of a pod without the gate changes no hold.
-    """
+    may_block = False
+
+    def __init__(self, args: Any, handle: Handle | None = None) -> None:
+        super().__init__(args, handle)
+        self._virt_controller = VirtController(AUTO, self.handle)
+
+    def read(self, pod: Pod, context: Context) -> Iterable[Edit]:
+        """Return what a new pod gets besides the gate. Raises InvalidValueError."""
+        raise NotImplementedError
+
+    def mutate(self, pod: Pod, context: Context) -> Result:
+        """Add the gate if the pod asks to be held."""
+        if not self.concerns(pod) or self.must_start(pod, context):
+            return skip()
+        try:
+            edits = self.read(pod, context)
+        except InvalidValueError as exc:
+            return reject(str(exc))
+        # The API server rejects a pod that has both a gate and a node.
+        if pod.spec.node_name:
+            return success(*filter(_removes, edits), warnings=[BOUND])
+        return success(AddGate(self.gate), *edits)
+
+    def validate(self, pod: Pod, context: Context) -> Result:
+        """Reject invalid values, and a new pod whose gate is missing."""
+        if not self.concerns(pod) or self.must_start(pod, context):
+            return skip()
+        try:
+            self.read(pod, context)
+        except InvalidValueError as exc:
+            return reject(str(exc))
+        held = not is_new(context) or self.gate in pod.gates or pod.spec.node_name
+        return success() if held else reject(missing_gate(self.gate))
+
+    def blocks(self, review: PodReview) -> bool:
+        """Return whether KubeVirt's account has to be looked up."""
+        return self.concerns(review.pod) and self._looks_up(review.pod, review)
+
+    def must_start(self, pod: Pod, context: Context) -> bool:
+        """Return whether KubeVirt waits for a pod, whatever its VM's template says about holds.
+
+        The target of a live migration has minutes to start, and a VM waits for its provisioning
+        pod. Their marks prove nothing, because a Deployment could have them too, and an update
+        could add them: virt-controller must have created the pod. An update of a pod without the
+        gate changes no hold. Raises ClusterError.
+        """
+        if not _is_awaited(pod) or self.gate in pod.gates:
+            return False
+        review = context.review
+        if review.request.operation != "CREATE":
+            return True
+        return self._looks_up(pod, review) and self._is_kubevirt(review.request.user_info.username)
+
+    def _looks_up(self, pod: Pod, review: PodReview) -> bool:
+        request = review.request
+        return (
+            _is_awaited(pod)
+            and self.gate not in pod.gates
+            and request.operation == "CREATE"
+            and kubevirt.VIRT_CONTROLLER.fullmatch(request.user_info.username) is not None
+        )
+
+    def _is_kubevirt(self, username: str) -> bool:
+        try:
+            return self._virt_controller.is_user(username)
+        except (HandleError, NoCredentialsError):
+            pass
+        except ApiStatusError as exc:
+            if exc.status != _FORBIDDEN:
+                raise
+        # Without the component for KubeVirt, the account of a default installation counts.
+        return username == kubevirt.CONTROLLER_ACCOUNT
+
+
+def _removes(edit: Edit) -> bool:
+    """Return whether an edit removes what was copied from another pod."""
+    return isinstance(edit, RemoveAnnotation)
+
+
+def _is_awaited(pod: Pod) -> bool:
+    """Return whether a pod has the marks of one that KubeVirt waits for."""
     target = kubevirt.MIGRATION_JOB in pod.labels
     if not target and kubevirt.EPHEMERAL_PROVISIONING not in pod.annotations:
-        return False
-    request = context.review.request
-    by_kubevirt = kubevirt.VIRT_CONTROLLER.fullmatch(request.user_info.username) is not None
-    if gate in pod.gates or (request.operation == "CREATE" and not by_kubevirt):
         return False
     return kubevirt.controller_of(pod.metadata, kubevirt.VMI) is not None
 
@@ -30,12 +117,6 @@ def must_start(pod: Pod, context: Context, gate: str) -> bool:
 def is_new(context: Context) -> bool:
     """Return whether a pod is being created, rather than updated or in a template."""
     return context.review.workload is None and context.review.request.operation == "CREATE"
-
-
-def lacks_gate(pod: Pod, context: Context, gate: str) -> str:
-    """Return what is wrong with a new pod that has to be held but has no gate; else empty."""
-    held = not is_new(context) or gate in pod.gates or pod.spec.node_name
-    return "" if held else missing_gate(gate)
 
 
 def missing_gate(gate: str) -> str:

@@ -8,38 +8,37 @@ that a new leader finds all of them in the API server.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import partial
 
 from holdfast.webhook.errors import HandleError, InvalidValueError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.plugin import (
     Allow,
+    Code,
     Context,
     Permit,
-    Plugin,
     Result,
     Wait,
     reject,
-    skip,
-    success,
 )
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import DELAY_GATE, NEVER_MS, OWN_PREFIX
-from holdfast.webhook.model.edits import AddGate, SetLabel
+from holdfast.webhook.model.edits import Edit, SetLabel
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.pace import Limits
-from holdfast.webhook.plugins import holding, pace_args
+from holdfast.webhook.plugins import pace_args
+from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
 from holdfast.webhook.plugins.pace_args import KEY, PaceArgs
 from holdfast.webhook.plugins.pace_groups import owner_of
 from holdfast.webhook.plugins.pace_slots import GATE, PaceSlots
 
 
-class Pace(Plugin):
+class Pace(HoldingPlugin):
     """Adds the gate and the label at creation, and gives out slots."""
 
     name = "pace"
     args_type = PaceArgs
-    may_block = False
     gate = GATE
     keys = (KEY,)
 
@@ -53,31 +52,18 @@ class Pace(Plugin):
 
     # --- admission -----------------------------------------------------------------------------
 
-    def mutate(self, pod: Pod, context: Context) -> Result:
-        """Add the gate and the label if the pod names a pace."""
-        if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
-            return skip()
-        try:
-            named, limits = pace_args.read(pod, self._paces)
-        except InvalidValueError as exc:
-            return reject(str(exc))
-        if pod.spec.node_name:
-            return success(warnings=[holding.BOUND])
-        label = named.name or _digest(str(limits), owner_of(pod))
-        return success(AddGate(GATE), SetLabel(KEY, label))
+    def read(self, pod: Pod, context: Context) -> Iterable[Edit]:  # noqa: ARG002
+        """Read the pace; the pod gets its name, or that of its owner's pace, as a label."""
+        named, limits = pace_args.read(pod, self._paces)
+        return [SetLabel(KEY, named.name or _digest(str(limits), owner_of(pod)))]
 
     def validate(self, pod: Pod, context: Context) -> Result:
-        """Reject invalid values, and a new pod whose gate is missing."""
-        if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
-            return skip()
-        try:
-            pace_args.read(pod, self._paces)
-        except InvalidValueError as exc:
-            return reject(str(exc))
-        problem = holding.lacks_gate(pod, context, GATE)
-        if holding.is_new(context) and GATE in pod.gates and KEY not in pod.labels:
-            problem = f"label {KEY} is missing: another mutating webhook removed it"
-        return reject(problem) if problem else success()
+        """Reject invalid values, and a new pod whose gate or label is missing."""
+        result = super().validate(pod, context)
+        lacks_label = is_new(context) and self.gate in pod.gates and KEY not in pod.labels
+        if result.code is Code.SUCCESS and lacks_label:
+            return reject(f"label {KEY} is missing: another mutating webhook removed it")
+        return result
 
     # --- held pods -----------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated
 
@@ -16,19 +17,14 @@ from holdfast.webhook.framework.plugin import (
     Args,
     Context,
     Permit,
-    Plugin,
-    Result,
     Wait,
-    reject,
-    skip,
-    success,
 )
 from holdfast.webhook.model import durations, messages, windows
 from holdfast.webhook.model.annotations import DOMAIN, JITTER, jitter_share_ms
-from holdfast.webhook.model.edits import AddGate
+from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.window_calendar import Windows
-from holdfast.webhook.plugins import holding
+from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
 from holdfast.webhook.plugins.named_windows import NamedWindow
 
 KEY = f"{DOMAIN}/window"
@@ -47,12 +43,11 @@ class WindowArgs(Args, frozen=True):
     """The longest time until the window opens, from the creation of the pod."""
 
 
-class Window(Plugin):
+class Window(HoldingPlugin):
     """Adds the gate at creation, and allows the pod while a window is open."""
 
     name = "window"
     args_type = WindowArgs
-    may_block = False
     gate = GATE
     keys = (KEY,)
 
@@ -74,45 +69,28 @@ class Window(Plugin):
 
     # --- admission -----------------------------------------------------------------------------
 
-    def mutate(self, pod: Pod, context: Context) -> Result:
-        """Add the gate, also while the window is open: it may close during another hold."""
-        if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
-            return skip()
-        problem = self._problem(pod, context.now_ms)
-        if problem:
-            return reject(problem)
-        if pod.spec.node_name:
-            return success(warnings=[holding.BOUND])
-        return success(AddGate(GATE))
+    def read(self, pod: Pod, context: Context) -> Iterable[Edit]:
+        """Read the windows. A new pod must not wait for longer than `maxDelay` for the next one.
 
-    def validate(self, pod: Pod, context: Context) -> Result:
-        """Reject invalid values, and a new pod whose gate is missing."""
-        if KEY not in pod.annotations or holding.must_start(pod, context, GATE):
-            return skip()
-        is_new = holding.is_new(context)
-        problem = self._problem(pod, context.now_ms if is_new else None)
-        problem = problem or holding.lacks_gate(pod, context, GATE)
-        return reject(problem) if problem else success()
-
-    def _problem(self, pod: Pod, now_ms: int | None) -> str:
-        """Return what is wrong with the annotation, or with the wait of a pod created now."""
-        try:
-            found = self._read(pod)
-        except InvalidValueError as exc:
-            return str(exc)
-        if now_ms is None:
-            return ""
+        It is held even while the window is open: the window may close during another hold.
+        """
+        found = self._read(pod)
+        if not is_new(context):
+            return ()
+        now_ms = context.now_ms
         opens_ms = found.next_open_ms(now_ms)
         shown = f"annotation {KEY}: {messages.quote(pod.annotations[KEY])}"
         if opens_ms is None:
-            return f"{shown}: {_NEVER}: use other days, or correct the closed dates"
-        if opens_ms - now_ms <= self._max_ms:
-            return ""
-        return (
-            f"{shown}: the window opens at {durations.canonical_instant(opens_ms)}, more than "
-            f"maxDelay={self.args.max_delay} after the pod's creation: use a window that opens "
-            "earlier, or ask an admin to raise maxDelay"
-        )
+            raise InvalidValueError(
+                f"{shown}: {_NEVER}: use other days, or correct the closed dates"
+            )
+        if opens_ms - now_ms > self._max_ms:
+            raise InvalidValueError(
+                f"{shown}: the window opens at {durations.canonical_instant(opens_ms)}, more than "
+                f"maxDelay={self.args.max_delay} after the pod's creation: use a window that opens "
+                "earlier, or ask an admin to raise maxDelay"
+            )
+        return ()
 
     def _read(self, pod: Pod) -> Windows:
         """Read a pod's windows. Raises InvalidValueError, which names the annotation."""

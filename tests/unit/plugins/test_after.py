@@ -29,7 +29,7 @@ MIGRATION: Any = {
     "labels": {kubevirt.MIGRATION_JOB: "7d1f"},
     "owners": [owner_of(kubevirt.VMI, "vm", "vmi-uid")],
 }
-BY_KUBEVIRT = {"userInfo": {"username": "system:serviceaccount:cnv:kubevirt-controller"}}
+BY_KUBEVIRT = {"userInfo": {"username": "system:serviceaccount:kubevirt:kubevirt-controller"}}
 
 
 @pytest.mark.parametrize("row", OBJECTS, ids=lambda row: ascii(row.value[:30]))

@@ -92,7 +92,7 @@ def test_pod_that_asks_is_held(annotations: dict[str, str], hint: str) -> None:
 
 
 BY_KUBEVIRT: dict[str, Any] = {
-    "userInfo": {"username": "system:serviceaccount:cnv:kubevirt-controller"}
+    "userInfo": {"username": "system:serviceaccount:kubevirt:kubevirt-controller"}
 }
 TARGET: dict[str, Any] = {"labels": MIGRATION, "owners": VMI_OWNER}
 PROVISIONING = {"delay": "15", "kubevirt.io/ephemeral-provisioning": "true"}
@@ -146,6 +146,11 @@ def test_marks_of_kubevirt_in_an_update_do_not_lift_the_limit() -> None:
             make_pod(PROVISIONING, owners=VMI_OWNER),
             {"userInfo": {"username": "system:serviceaccount:a:b:kubevirt-controller"}},
             id="created by another account",
+        ),
+        pytest.param(
+            make_pod({"delay": "15"}, **TARGET),
+            {"userInfo": {"username": "system:serviceaccount:tenant:kubevirt-controller"}},
+            id="created by a tenant's account of that name",
         ),
         pytest.param(make_pod({"delay": "15"}, owners=VMI_OWNER), BY_KUBEVIRT, id="pod of a VM"),
     ],

@@ -1,0 +1,106 @@
+"""Which pods no plugin holds, because KubeVirt waits for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.errors import ApiStatusError, NoCredentialsError, UnreachableError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.plugin import Args, Context, skip
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.approvals import GATE, KEY
+from holdfast.webhook.model.edits import AddGate
+from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.plugins.approval import Approval
+from tests.support.builders import make_pod, read_review
+from tests.support.fakes import FakeLookup
+from tests.support.scripted import pipeline_of
+from tests.support.vm_builders import owner_of
+
+CNV = kubevirt.controller_account("openshift-cnv")
+TENANT = kubevirt.controller_account("tenant")
+DEFAULT = kubevirt.CONTROLLER_ACCOUNT
+INSTALLED = {
+    kubevirt.INSTALLATIONS: {
+        "items": [
+            {
+                "metadata": {
+                    "namespace": "openshift-cnv",
+                    "creationTimestamp": "2026-01-01T00:00:00Z",
+                }
+            }
+        ]
+    }
+}
+TARGET: dict[str, Any] = {
+    "labels": {kubevirt.MIGRATION_JOB: "job"},
+    "owners": [owner_of(kubevirt.VMI, "vm", "u")],
+}
+
+
+def created_by(user: str, **pod: Any) -> PodReview:
+    return read_review(make_pod({KEY: "x"}, **pod), userInfo={"username": user})
+
+
+def connected(lookup: FakeLookup) -> Approval:
+    handle = Handle()
+    handle.connect(lookup=lookup)
+    return Approval(Args(), handle)
+
+
+def is_held(plugin: Approval, review: PodReview) -> bool:
+    result = plugin.mutate(review.pod, Context(review, "*", 0))
+    assert result == skip() or AddGate(GATE) in result.edits
+    return result != skip()
+
+
+@pytest.mark.parametrize(
+    ("user", "failure", "held"),
+    [
+        pytest.param(CNV, None, False, id="KubeVirt's account"),
+        pytest.param(TENANT, None, True, id="a tenant's account of the same name"),
+        pytest.param(DEFAULT, None, True, id="the default account, which is not used here"),
+        pytest.param(
+            DEFAULT, ApiStatusError("no", status=403), False, id="default account, no right"
+        ),
+        pytest.param(CNV, ApiStatusError("no", status=403), True, id="unknown account, no right"),
+        pytest.param(DEFAULT, NoCredentialsError("no token"), False, id="no credentials"),
+        pytest.param(TENANT, NoCredentialsError("no token"), True, id="a tenant, no credentials"),
+    ],
+)
+def test_only_pods_of_kubevirts_own_account_are_exempt(
+    user: str, failure: Exception | None, held: bool
+) -> None:
+    lookup = FakeLookup(INSTALLED)
+    if failure is not None:
+        lookup.failures.extend([failure] * 2)
+
+    assert is_held(connected(lookup), created_by(user, **TARGET)) is held
+
+
+def test_failing_lookup_decides_nothing() -> None:
+    lookup = FakeLookup(INSTALLED)
+    lookup.failures.append(UnreachableError("gone"))
+
+    with pytest.raises(UnreachableError):
+        is_held(connected(lookup), created_by(CNV, **TARGET))
+
+
+@pytest.mark.parametrize(
+    ("review", "expected"),
+    [
+        pytest.param(created_by(TENANT, **TARGET), True, id="may be a migration's target"),
+        pytest.param(created_by("jane", **TARGET), False, id="not KubeVirt"),
+        pytest.param(created_by(CNV), False, id="no marks"),
+        pytest.param(created_by(CNV, **TARGET, gates=[GATE]), False, id="has the gate"),
+    ],
+)
+def test_review_blocks_only_if_the_account_is_looked_up(review: PodReview, expected: bool) -> None:
+    lookup = FakeLookup(INSTALLED)
+    plugin = connected(lookup)
+
+    assert pipeline_of(plugin).may_block(review) is expected
+    is_held(plugin, review)
+    assert bool(lookup.asked) is expected
