@@ -107,7 +107,7 @@ def _removes(edit: Edit) -> bool:
 
 
 def _is_awaited(pod: Pod) -> bool:
-    """Return whether a pod has the marks of one that KubeVirt waits for."""
+    """Return whether a pod has the marks of a pod for which KubeVirt waits."""
     target = kubevirt.MIGRATION_JOB in pod.labels
     if not target and kubevirt.EPHEMERAL_PROVISIONING not in pod.annotations:
         return False
