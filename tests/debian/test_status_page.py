@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from controlplane.launcher import ControlPlane
+from controlplane.ports import free_ports
 from demo.command import Command
 from tests.debian.chromium import Tab, chromium
 from tests.e2e.namespace import Namespace, gates, pod
 from tests.e2e.test_cli import CRDS
-from tests.e2e.test_status_page import free_port
 
 PICTURES = Path(os.environ.get("HOLDFAST_PICTURES", "build/pictures"))
 MINUTES = (5, 9, 9, 10, 10, 10, 22, 22, 35, 48, 48, 56)
@@ -59,7 +59,7 @@ CONTRASTS = """
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A controller with held pods, releases, an overdue pod, and VMs."""
     folder = tmp_path_factory.mktemp("status")
-    port = free_port()
+    (port,) = free_ports(1)
     with ControlPlane(nodes=3) as plane:
         ns = Namespace.create_new(plane, "shop")
         ns.apply(*CRDS)

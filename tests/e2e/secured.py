@@ -17,13 +17,13 @@ from typing import Any
 
 import yaml
 
+from controlplane.ports import free_ports
 from demo.command import Command
 from tests.e2e import fake_kubevirt
 from tests.e2e.accounts import NAMESPACE, kubevirt_rights, token_kubeconfig
 from tests.e2e.installed import Installation, installation, port
 from tests.e2e.kubectl_user import KubectlUser, refusal
 from tests.e2e.namespace import Namespace, Object, pod
-from tests.e2e.test_status_page import free_port
 
 WEBHOOK = f"system:serviceaccount:{NAMESPACE}:holdfast-webhook"
 CONFINED_TO = "scheduler.alpha.kubernetes.io/node-selector"
@@ -183,7 +183,7 @@ def secured_in(folder: Path) -> Iterator[Secured]:
         rules = folder / "holdfast.yaml"
         rules.write_text(RULES)
         serving = made.replica("--kubeconfig", str(token), "--config", str(rules))
-        status_port = free_port()
+        (status_port,) = free_ports(1)
         controlling = made.controller("--status-port", str(status_port), "--config", str(rules))
         made.ready()
         yield Secured(made, serving, controlling, status_port, token)

@@ -51,18 +51,6 @@ def test_a_dry_run_shows_gate_and_hint_and_stores_nothing(ns: Namespace) -> None
         ns.get("pod", "dry")
 
 
-def test_invalid_value_is_rejected_at_apply(ns: Namespace) -> None:
-    message = ns.refusal(pod("wrong", {"delay": "soon"}))
-    assert 'annotation delay: invalid value "soon": use whole seconds' in message
-    assert ns.all("pods") == []
-
-
-def test_other_gates_stay_and_hold_the_pod(ns: Namespace) -> None:
-    ns.apply(pod("two", {"delay": "1"}, schedulingGates=[{"name": "example.com/mine"}]))
-    ns.eventually(lambda: "two" in ns.releases())
-    assert gates(ns.get("pod", "two")) == ["example.com/mine"]
-
-
 def test_change_of_a_held_pod_takes_effect(ns: Namespace) -> None:
     long = pod("shortened", {"delay": "1000"}), pod("removed", {"delay": "1000"})
     ns.apply(*long)

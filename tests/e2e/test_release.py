@@ -252,3 +252,13 @@ def test_pods_that_bypassed_the_webhook_are_released(plain_ns: Namespace, log: P
         assert "using annotation holdfast.dev/held instead" in notes(ns, "unreadable")["Released"]
         ns.eventually(lambda: "Released" in notes(ns, "nothing-said"))
         assert "no annotation asks for a hold" in notes(ns, "nothing-said")["Released"]
+
+
+def test_overdue_pods_are_released_at_startup(plain_ns: Namespace, log: Path) -> None:
+    ns = plain_ns
+    ns.apply(*(gated(f"pod-{10 - number:02}", 0.2 * number) for number in range(1, 11)))
+    ns.apply(gated("later", 3600))
+    ns.eventually(lambda: len(ns.all("pods")) == 11)
+    with controller(ns, log):
+        ns.eventually(lambda: len(ns.releases()) == 10)
+        assert gates(ns.get("pod", "later")) == [GATE]
