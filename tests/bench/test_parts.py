@@ -1,7 +1,5 @@
 """The bench's own parts: what is reckoned and shown."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

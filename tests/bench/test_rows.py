@@ -4,8 +4,6 @@ The one that is left out waits a minute and more for kube-scheduler with the del
 `make bench-short` has it too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The shipped alerts, as Prometheus' own promtool reads them, and when they fire."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 `HOLDFAST_PICTURES=docs/images make test-debian` takes the pictures of the pages again.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterator

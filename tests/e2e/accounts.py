@@ -1,7 +1,5 @@
 """Acting as a ServiceAccount of the shipped manifests, with its rights and no more."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The Secrets with the certificates: read, spoilt, and what servers show of them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import socket

@@ -1,7 +1,5 @@
 """A real control plane for the tests, with Holdfast in it."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Generator, Iterator

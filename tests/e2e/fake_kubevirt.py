@@ -1,7 +1,5 @@
 """VMs in a cluster without a KubeVirt: its kinds and its account, played by the tests."""
 
-from __future__ import annotations
-
 import json
 
 import yaml

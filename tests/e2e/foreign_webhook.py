@@ -1,7 +1,5 @@
 """Other people's admission webhooks, served from within a test."""
 
-from __future__ import annotations
-
 import base64
 import json
 import ssl

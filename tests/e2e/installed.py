@@ -5,8 +5,6 @@ stand-in for what a kubelet does: it brings the Secret into their folder. The De
 well; kwok says that its pods are ready.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """People and programs that use kubectl with their own rights, and the messages they see."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Building the shipped manifests as users do, which needs no cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Each function acts, and returns a function that checks whether the action succeeded.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Why each right in the manifests is needed: what fails without it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

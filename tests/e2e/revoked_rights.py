@@ -1,7 +1,5 @@
 """Holdfast in a cluster, as its own accounts, and single rights taken from them while it runs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

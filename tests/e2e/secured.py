@@ -3,8 +3,6 @@
 Fixtures of tests/e2e/test_privilege.py.
 """
 
-from __future__ import annotations
-
 import json
 import ssl
 import urllib.error

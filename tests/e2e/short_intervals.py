@@ -1,7 +1,5 @@
 """Runs `holdfast` with its intervals and backoffs cut to half a second, for tests that wait."""
 
-from __future__ import annotations
-
 import runpy
 
 from holdfast.webhook.kube import leader_election, reflector

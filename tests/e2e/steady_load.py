@@ -1,7 +1,5 @@
 """Pod creations at a steady rate, and what became of each."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Annotations that others add to a pod while it is created: which of them Holdfast follows."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

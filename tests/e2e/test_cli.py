@@ -1,7 +1,5 @@
 """The commands for people, against the real control plane."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import json

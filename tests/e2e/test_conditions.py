@@ -1,7 +1,5 @@
 """The CEL conditions and what the plugins say in Python agree on generated pods."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Iterator

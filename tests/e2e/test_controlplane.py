@@ -1,7 +1,5 @@
 """The control plane itself, on the real thing: it starts, it is Kubernetes, it leaves nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A delay that counts from the creation of a pod's revision."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.e2e.namespace import Namespace, Object, created

@@ -4,8 +4,6 @@ Service, Secrets, Lease and webhook configurations are those of the manifests; w
 so, since no controller runs any more after the first test.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

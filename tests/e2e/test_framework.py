@@ -1,7 +1,5 @@
 """The framework on a real cluster: profiles, plugins of others, and those that misbehave."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Frozen namespaces on a real control plane: nothing in them is released."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -4,8 +4,6 @@ Argo CD applies as kubectl does, or server-side. Flux applies server-side, and b
 over whatever field somebody has written with kubectl. Both apply by force, again and again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import reduce

@@ -2,8 +2,6 @@
 under its own ServiceAccount. Pods are gated by hand, so that no webhook is needed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -3,8 +3,6 @@
 No Holdfast runs here.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The log of a running Holdfast: one line each, findable in the audit log, and no secret in it."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

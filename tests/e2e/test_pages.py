@@ -1,7 +1,5 @@
 """The terminal sessions on the pages, run on a real cluster with `holdfast dev`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Mapping

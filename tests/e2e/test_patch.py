@@ -1,7 +1,5 @@
 """The patch that the real API server applies, on generated pods, gives the intended pod."""
 
-from __future__ import annotations
-
 import random
 import string
 

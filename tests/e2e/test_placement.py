@@ -1,7 +1,5 @@
 """Placement on a real cluster: kube-scheduler puts pods where the rules say, and nowhere else."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -4,8 +4,6 @@ The manifests as they ship, a controller and an admission server under the token
 ServiceAccounts, and a namespace whose pods an admin confines to one node.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

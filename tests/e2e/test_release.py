@@ -1,7 +1,5 @@
 """Never early, never stuck: many pods, kills, wrong clocks, a crowd, and no webhook."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading

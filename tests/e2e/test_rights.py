@@ -5,8 +5,6 @@ other from its role and does something that needs it: the audit log of the API s
 that was rejected because that right is missing, and the action fails until the right is back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The wall clock of the admission server's machine is wrong; the API server's is right."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """VMs come back to their node, with KubeVirt's own controller: whatever happens in between."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Launcher pods of the real virt-controller, as the admission server has them stored."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -3,8 +3,6 @@
 `make test-storm` runs the whole of it, with 200 VMs for five minutes; the tests run a short one.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -2,8 +2,6 @@
 that is asked for. The processes run here; kwok says that the pods of their Deployment are ready.
 """
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A window of a minute on a real control plane."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 from tests.e2e.namespace import Namespace, gates, pod

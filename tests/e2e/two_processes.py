@@ -1,7 +1,5 @@
 """The admission server and the controller as two processes, each to be killed by itself."""
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 virt-handler is played by kwok; what it would do to a pod at the end of a migration, `migrate` does.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`make faults`: the list of faults, on the real control plane, under a steady load."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import signal

@@ -1,7 +1,5 @@
 """The verdict on a row: whatever was done to the cluster, every row is held to the same."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing

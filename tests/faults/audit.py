@@ -1,7 +1,5 @@
 """Creations and releases of pods in the API server's audit log."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

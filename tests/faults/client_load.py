@@ -5,8 +5,6 @@ once. Clients reconnect as often as they are closed, until standard input ends; 
 since all were connected is printed as JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

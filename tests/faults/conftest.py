@@ -1,7 +1,5 @@
 """The seed that all that is random in the tests of faults follows from."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -6,8 +6,6 @@ whole requests count whose bytes the server's kernel has acknowledged. "ready" i
 have been connected once; when standard input ends, the account of the time from then on, as JSON.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import math

@@ -1,7 +1,5 @@
 """A lane: a process with its own cluster that runs rows, as seen by its parent."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Several lanes side by side, until all rows have been run."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A steady load: twenty pod creations a second, and what became of each."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

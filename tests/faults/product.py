@@ -1,7 +1,5 @@
 """Identify the product that rows run on, to compare runs on the same one."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

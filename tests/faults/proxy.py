@@ -4,8 +4,6 @@ It ends TLS and speaks to the API server for its clients: they show tokens, not 
 response heads, `Date` above all, pass unchanged.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import select

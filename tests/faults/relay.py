@@ -1,7 +1,5 @@
 """A relay for bytes: from an address that endpoints may have to a server on loopback."""
 
-from __future__ import annotations
-
 import socket
 import socketserver
 import threading

@@ -1,7 +1,5 @@
 """The results of rows: a table for people, JSON for programs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

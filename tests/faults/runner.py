@@ -1,7 +1,5 @@
 """Run a row: load, fault, recovery and verdict."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Which row comes next, where several clusters take rows at the same time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The figures of the latest whole run: the only results of runs that git keeps."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """All rows, in the order of the list."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.faults.rows import holds, scale, soak

@@ -1,7 +1,5 @@
 """The list of faults in its short form; `make faults` runs all of it, and longer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

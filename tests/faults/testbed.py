@@ -5,8 +5,6 @@ by their own accounts, and reach the API server through a proxy. The tests do th
 a replica that is not ready leaves the Service, and a component that ends is started again.
 """
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

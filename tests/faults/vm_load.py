@@ -1,7 +1,5 @@
 """The sticky part of the load: a few real VMs that are restarted again and again."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

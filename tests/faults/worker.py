@@ -5,8 +5,6 @@ line, and writes what came of it as a line of JSON; END has it leave. Where its 
 breaks off, and leaves nothing running.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ It takes FUZZ_SECONDS (by default an hour) on two cores. Inputs that made a targ
 interruption, the next run continues with the inputs in `build/fuzz/corpus`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ one that is written in Python, threads that begin under a trace function, as cov
 Python 3.11 lets one of them in while another's is being installed.
 """
 
-from __future__ import annotations
-
 import sys
 
 from tests.fuzz import corpus

@@ -1,7 +1,5 @@
 """The corpus of each target: one file, of an input a line, as the JSON of its bytes in Latin-1."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable

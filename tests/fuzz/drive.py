@@ -1,7 +1,5 @@
 """One fuzzer's process: `python -m tests.fuzz.drive TARGET`, and then libFuzzer's own arguments."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

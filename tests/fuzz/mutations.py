@@ -1,7 +1,5 @@
 """Mutations of JSON that keep it JSON: most bytes of a review are punctuation, and break it."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

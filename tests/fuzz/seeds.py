@@ -1,7 +1,5 @@
 """Seeds of each fuzzer in addition to the corpus: tables and builders of the other tests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

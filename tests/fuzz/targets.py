@@ -4,8 +4,6 @@ No hypothesis, no pytest and no fuzzer in here: `make fuzz` calls these millions
 `tests/tooling/test_fuzz_corpus.py` once with each file that was kept.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

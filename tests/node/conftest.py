@@ -1,7 +1,5 @@
 """One real node for all of these tests, with the manifests as shipped on it."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Generator, Iterator

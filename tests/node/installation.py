@@ -1,7 +1,5 @@
 """Holdfast in a cluster: applied as shipped, its pods, and what tests do to them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The image is made of its sources alone. Runs outside of the sandbox."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

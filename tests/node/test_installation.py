@@ -1,7 +1,5 @@
 """The manifests on a real node: install, disrupt, upgrade and uninstall, in this order."""
 
-from __future__ import annotations
-
 import base64
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The place where a real node runs leaves nothing behind, however it ends. Runs outside of it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Starting the tiny server, and clients for it that behave well or badly."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """Parse bytes with a connection that has no socket, in the given chunks."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """`holdfast serve` as it ships, as a process; and what has to hold of it whatever it was sent."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """Requests that are none, or of which two readers could disagree where they end."""
 
-from __future__ import annotations
-
 HIDDEN = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 

@@ -1,7 +1,5 @@
 """A burst of connects that send nothing, at the connection cap, resets no real client."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

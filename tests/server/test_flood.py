@@ -1,7 +1,5 @@
 """After a flood of pipelined requests, `holdfast serve` keeps nothing of it in memory."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

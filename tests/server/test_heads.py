@@ -4,8 +4,6 @@ Each gets one clean response, or none if the request never ends. Bytes after it 
 the log has at most one line.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`holdfast serve` as it ships, among clients that send what no API server would."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

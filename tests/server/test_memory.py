@@ -4,8 +4,6 @@ By the kernel's own account of each process's peak, so that it does not matter w
 bound is what the manifests give them together; what they share counts twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Each review that is read is the one that the other reads, however the bytes come
 in an error that is answered.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Requests as API servers send them: cut anywhere, and pipelined."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Requests with an ambiguous end are rejected, and nothing after them is served."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.server.conftest import Serve

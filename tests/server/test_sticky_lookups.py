@@ -1,7 +1,5 @@
 """`holdfast serve` as it ships, looking up VMs: many at once, and more than it has room for."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

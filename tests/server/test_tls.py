@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import http.client
 import ssl
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ The one argument is JSON: {"server": settings, "handler": settings, "fault": nam
 "stopped_file": path or null}.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

@@ -1,7 +1,5 @@
 """Values of `holdfast.dev/after` with their meaning; docs/reference is checked against them."""
 
-from __future__ import annotations
-
 import enum
 from typing import NamedTuple
 

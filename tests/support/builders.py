@@ -1,7 +1,5 @@
 """Pods and reviews as the API server sends them; whatever a test does not name is left out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta

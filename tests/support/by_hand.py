@@ -1,7 +1,5 @@
 """Loops whose threads and waits are a test's own: nothing happens before it says so."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

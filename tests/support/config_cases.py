@@ -3,8 +3,6 @@
 The tables are used by the tests of both; what follows the path in a message is its second column.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

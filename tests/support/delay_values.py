@@ -1,7 +1,5 @@
 """Delays and times with their meaning; docs/reference is checked against this table."""
 
-from __future__ import annotations
-
 import enum
 from typing import NamedTuple
 

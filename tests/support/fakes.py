@@ -1,7 +1,5 @@
 """A fake API server and a fake lookup for unit tests."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

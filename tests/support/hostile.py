@@ -1,7 +1,5 @@
 """The application as tests with hostile input ask it, and what has to hold of each answer."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import base64

@@ -1,7 +1,5 @@
 """A kubeconfig, and checks of the messages about a wrong one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

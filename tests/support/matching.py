@@ -4,8 +4,6 @@ Written from Kubernetes' documentation; shares nothing with `webhook/framework/n
 `tests/e2e` checks it against the real scheduler.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Documents with mistakes in them, for the tests of what reads documents."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from typing import Any

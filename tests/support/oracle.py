@@ -1,7 +1,5 @@
 """An oracle of delays: Go's grammar, a character at a time, in exact fractions."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from tests.support.delay_values import MAX_INT64

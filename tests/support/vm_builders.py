@@ -1,7 +1,5 @@
 """VMs, VMIs and launcher pods as KubeVirt makes them, as far as Holdfast reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

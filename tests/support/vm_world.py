@@ -4,8 +4,6 @@ KubeVirt makes a VM's next VMI when the old one is gone, and lets a VMI go when 
 webhook gives each pod of a VM our finalizer, and, at a start, the VM's node.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """Values of `holdfast.dev/window` with their outcome, for tests and pages."""
 
-from __future__ import annotations
-
 import enum
 from typing import NamedTuple
 

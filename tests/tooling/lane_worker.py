@@ -1,7 +1,5 @@
 """Plays the process of a lane: each row passes at once, but that of a name has the process end."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The builder without Go: names, versions, disk space and messages about failures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The launcher without a cluster: flags, files, ports and the reaper's list."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

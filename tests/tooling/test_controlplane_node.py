@@ -1,7 +1,5 @@
 """Where a real node may run, and the cleanup after it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from controlplane import node_sandbox, reaper

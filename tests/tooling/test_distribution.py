@@ -1,7 +1,5 @@
 """The wheel owns one top-level name, so no other distribution can break it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The pages say what the code does, and their links lead somewhere."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

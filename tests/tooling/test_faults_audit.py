@@ -1,7 +1,5 @@
 """The audit log of the fault rows: no line is lost where one file ends and another begins."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

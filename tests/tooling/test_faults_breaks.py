@@ -1,7 +1,5 @@
 """Every break replaces something that exists; otherwise it would go unnoticed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Lanes run all rows, whatever becomes of one of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs of the faults on the same product can be identified."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Results of a run of the faults are kept apart from those of other runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

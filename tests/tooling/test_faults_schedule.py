@@ -1,7 +1,5 @@
 """Rows of the faults are dealt out to clusters that run side by side."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

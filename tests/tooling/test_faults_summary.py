@@ -1,7 +1,5 @@
 """The summary of a run of the faults, which git keeps in place of its results."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verdict on a row excludes what an outage caused."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.assertions import during, missing, outside, waited

@@ -1,7 +1,5 @@
 """The corpus of `make fuzz`: every property holds for each input."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

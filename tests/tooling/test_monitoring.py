@@ -1,7 +1,5 @@
 """The shipped alerts and dashboard ask for metrics that exist, and each alert has its runbook."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Every command on a page is run by something, and what pages show is compared as it should be."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each row of the table of privileges names tests, and there are such tests."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

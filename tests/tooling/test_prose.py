@@ -1,7 +1,5 @@
 """The phrases of `make prose` catch text that reads as translated, and pass its plain version."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The site of the docs has the links of the repository."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Settings of the pure tests."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

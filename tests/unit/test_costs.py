@@ -4,8 +4,6 @@ Nothing here is a time. Work is counted, in lines of Python that run; the same i
 the same. Memory is the peak of what Python allocates for one review.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tracemalloc

@@ -1,7 +1,5 @@
 """Whatever is sent as a review: a valid answer or a clean 400, one line in the log, and no 500."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Memory that goes back to the system."""
 
-from __future__ import annotations
-
 import threading
 
 import psutil

@@ -1,7 +1,5 @@
 """YAML of others, wherever a command reads it: no alias is followed, nothing costs its square."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ports are taken on both families, and on the one that is there."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

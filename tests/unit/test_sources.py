@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from pathlib import Path

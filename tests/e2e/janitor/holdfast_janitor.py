@@ -1,7 +1,5 @@
 """A plugin that uses its handle: it looks up objects, releases held pods and records events."""
 
-from __future__ import annotations
-
 from holdfast.webhook.errors import HandleError
 from holdfast.webhook.framework.plugin import Context, Permit, Plugin, Result, Wait, reject, success
 from holdfast.webhook.model.annotations import NEVER_MS

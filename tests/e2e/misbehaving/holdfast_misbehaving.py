@@ -1,7 +1,5 @@
 """A plugin that does what a pod's annotation says: raise, sleep, or answer rubbish."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

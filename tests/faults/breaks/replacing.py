@@ -1,7 +1,5 @@
 """How something is broken: its function is replaced by another one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The admission server, broken on purpose."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Others act on the same pods: webhooks, admins."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Container

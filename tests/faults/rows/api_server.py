@@ -1,7 +1,5 @@
 """The API server ends, is out of reach, slow, busy, silent, or has forgotten."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Certificates are spoilt, lost, and renewed, under load."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

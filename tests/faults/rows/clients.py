@@ -1,7 +1,5 @@
 """Clients of the admission server stall, drip, and flood; the API server wants its answers."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The wall clocks of Holdfast's machines are wrong, and step while pods wait."""
 
-from __future__ import annotations
-
 from tests.e2e.certificate_secrets import LEAF
 from tests.e2e.namespace import created
 from tests.faults.rows.certificates import by_certificates, issue_time, renew

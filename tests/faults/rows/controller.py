@@ -1,7 +1,5 @@
 """The controller is killed, stopped, away for long, or one of several that want to lead."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """etcd is killed, or its disk is slow."""
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
 from statistics import median

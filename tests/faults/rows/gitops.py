@@ -1,7 +1,5 @@
 """A GitOps tool applies the webhook configurations again and again, and somebody resets them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping

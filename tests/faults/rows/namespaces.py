@@ -1,7 +1,5 @@
 """Namespaces with held pods and VMs are deleted, and reach their quota."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The pods that a row creates for itself, alongside the load."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 

@@ -1,7 +1,5 @@
 """Other webhooks change pods before ours and after it, so that ours is asked again."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Very many held pods, and very many that are due in the same second."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """All of it at random for long, then: is anything left over?"""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress

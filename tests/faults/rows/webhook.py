@@ -1,7 +1,5 @@
 """The admission servers are killed, stopped, down, slow, or lack memory, disk or descriptors."""
 
-from __future__ import annotations
-
 import json
 import signal
 import ssl

@@ -1,7 +1,5 @@
 """Behaviour of all commands; each command also has its own test module."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

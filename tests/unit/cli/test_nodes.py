@@ -1,7 +1,5 @@
 """The nodes that a pod may run on, as commands read them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """The steps of an uninstallation, and their order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """The published schema refuses what the start refuses, as far as a schema can, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

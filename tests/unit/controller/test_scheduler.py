@@ -1,7 +1,5 @@
 """The scheduler's view of held pods; their order is tested in tests/unit/workqueue."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from holdfast.webhook.framework import conditions
 from holdfast.webhook.framework.plugin import Plugin
 from holdfast.webhook.model.annotations import DELAY_KEYS, JITTER, NOT_BEFORE

@@ -1,7 +1,5 @@
 """The patch that edits become; what is about nodes' affinity is in test_affinity.py."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

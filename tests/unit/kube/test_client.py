@@ -1,7 +1,5 @@
 """Redirects of the API server are not followed: the token would go with the request."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Finding KubeVirt in the discovery lists of the API server."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Any kubeconfig gives a connection, or one line that says what is wrong with the file."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -1,7 +1,5 @@
 """The connections to the API server, against a real server that does what servers do."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

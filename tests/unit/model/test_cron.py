@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from holdfast.webhook.model.cron import shortest_period

@@ -1,7 +1,5 @@
 """The annotations of a namespace freeze it, whatever is in them."""
 
-from __future__ import annotations
-
 import pytest
 
 from holdfast.webhook.model.annotations import NEVER_MS, Due

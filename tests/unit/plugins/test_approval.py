@@ -1,7 +1,5 @@
 """The approval plugin: which pods are held, and who lets them go."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

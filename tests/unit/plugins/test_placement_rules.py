@@ -1,7 +1,5 @@
 """A rule book finds the rules that match, as if each had been asked, and in their order."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

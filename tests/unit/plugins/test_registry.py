@@ -1,7 +1,5 @@
 """Plugins of other packages; this module is the package whose entry points the tests make."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint, entry_points
 
 import pytest

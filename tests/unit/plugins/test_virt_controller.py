@@ -1,7 +1,5 @@
 """Which account creates the pods of VMs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

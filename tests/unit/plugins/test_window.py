@@ -1,7 +1,5 @@
 """The window plugin: which pods are held, and until when."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

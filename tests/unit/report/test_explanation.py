@@ -1,7 +1,5 @@
 """What `holdfast explain` says, from facts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `holdfast preview` makes of manifests, offline."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The status page: well-formed, escaped, accessible, and of a bounded size."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """The state of a controller on the status page, from its metrics."""
 
-from __future__ import annotations
-
 from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.runtime import status_server
 from tests.support.builders import CREATED_MS, HOUR

@@ -4,8 +4,6 @@ The log is set up as the processes set it up, and what it wrote is read as who f
 a line is what stands between two line feeds, and nothing else may start one.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import json

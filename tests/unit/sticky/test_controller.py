@@ -1,7 +1,5 @@
 """The recorder as it runs, with its threads, on a stand-in for an API server."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Whatever the order of things, and wherever the controller is killed, no landing is lost."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Literal
 

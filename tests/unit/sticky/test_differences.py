@@ -1,7 +1,5 @@
 """VMs that run on another node than the recorded one, by migrations that no held pod shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One VM at a time: what is written on it, which pods are let go, and what others do meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """The VMIs that watches add to the queue, with two watches that report at the same time."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from prometheus_client import Counter
 
 from holdfast.certs.rotation import Action

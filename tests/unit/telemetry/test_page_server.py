@@ -1,7 +1,5 @@
 """Hostile clients of the pages' port: each is bounded, and a probe is answered meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import resource

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from holdfast.webhook.workqueue.backoff import FIRST_SECONDS, LIMIT_SECONDS, LONGEST_ASKED, Backoff

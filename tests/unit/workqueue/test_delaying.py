@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.workqueue.delaying import SLACK, DelayHeap
 

@@ -1,7 +1,5 @@
 """However much is due in one namespace, and however long it takes, others have their turn."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """A key comes up in its order, once at a time, and until it is done or dropped."""
 
-from __future__ import annotations
-
 import heapq
 
 import pytest
