@@ -41,10 +41,7 @@ def launcher(instance: Object, **metadata: dict[str, str]) -> Object:
     """Make the manifest of the pod that KubeVirt would make for a VMI, and more `metadata`."""
     manifest = pod(f"virt-launcher-{instance['metadata']['name']}", metadata.get("annotations"))
     manifest["metadata"]["ownerReferences"] = [owned_by(instance)]
-    manifest["metadata"]["labels"] = {
-        "kubevirt.io": "virt-launcher",
-        **metadata.get("labels", {}),
-    }
+    manifest["metadata"]["labels"] = {"kubevirt.io": "virt-launcher", **metadata.get("labels", {})}
     return manifest
 
 

@@ -187,8 +187,7 @@ def test_killing_the_parent_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    "number",
-    [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGTERM, id="SIGTERM")],
+    "number", [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGTERM, id="SIGTERM")]
 )
 def test_the_command_ends_cleanly(number: signal.Signals) -> None:
     with run_command("-m", "controlplane", "up", "--nodes", "1") as command:

@@ -168,10 +168,7 @@ MACHINE_MAY_NOT = rows(
     }
 )
 MACHINE_MAY: Mapping[str, tuple[Object, Sequence[Operation]]] = {
-    "architecture where there was none": (
-        {},
-        [write("/spec/template/spec/architecture", "amd64")],
-    ),
+    "architecture where there was none": ({}, [write("/spec/template/spec/architecture", "amd64")]),
     "machine where there was none": (
         {},
         [write("/spec/template/spec/domain/machine", {"type": "q35"})],

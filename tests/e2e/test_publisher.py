@@ -13,14 +13,7 @@ from holdfast.certs import authority
 from holdfast.webhook.registration.configurations import NOT_YET
 from tests.e2e import short_intervals
 from tests.e2e.accounts import NAMESPACE
-from tests.e2e.installed import (
-    KINDS,
-    REPAIR,
-    SERVICE,
-    Installation,
-    deployment,
-    installation,
-)
+from tests.e2e.installed import KINDS, REPAIR, SERVICE, Installation, deployment, installation
 from tests.e2e.namespace import Object, pod
 from tests.e2e.steady_load import creations
 
@@ -135,9 +128,7 @@ def test_invalid_configuration_stops_new_replicas_only(
 
 
 @pytest.mark.xdist_group("publisher")
-def test_additions_of_others_stay_and_cause_no_write_loop(
-    shared: Installation,
-) -> None:
+def test_additions_of_others_stay_and_cause_no_write_loop(shared: Installation) -> None:
     mine = {"name": "mine", "expression": "true"}
     shared.kubectl("annotate", "mutatingwebhookconfiguration", "holdfast", "team=a")
     edit(shared, "mutating", {"op": "add", "path": "/webhooks/0/matchConditions/-", "value": mine})
@@ -183,9 +174,7 @@ def test_new_conditions_are_published_when_the_rollout_is_complete(
     assert "example.com/old" not in conditions(installed)
 
 
-def test_cert_manager_provides_the_ca_bundle(
-    installed: Installation,
-) -> None:
+def test_cert_manager_provides_the_ca_bundle(installed: Installation) -> None:
     now = datetime.now(UTC)
     ca = authority.new_ca("cert-manager", now=now)
     name = f"{SERVICE}.{NAMESPACE}.svc"

@@ -111,9 +111,7 @@ def annotate(ns: Namespace, **annotations: str) -> None:
 # --- placing -----------------------------------------------------------------------------------
 
 
-def test_vm_starts_on_its_recorded_node(
-    vm_ns: Namespace,
-) -> None:
+def test_vm_starts_on_its_recorded_node(vm_ns: Namespace) -> None:
     for number, node in enumerate(vms.NODES):
         with vms.avoided(vm_ns, node):
             vm_ns.create(vms.vm(f"free-{number}"))
@@ -163,9 +161,7 @@ def test_migration_target_is_neither_pinned_nor_delayed(vm_ns: Namespace) -> Non
 # --- forgeries, and pods without a VM ----------------------------------------------------------
 
 
-def test_other_creators_of_launcher_pods_get_no_edits(
-    vm_ns: Namespace,
-) -> None:
+def test_other_creators_of_launcher_pods_get_no_edits(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns, {RECORD: "node-3"})
     other = copy.deepcopy(pod)
     other["metadata"]["ownerReferences"][0]["uid"] = "00000000-0000-4000-8000-000000000000"
@@ -270,9 +266,7 @@ def without_us(ns: Namespace, annotations: Mapping[str, str]) -> None:
 # --- the VM, as it is written ------------------------------------------------------------------
 
 
-def test_vm_with_an_invalid_annotation_is_rejected(
-    vm_ns: Namespace,
-) -> None:
+def test_vm_with_an_invalid_annotation_is_rejected(vm_ns: Namespace) -> None:
     said = vm_ns.refusal(vms.vm("wrong", {"holdfast.dev/sticky": "yes", RECORD: "a/b"}))
     assert (
         'metadata: annotation holdfast.dev/sticky: invalid value "yes": use "true" or '
@@ -351,9 +345,7 @@ def test_removed_edits_are_restored_on_reinvocation(vm_ns: Namespace) -> None:
 
 
 @pytest.mark.slow
-def test_kubevirt_installed_later_is_noticed(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_kubevirt_installed_later_is_noticed(tmp_path_factory: pytest.TempPathFactory) -> None:
     log = tmp_path_factory.mktemp("idle") / "dev.log"
     with (
         ControlPlane(nodes=3, audit=True) as plane,

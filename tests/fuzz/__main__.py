@@ -35,12 +35,7 @@ LANES: tuple[dict[str, float], ...] = (
     },
 )
 """The lanes, one core each; of a lane's time, by how much there is to find."""
-LONGEST = {
-    "reviews": 1 << 18,
-    "configuration": 1 << 14,
-    "kubeconfig": 1 << 14,
-    "requests": 1 << 14,
-}
+LONGEST = {"reviews": 1 << 18, "configuration": 1 << 14, "kubeconfig": 1 << 14, "requests": 1 << 14}
 """Bytes of the longest input of a target. An object's annotations have at most 256 KiB; what is
 longer, up to the limit of a body, tests/unit/test_hostile_reviews.py sends."""
 LONGEST_VALUE = 1 << 13

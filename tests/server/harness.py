@@ -163,11 +163,7 @@ class Server:
 
 
 def ask(
-    client: http.client.HTTPSConnection,
-    method: str,
-    path: str,
-    body: Any = None,
-    **options: Any,
+    client: http.client.HTTPSConnection, method: str, path: str, body: Any = None, **options: Any
 ) -> Answer:
     """One request over a connection that stays open."""
     client.request(method, path, body, **options)

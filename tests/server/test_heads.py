@@ -26,9 +26,7 @@ BEHIND = HEAD + b"Content-Length: %d\r\n\r\n" % len(REVIEW) + REVIEW
 
 @pytest.fixture(scope="module", params=["json", "text"])
 def serving(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    issued: list[KeyPair],
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, issued: list[KeyPair]
 ) -> Iterator[Serving]:
     form, folder = str(request.param), tmp_path_factory.mktemp("serve")
     with serve(folder, issued[0], "--log-level", "debug", log_format=form) as running:

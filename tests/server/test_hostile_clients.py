@@ -26,9 +26,7 @@ PROCESSOR_SECONDS = 2.0
 
 @pytest.fixture(scope="module", params=["json", "text"])
 def serving(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    issued: list[KeyPair],
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, issued: list[KeyPair]
 ) -> Iterator[Serving]:
     form = str(request.param)
     folder = tmp_path_factory.mktemp("serve")
@@ -65,8 +63,7 @@ def hint(answer: bytes) -> tuple[str, str]:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("chunked", [False, True], ids=["whole", "chunked"])
 @pytest.mark.parametrize(
-    ("more", "status"),
-    [pytest.param(0, 200, id="7 MiB"), pytest.param(1, 413, id="one byte more")],
+    ("more", "status"), [pytest.param(0, 200, id="7 MiB"), pytest.param(1, 413, id="one byte more")]
 )
 def test_largest_body(serving: Serving, path: str, chunked: bool, more: int, status: int) -> None:
     body = padded(BODY_LIMIT + more)

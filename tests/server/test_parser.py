@@ -8,11 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.webhook.server.connection import (
-    FIELDS_LIMIT,
-    LENGTH_DIGITS,
-    UNPRODUCTIVE_LIMIT,
-)
+from holdfast.webhook.server.connection import FIELDS_LIMIT, LENGTH_DIGITS, UNPRODUCTIVE_LIMIT
 from tests.server.parsing import Worker, check, cut, read
 from tests.server.shapes import ENDLESS, HIDDEN, OURS, SHAPES, request
 

@@ -6,13 +6,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from tests.server.conftest import Serve
-from tests.server.harness import (
-    Server,
-    ask,
-    everything_from,
-    send_until_closed,
-    wait_until,
-)
+from tests.server.harness import Server, ask, everything_from, send_until_closed, wait_until
 
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 

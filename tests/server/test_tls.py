@@ -14,12 +14,7 @@ from cryptography.x509.oid import NameOID
 from holdfast.certs import authority
 from holdfast.certs.authority import KeyPair
 from holdfast.webhook.errors import StartError
-from holdfast.webhook.server.tls import (
-    CHECKS_UNTIL_RETRY,
-    CertWatcher,
-    load_pair,
-    new_context,
-)
+from holdfast.webhook.server.tls import CHECKS_UNTIL_RETRY, CertWatcher, load_pair, new_context
 from tests.server.conftest import Serve
 from tests.server.harness import Pair, Server, ask, wait_until
 

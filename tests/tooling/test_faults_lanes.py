@@ -20,18 +20,14 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "BUILD", tmp_path)
 
 
-def test_row_of_a_crashed_lane_fails_and_the_others_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_row_of_a_crashed_lane_fails_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDS_AT, ROWS[2].name)
     found = {each.fault.name: each for each in lanes.results(ROWS, RUN, lanes=2)}
     assert [found[row.name].passed for row in ROWS] == [True, True, False, True]
     assert found[ROWS[2].name].said == "the lane has ended: it broke off"
 
 
-def test_break_that_prevents_startup_counts_as_not_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_break_that_prevents_startup_counts_as_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDS_AT, READY)
     found = list(lanes.results(ROWS[:2], Run(seed=7, broken=True), lanes=1))
     assert [each.said for each in found] == ["no cluster: nothing works here"] * 2

@@ -56,11 +56,7 @@ def lacking(code: int) -> sockets.Create:
     """Make sockets as a machine does that fails so for IPv6."""
 
     def create(
-        address: tuple[str, int],
-        *,
-        family: int,
-        backlog: int,
-        dualstack_ipv6: bool,
+        address: tuple[str, int], *, family: int, backlog: int, dualstack_ipv6: bool
     ) -> socket.socket:
         if family == socket.AF_INET6:
             raise OSError(code, os.strerror(code))

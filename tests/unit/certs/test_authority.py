@@ -194,9 +194,7 @@ def test_encrypted_key_does_not_match() -> None:
 
 def test_ca_of_another_kind_of_key_is_refused() -> None:
     key = rsa.generate_private_key(65537, 1024).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     with pytest.raises(ValueError, match="the CA's key is not an elliptic-curve key; issue a new"):
         authority.issue(KeyPair(CA.certificate, key), common_name="x", now=NOW)

@@ -13,15 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.certs import authority, rotation
 from holdfast.certs.authority import Certificate, KeyPair
-from holdfast.certs.rotation import (
-    Action,
-    Authority,
-    Data,
-    Observation,
-    Plan,
-    carry_out,
-    next_step,
-)
+from holdfast.certs.rotation import Action, Authority, Data, Observation, Plan, carry_out, next_step
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PLAN = Plan(("hook", "hook.system", "hook.system.svc"))

@@ -25,10 +25,7 @@ def elsewhere(serve: Callable[..., Server]) -> Server:
 
 @pytest.fixture(params=["directly", "by a proxy"])
 def cluster(
-    request: pytest.FixtureRequest,
-    serve: Callable[..., Server],
-    elsewhere: Server,
-    tmp_path: Path,
+    request: pytest.FixtureRequest, serve: Callable[..., Server], elsewhere: Server, tmp_path: Path
 ) -> Iterator[Cluster]:
     """A cluster that answers once, and sends us elsewhere."""
     status = request.node.callspec.params["status"]

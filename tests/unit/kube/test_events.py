@@ -107,9 +107,7 @@ def test_name_of_an_event_is_never_too_long() -> None:
 
 def test_note_is_cut_between_characters() -> None:
     note = event_object(
-        Event(("a", "b"), "u", events.HELD, "x" + "€" * 500, warning=True),
-        now_ms=0,
-        instance="x",
+        Event(("a", "b"), "u", events.HELD, "x" + "€" * 500, warning=True), now_ms=0, instance="x"
     )["note"]
 
     assert isinstance(note, str)

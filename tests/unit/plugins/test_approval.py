@@ -19,14 +19,7 @@ from holdfast.webhook.framework.plugin import (
 )
 from holdfast.webhook.model import reasons
 from holdfast.webhook.model.annotations import DELAY_GATE, NEVER_MS
-from holdfast.webhook.model.approvals import (
-    APPROVED_BY,
-    DENIED_BY,
-    DENIED_REASON,
-    GATE,
-    KEY,
-    MARKS,
-)
+from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, DENIED_REASON, GATE, KEY, MARKS
 from holdfast.webhook.model.edits import AddGate, RemoveAnnotation
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.approval import Approval

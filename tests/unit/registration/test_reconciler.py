@@ -181,9 +181,7 @@ OBSTACLES: list[Any] = [
         id="another-configuration",
     ),
     pytest.param(
-        lambda w: setattr(w, "mounts", False),
-        "10.0.0.0 does not answer",
-        id="no-certificate",
+        lambda w: setattr(w, "mounts", False), "10.0.0.0 does not answer", id="no-certificate"
     ),
     pytest.param(
         lambda w: w.roll_out(updatedReplicas=1),

@@ -101,11 +101,7 @@ def test_mutate_holds_a_pod(world: World) -> None:
     answer = world.answer("/mutate", body(pod))
     patched = apply_patch(pod, json.loads(base64.b64decode(answer["patch"])))
 
-    assert (
-        answer["uid"],
-        answer["allowed"],
-        answer["patchType"],
-    ) == ("c0ffee", True, "JSONPatch")
+    assert (answer["uid"], answer["allowed"], answer["patchType"]) == ("c0ffee", True, "JSONPatch")
     assert patched["spec"]["schedulingGates"] == [{"name": GATE}]
     assert patched["metadata"]["annotations"] == {
         "delay": "15",
@@ -233,8 +229,7 @@ def test_content_type(world: World, content_type: str, status: int) -> None:
 
 @pytest.mark.parametrize("path", ["mutate", "validate"])
 @pytest.mark.parametrize(
-    ("coding", "status"),
-    [("identity", 200), ("gzip", 415), ("GZip", 415), ("br, gzip", 415)],
+    ("coding", "status"), [("identity", 200), ("gzip", 415), ("GZip", 415), ("br, gzip", 415)]
 )
 def test_content_encoding(world: World, path: str, coding: str, status: int) -> None:
     """The body itself is readable: only its header is rejected."""

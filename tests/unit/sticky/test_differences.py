@@ -164,11 +164,7 @@ def moves_twice_with_an_unknown_author(world: VmWorld) -> None:
 
 @pytest.mark.parametrize(
     "happens",
-    [
-        starts_elsewhere,
-        starts_elsewhere_and_fails_to_migrate,
-        moves_twice_with_an_unknown_author,
-    ],
+    [starts_elsewhere, starts_elsewhere_and_fails_to_migrate, moves_twice_with_an_unknown_author],
     ids=lambda one: one.__name__,
 )
 def test_vm_that_runs_elsewhere_without_a_reason(happens: Callable[[VmWorld], None]) -> None:

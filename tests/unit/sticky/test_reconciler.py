@@ -91,10 +91,7 @@ def test_key_of_the_sticky_vm_plugin() -> None:
     landed(world)
     Driver(world).work()
 
-    assert dict(world.annotations()) == {
-        "example.com/sticky-node": "n1",
-        STICKY_NODE_UID: "vm-1",
-    }
+    assert dict(world.annotations()) == {"example.com/sticky-node": "n1", STICKY_NODE_UID: "vm-1"}
 
 
 def test_landing_that_is_deleted_before_anybody_looked_is_recorded() -> None:

@@ -14,10 +14,7 @@ class World:
     def __init__(self) -> None:
         self.ready = True
         self.server = HealthServer(
-            "127.0.0.1",
-            0,
-            ready=lambda: self.ready,
-            exposition=ControllerMetrics().exposition,
+            "127.0.0.1", 0, ready=lambda: self.ready, exposition=ControllerMetrics().exposition
         )
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, str]:
