@@ -7,12 +7,10 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from controlplane import ControlPlane
-from controlplane.kubevirt import VIRT_CONTROLLER, install
+from controlplane.kubevirt import VIRT_CONTROLLER
 from tests.e2e import vms
 from tests.e2e.namespace import Namespace, Object
 from tests.e2e.vms import FEDORA
@@ -68,17 +66,3 @@ def test_a_restart_after_a_kill_of_virt_controller_carries_on(kubevirt_ns: Names
         process.restart()
     second = vms.landed(kubevirt_ns, other_than=vms.uid(first))
     assert vms.node_of(second) in vms.NODES
-
-
-@pytest.mark.slow
-def test_restarted_cluster_keeps_kubevirt(tmp_path: Path) -> None:
-    with ControlPlane(directory=tmp_path) as plane:
-        install(plane)
-        ns = Namespace.create_new(plane, "kept")
-        ns.create(vms.vm())
-        vms.landed(ns)
-    with ControlPlane(directory=tmp_path) as plane:
-        install(plane)
-        ns = Namespace(plane, "kept")
-        vms.stop(ns)
-        vms.start(ns)

@@ -49,7 +49,7 @@ HANDOVER = [fault for fault in controller.FAULTS if fault.name == "controller-st
 """A fault that ends no process and makes another controller lead."""
 REST = 3.0
 """Seconds between two faults."""
-MINUTES, SHORT_MINUTES = (20.0, 3.0, 7.0), (2.0, 0.0, 1.0)
+MINUTES, SHORT_MINUTES = (20.0, 3.0, 7.0), (1.0, 0.0, 0.5)
 """The least duration of three parts: all faults; those that end no process; and, after each
 controller has led, the latter again. No process may grow from the beginning to the end of the last
 part."""
