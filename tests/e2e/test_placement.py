@@ -177,14 +177,6 @@ def test_space_pods_run_at_the_edge_with_the_default_scheduler(
     assert profiles == {"spacecloud"}
 
 
-def test_dry_run_shows_the_required_nodes(plane: ControlPlane, serve: Serve) -> None:
-    ns = serve(plane, placing(SPACE))
-    (shown,) = ns.apply(pod("dry", {"type": "space"}), dry_run=True)
-
-    assert required_terms(shown) == [{"matchExpressions": [EDGE]}]
-    assert ns.all("pods") == []
-
-
 def test_rule_replaces_the_default_toleration(plane: ControlPlane, serve: Serve) -> None:
     taint = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
     wanted, own = {**taint, "tolerationSeconds": 3600}, {**taint, "tolerationSeconds": 6}
@@ -219,17 +211,6 @@ def test_contradictions_are_reported_at_apply(plane: ControlPlane, serve: Serve)
     odd = ns.get("pod", "odd")
     assert odd["spec"]["nodeSelector"] == {ROLE: "core"}
     assert required_terms(odd) == [{"matchExpressions": [EDGE]}]
-
-
-def test_contradiction_in_an_update_is_reported(plane: ControlPlane, serve: Serve) -> None:
-    ns = serve(plane, placing(SPACE))
-    core: Object = {"nodeSelector": {ROLE: "core"}}
-    told = f'Warning: holdfast: rule space: "{ROLE} In [edge]" contradicts nodeSelector'
-
-    assert ns.warnings(deployment(kind="ground", **core)) == ""
-    assert told in ns.warnings(deployment(kind="space", **core))
-    assert ns.warnings(deployment(kind="space")) == ""
-    assert told in ns.warnings(deployment(kind="space", **core))
 
 
 def test_updates_of_other_fields_are_not_sent(plane: ControlPlane, serve: Serve) -> None:
