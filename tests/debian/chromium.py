@@ -92,7 +92,6 @@ class Tab:
         return self._call(method, session=self._session, **parameters)
 
     def open(self, url: str) -> None:
-        """Open a page, and wait until it is there with all that it loads."""
         self.events.clear()
         failed = self.call("Page.navigate", url=url).get("errorText")
         if failed:
@@ -115,7 +114,6 @@ class Tab:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def picture(self) -> bytes:
-        """Take a picture of the window, as PNG."""
         shot = self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)
         return base64.b64decode(shot["data"])
 

@@ -65,8 +65,6 @@ class Request:
 
 
 class AuditLog:
-    """The log as far as it was read, of some accounts alone."""
-
     def __init__(self, path: Path, accounts: Mapping[str, str]) -> None:
         """Read it; `accounts` has the name that each account goes by here, by its user name."""
         self._file = path.open("rb")

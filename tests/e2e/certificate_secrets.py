@@ -16,7 +16,6 @@ class Installed(Protocol):
 
 
 def secret(installed: Installed, name: str) -> dict[str, str]:
-    """Read a Secret; one that is not there is empty."""
     text = installed.kubectl("get", "secret", name, "--ignore-not-found", "-o", "json")
     return dict(json.loads(text).get("data") or {}) if text else {}
 

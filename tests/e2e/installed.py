@@ -122,7 +122,6 @@ class Installation:
         return self.ns.plane
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl in Holdfast's own namespace."""
         return self.plane.kubectl("--namespace", NAMESPACE, *arguments, stdin=stdin)
 
     def get(self, kind: str, name: str) -> Object:
@@ -206,11 +205,9 @@ class Installation:
         return [one for each in self.configurations() for one in each.get("webhooks") or ()]
 
     def bundles(self) -> set[str]:
-        """Give the different caBundles of all webhooks."""
         return {one["clientConfig"].get("caBundle", "") for one in self.webhooks()}
 
     def secret(self, name: str) -> dict[str, str]:
-        """Read a Secret; one that is not there is empty."""
         return certificate_secrets.secret(self, name)
 
     def ready(self) -> None:

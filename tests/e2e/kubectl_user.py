@@ -18,8 +18,6 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class KubectlUser:
-    """Somebody who uses kubectl in one namespace."""
-
     ns: Namespace
     kubeconfig: Path
 

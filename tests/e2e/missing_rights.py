@@ -214,7 +214,6 @@ def started(stage: RightsFixture, right: Right) -> Done:
 
 
 def deleted(stage: RightsFixture, right: Right) -> Done:
-    """Delete a Secret with a certificate and its key."""
     stage.installed.kubectl("delete", "secret", right.name)
     stage.await_refusal(right)
     return lambda: bool(stage.installed.secret(right.name))

@@ -103,7 +103,6 @@ def over(stage: RightsFixture, right: Right) -> Done:
 
 
 def cordoned(stage: RightsFixture, right: Right) -> Done:
-    """Start a VM whose node is cordoned."""
     stage.ns.kubectl("cordon", THERE)
     stage.afterwards.callback(stage.ns.kubectl, "uncordon", THERE)
     _, instance = fake_kubevirt.make(stage.ns, "cordoned", record=THERE)

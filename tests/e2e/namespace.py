@@ -54,7 +54,6 @@ class Namespace:
         return self.plane.kubectl("--namespace", self.namespace, *arguments, stdin=stdin)
 
     def apply(self, *objects: Object, dry_run: bool = False) -> list[Object]:
-        """Apply objects, and return them as the API server answers."""
         text = yaml.safe_dump_all(objects)
         arguments = ["apply", "-o", "json", "-f", "-"]
         arguments += ["--dry-run=server"] if dry_run else []
@@ -62,7 +61,6 @@ class Namespace:
         return list(answer["items"]) if answer["kind"] == "List" else [answer]
 
     def create(self, manifest: Object) -> Object:
-        """Create one object, and return it as the API server answers."""
         text = yaml.safe_dump(manifest)
         return dict(json.loads(self.kubectl("create", "-o", "json", "-f", "-", stdin=text)))
 
@@ -110,7 +108,6 @@ class Namespace:
             return list(pool.map(create, manifests))
 
     def warnings(self, manifest: Object) -> str:
-        """Apply an object, and return the warnings that kubectl prints."""
         command = [str(self.plane.bin / "kubectl"), "--kubeconfig", str(self.plane.kubeconfig)]
         command += ["--namespace", self.namespace, "apply", "-f", "-"]
         text = yaml.safe_dump(manifest)

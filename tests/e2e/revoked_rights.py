@@ -55,12 +55,10 @@ class RightsFixture:
 
     @property
     def approver(self) -> KubectlUser:
-        """Act as the user who may approve pods there."""
         return KubectlUser(self.ns, self.installed.plane.kubeconfig_for(APPROVER))
 
     @contextmanager
     def without(self, *taken: Right) -> Iterator[None]:
-        """Take rights away, and give them back."""
         with ExitStack() as stack:
             for right in taken:
                 stack.enter_context(self._without(right))

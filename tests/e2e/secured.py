@@ -115,11 +115,9 @@ class Secured:
         return KubectlUser(ns, self.installed.plane.kubeconfig_for("jane"))
 
     def controller(self, ns: Namespace) -> KubectlUser:
-        """Act as who has stolen the controller's token."""
         return KubectlUser(ns, self.installed.kubeconfig)
 
     def webhook(self, ns: Namespace) -> KubectlUser:
-        """Act as who has stolen the webhook's token."""
         return KubectlUser(ns, self.webhook_token)
 
     def ask(self, path: str, body: Any = None) -> tuple[int, str]:
@@ -154,7 +152,6 @@ def policy(namespace: str, ban: Ban, operations: Sequence[str]) -> list[Object]:
 def fetch(
     url: str, data: bytes | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, str]:
-    """Fetch a page, whatever its status."""
     context = ssl._create_unverified_context()
     request = urllib.request.Request(url, data, headers or {})
     try:

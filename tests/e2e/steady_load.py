@@ -20,8 +20,6 @@ _AT_ONCE = 40
 
 @dataclass
 class Load:
-    """The outcome of the creations so far."""
-
     made: int = 0
     ungated: list[str] = field(default_factory=list)
     """Pods that asked to be held, and were let through."""

@@ -236,7 +236,6 @@ def rule(**changes: list[str]) -> Object:
 
 
 def all_but(*namespaces: str) -> Object:
-    """Make a selector of all namespaces but these."""
     key = "kubernetes.io/metadata.name"
     return {"matchExpressions": [{"key": key, "operator": "NotIn", "values": list(namespaces)}]}
 
@@ -338,7 +337,6 @@ class Guarded:
         return KubectlUser(ns, self.plane.kubeconfig_for(name))
 
     def apply_guard(self) -> None:
-        """Apply the policies and their bindings, as they ship."""
         self.plane.kubectl("apply", "-k", str(MANIFESTS / "guard"))
 
     def probe(self, ns: Namespace, policy: str) -> str:
@@ -399,7 +397,6 @@ def full(name: str) -> Object:
 
 
 def machine(name: str) -> Object:
-    """Make a VM that never runs."""
     made = vms.vm(name, {"team": "a", "holdfast.dev/sticky": "true"}, run_strategy="Halted")
     made["metadata"]["labels"] = {"app": "mine"}
     made["metadata"]["finalizers"] = ["example.com/mine"]

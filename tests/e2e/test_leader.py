@@ -25,7 +25,6 @@ SPACING = 0.5
 
 @pytest.fixture
 def ns(plain_ns: Namespace) -> Namespace:
-    """A namespace on a cluster where no controller has led yet."""
     plane = plain_ns.plane
     plane.kubectl("delete", "lease", LEASE, "--namespace", NAMESPACE, "--ignore-not-found")
     return plain_ns

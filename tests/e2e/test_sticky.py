@@ -69,7 +69,6 @@ def kept(ns: Namespace) -> list[str]:
 
 
 def run_again(ns: Namespace, old: Object) -> Object:
-    """Wait for the VM's next run."""
     return vms.landed(ns, other_than=vms.uid(old))
 
 
@@ -273,7 +272,6 @@ def test_migration_while_no_controller_ran(
 
 
 def strip(ns: Namespace) -> None:
-    """Remove all finalizers of all pods."""
     for name in kept(ns):
         ns.kubectl("patch", "pod", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
@@ -291,7 +289,6 @@ def report_source(ns: Namespace, node: str) -> None:
 
 
 def command(ns: Namespace, *arguments: str) -> str:
-    """Run a command of Holdfast on the namespace, and return what it prints."""
     return subprocess.run(
         [sys.executable, "-m", "holdfast.webhook", *arguments, "-n", ns.namespace],
         capture_output=True,

@@ -67,21 +67,18 @@ def created(ns: Namespace, manifest: Object, *, by: str = ACCOUNT) -> Object:
 
 
 def refusal(ns: Namespace, manifest: Object, *, by: str = ACCOUNT) -> str:
-    """Create a pod that has to be refused, and return what is said."""
     with pytest.raises(ControlPlaneError) as caught:
         created(ns, manifest, by=by)
     return str(caught.value)
 
 
 def terms(spec: Object) -> list[Object]:
-    """Give the terms of required node affinity."""
     node = spec.get("affinity", {}).get("nodeAffinity", {})
     required = node.get("requiredDuringSchedulingIgnoredDuringExecution", {})
     return list(required.get("nodeSelectorTerms", ()))
 
 
 def pins(pod: Object) -> list[Any]:
-    """Give what each term requires of the node's name."""
     return [term.get("matchFields") for term in terms(pod["spec"])]
 
 
@@ -103,7 +100,6 @@ def launcher(ns: Namespace, annotations: Mapping[str, str] | None = None) -> Obj
 
 
 def annotate(ns: Namespace, **annotations: str) -> None:
-    """Annotate the VM, as an admin would."""
     written = [f"{key}={value}" for key, value in annotations.items()]
     ns.kubectl("annotate", "vm", FEDORA, "--overwrite", *written)
 

@@ -155,7 +155,6 @@ class Storm:
         return list(msgspec.json.decode(answer)["items"])
 
     def kill(self, apart: TwoProcesses, source: random.Random, until: float) -> None:
-        """Kill one of the processes, or both, again and again."""
         while time.monotonic() < until:
             time.sleep(source.uniform(*UPTIME))
             victims = source.choice([["server"], ["controller"], ["server", "controller"]])
@@ -192,7 +191,6 @@ def _is_living(pod: Object) -> bool:
 
 @contextmanager
 def watching(storm: Storm) -> Iterator[None]:
-    """See every pod of the namespace."""
     stop = threading.Event()
     reflector = Reflector(
         storm.cluster,

@@ -48,7 +48,6 @@ def vm(
 
 
 def vmi(name: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> Object:
-    """Make the manifest of a VMI that belongs to no VM."""
     made = template({}, annotations, **spec)
     made["metadata"]["name"] = name
     return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **made}
@@ -88,7 +87,6 @@ def pool(name: str, replicas: int) -> Object:
 
 
 def migration(name: str, of: str) -> Object:
-    """Make the manifest of a live migration of the VMI `of`."""
     return {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstanceMigration",
@@ -117,7 +115,6 @@ def launchers(ns: Namespace, name: str) -> list[Object]:
 
 
 def owner(seen: Object) -> Object:
-    """Give an object's controller; empty where it has none."""
     owners = seen["metadata"].get("ownerReferences", ())
     return next((dict(each) for each in owners if each.get("controller")), {})
 
@@ -153,7 +150,6 @@ def is_going(pod: Object) -> bool:
 
 
 def node_of(pod: Object) -> str:
-    """Name the node that a pod is bound to; empty where it is none."""
     return str(pod["spec"].get("nodeName", ""))
 
 

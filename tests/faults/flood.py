@@ -56,8 +56,6 @@ class Account:
 
 
 class Client:
-    """One connection, from its handshake to its end."""
-
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
         raw = socket.socket()
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)

@@ -36,8 +36,6 @@ _BEHIND = 5
 
 @dataclass(frozen=True)
 class Wish:
-    """The request of one pod of the load."""
-
     name: str
     delay: float
     """Seconds; 0 asks for none."""
@@ -180,7 +178,6 @@ class Load:
                 each.result()
 
     def create(self, cluster: Cluster, wish: Wish) -> None:
-        """Create one pod, and note how that went."""
         try:
             self._create(cluster, wish)
         finally:

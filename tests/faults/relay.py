@@ -31,7 +31,6 @@ class Relay:
 
     @property
     def port(self) -> int:
-        """The port where it listens, at `endpoint_address()`."""
         return int(self._server.server_address[1])
 
 

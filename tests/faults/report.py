@@ -86,7 +86,6 @@ def read(run: Run, faults: Iterable[Fault], path: Path) -> list[Result]:
 
 
 def read_back(one: Mapping[str, Any], fault: Fault) -> Result:
-    """Return a row's result from what was written to the file."""
     return Result(
         fault,
         {name: Check(each["found"], each["most"]) for name, each in one["checks"].items()},

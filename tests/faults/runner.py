@@ -89,7 +89,6 @@ def _await_room(testbed: Testbed) -> None:
 
 
 def _pods(cluster: Cluster) -> int:
-    """Count all pods, without reading them."""
     answer = cluster.request("GET", "/api/v1/pods", query={"limit": 1})
     seen = msgspec.json.decode(answer)
     return len(seen["items"]) + int(seen["metadata"].get("remainingItemCount", 0))

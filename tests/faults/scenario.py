@@ -31,7 +31,6 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the figure is within its bound."""
         return self.found <= self.most
 
     def is_worse(self, other: Check) -> bool:
@@ -125,7 +124,6 @@ class Scenario:
         return short if self.short else seconds
 
     def go_on(self, seconds: float, short: float | None = None) -> None:
-        """Wait while the load goes on."""
         time.sleep(seconds if short is None else self.lasts(seconds, short))
 
     def check(self, name: str, found: float, most: float = 0) -> None:
@@ -139,7 +137,6 @@ class Scenario:
             fault.prepare(self)
 
     def act(self, fault: Fault) -> None:
-        """Do the harm, and note when it was over."""
         self.began = time.time()
         try:
             fault.act(self)
@@ -200,7 +197,6 @@ class Result:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
         return sum(self.took.values())
 
     @property
@@ -211,5 +207,4 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether it came to its end, and every check holds."""
         return not self.said and all(check.passed for check in self.checks.values())

@@ -63,7 +63,6 @@ def write(results: Path, summary: Path = LATEST) -> None:
 
 
 def read() -> Summary:
-    """Read the summary of the latest whole run."""
     return Summary(**json.loads(LATEST.read_text(encoding="utf-8")))
 
 

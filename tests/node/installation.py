@@ -46,7 +46,6 @@ class Installation:
         self.ready()
 
     def apply(self, folder: Path = MANIFESTS) -> str:
-        """Apply a kustomization, and give what kubectl prints."""
         return self.plane.kubectl("apply", "-k", str(folder))
 
     def ready(self) -> None:
@@ -108,7 +107,6 @@ class Installation:
         return {" ".join(line.split()) for line in listed.splitlines()}
 
     def kubectl(self, *arguments: str) -> str:
-        """Run kubectl in Holdfast's namespace."""
         return self.plane.kubectl("--namespace", NAMESPACE, *arguments, timeout=200)
 
     def scale(self, name: str, replicas: int) -> None:
@@ -125,7 +123,6 @@ class Installation:
         return [f"{one['status']['podIP']}:{_PORT}" for one in self.pods("webhook")]
 
     def served(self) -> set[str]:
-        """Give the fingerprints of the certificates that the replicas serve."""
         return {shown(address) for address in self.replicas()}
 
     def rights(self, account: str) -> list[str]:
@@ -194,7 +191,6 @@ def holdfast(plane: ControlPlane, *arguments: str) -> str:
 
 
 def uninstall(plane: ControlPlane, release: str) -> None:
-    """Run `holdfast uninstall --purge`."""
     holdfast(plane, "uninstall", "--release", release, "--purge", "--yes")
 
 

@@ -53,5 +53,4 @@ def start(tmp_path: Path, pair: Pair) -> Iterator[Serve]:
 
 @pytest.fixture
 def serve(start: Serve) -> Serve:
-    """Start the server and wait until it accepts connections."""
     return lambda **settings: start(**settings).wait_ready()

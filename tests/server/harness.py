@@ -172,7 +172,6 @@ def ask(
 
 
 def everything_from(connection: socket.socket) -> bytes:
-    """Return all bytes until the server closes or resets the connection."""
     received = b""
     try:
         while chunk := connection.recv(65536):

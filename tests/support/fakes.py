@@ -44,7 +44,6 @@ GROUPS = "/apis"
 
 
 def apply_patch(document: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
-    """Apply a JSON Patch (RFC 6902) to a copy of the document."""
     return jsonpatch.apply_patch(document, copy.deepcopy(list(operations)))
 
 
@@ -119,7 +118,6 @@ class FakeApi:
         return self.put(pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"]), pod)
 
     def change(self, path: str, act: Callable[[Document], None]) -> None:
-        """Change an object, as another writer would."""
         with self._changed:
             document = copy.deepcopy(self.objects[path])
             act(document)
@@ -162,7 +160,6 @@ class FakeApi:
         return [one for _, one in self._of(collection)]
 
     def patience(self, method: str) -> list[float]:
-        """Give the timeouts of all requests by this method, in order."""
         return [timeout for each, timeout in self._timeouts if each == method]
 
     def count(self, method: str) -> int:
@@ -401,7 +398,6 @@ def _collection(path: str) -> str:
 
 
 def _is_selected(one: Document, query: Query) -> bool:
-    """Evaluate the selectors that the product uses."""
     running: bool = one.get("status", {}).get("phase") == "Running"
     bound = bool(one.get("spec", {}).get("nodeName"))
     unbound_only = str(query.get("fieldSelector", "")).startswith("spec.nodeName=")
@@ -418,7 +414,6 @@ def _as_selected(line: bytes, query: Query) -> bytes:
 
 
 def _annotate(found: Document, sent: Document) -> None:
-    """Carry out a merge patch of annotations."""
     merged = found["metadata"].get("annotations", {}) | sent["metadata"]["annotations"]
     kept = {name: value for name, value in merged.items() if value is not None}
     found["metadata"]["annotations"] = kept
@@ -463,7 +458,6 @@ class FakeLookup:
 
 
 def event(kind: str, document: Mapping[str, Any]) -> bytes:
-    """Write one line of a watch."""
     return json.dumps({"type": kind, "object": document}).encode()
 
 

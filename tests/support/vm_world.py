@@ -245,8 +245,6 @@ class VmWorld:
 
 
 class Driver:
-    """A controller whose every step a test takes."""
-
     def __init__(self, world: VmWorld, *, enabled: bool = True) -> None:
         self.world = world
         self.enabled = enabled

@@ -41,7 +41,6 @@ EXPRESSIONS = list(named_expressions())
 
 
 def series() -> dict[str, set[str]]:
-    """Give each series that Prometheus has of us, with its labels."""
     found: dict[str, set[str]] = {}
     for registry in generate.REGISTRIES.values():
         for name, kind, labels, _ in generate.described_metrics(registry()):

@@ -133,7 +133,6 @@ def body_of(shape: str, count: int) -> bytes:
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Count the lines of Python that run."""
     steps = [0]
 
     def step(_frame: FrameType, _event: str, _argument: object) -> Any:

@@ -144,7 +144,6 @@ class World:
 
     @property
     def released(self) -> list[str]:
-        """The names of the pods that were patched, in order."""
         return [path.rsplit("/", 1)[1] for method, path in self.api.requests if method == "PATCH"]
 
     def metric(self, name: str, **labels: str) -> float | None:

@@ -97,7 +97,6 @@ def test_profile(annotations: dict[str, str], scheduler: str, expected: str) -> 
 
 
 def delaying(**args: str) -> str:
-    """Configure the delay plugin of a profile."""
     return f"pluginConfig: [{{name: delay, args: {json.dumps(args)}}}]"
 
 

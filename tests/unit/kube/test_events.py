@@ -14,8 +14,6 @@ EVENT = Event(("default", "web-0"), "u-1", events.RELEASED, "released 0.003 s af
 
 
 class Posts(FakeApi):
-    """An API that takes events."""
-
     def request(self, method: str, path: str, **fields: Any) -> bytes:
         self.requests.append((method, path))
         if self._before[method]:
@@ -41,7 +39,6 @@ class World:
         self.dropped += 1
 
     def tell(self) -> None:
-        """Publish the queued Events."""
         stop = threading.Event()
         stop.set()
         self.recorder.run(stop)

@@ -32,7 +32,6 @@ class Election:
         self.uncertain = 0.0
 
     def server_time(self) -> float:
-        """Return the lower bound of the API server's time."""
         return WALL + self.time + self.stepped - self.uncertain
 
     def candidate(

@@ -16,8 +16,6 @@ SELECTOR = "spec.nodeName=,status.phase=Pending"
 
 
 class Resource:
-    """A handler that records its calls."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
 
@@ -76,7 +74,6 @@ class World:
         return self.handler.calls
 
     def asked(self, name: str) -> list[Any]:
-        """Give one parameter of each request that was sent."""
         return [query.get(name) for query in self.api.queries]
 
 

@@ -127,7 +127,6 @@ class World:
 
 
 def installed(**settings: Any) -> World:
-    """Make a world in which everything has come to rest."""
     world = World(**settings)
     world.turns()
     world.api.requests.clear()

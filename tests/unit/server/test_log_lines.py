@@ -211,8 +211,6 @@ CASES: list[Callable[[], None]] = [
 
 
 class Places(logging.Handler):
-    """Takes down where records were made."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: set[tuple[Path, int]] = set()

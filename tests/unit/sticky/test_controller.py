@@ -40,8 +40,6 @@ class Told(events.NullRecorder):
 
 
 class Running:
-    """A recorder that runs in a thread."""
-
     def __init__(self, world: VmWorld, *, enabled: bool = True) -> None:
         self.world = world
         self.told = Told()

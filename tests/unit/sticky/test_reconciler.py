@@ -42,7 +42,6 @@ def recorded(world: VmWorld | None = None) -> tuple[VmWorld, Driver]:
 
 
 def moved(world: VmWorld, node: str = "n2") -> str:
-    """Migrate the VM, and name its new pod."""
     job, pod = world.migrate()
     world.bind(pod, node)
     world.migrated(job, pod)
