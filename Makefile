@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test test-slow test-unit test-versions test-node test-storm fuzz audit faults check prose bench bench-short format requirements clean docs test-debian
+.PHONY: release help setup run up test test-slow test-unit test-versions test-node test-storm fuzz audit faults check prose bench bench-short format requirements clean docs test-debian
 SHELL := /bin/sh
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
@@ -53,6 +53,9 @@ audit: setup ## check pinned versions for known vulnerabilities (status 2: not a
 
 check: setup ## check format, lint, types, imports between packages, prose, and the docs
 	@scripts/check
+
+release: setup ## make the files of a release in dist/: make release VERSION=0.1.0 (Linux, root)
+	@scripts/release $(VERSION) $(if $(REPOSITORY),--repository $(REPOSITORY)) $(if $(DOWNLOADS),--downloads $(DOWNLOADS))
 
 prose: setup ## check the English of pages, docstrings, comments and messages
 	@scripts/prose

@@ -189,7 +189,30 @@ HELM = ModuleSet(
 )
 """Helm 4.3.1, which renders and installs the chart."""
 
+KREW = ModuleSet(
+    name="krew",
+    folder=_HERE / "krew",
+    packages=MappingProxyType(
+        {"validate-krew-manifest": "sigs.k8s.io/krew/cmd/validate-krew-manifest"}
+    ),
+    landmark="sigs.k8s.io/krew",
+    ldflags=("-s", "-w"),
+)
+"""Krew 0.4.3's validator of plugin manifests."""
+
+ACTIONLINT = ModuleSet(
+    name="actionlint",
+    folder=_HERE / "actionlint",
+    packages=MappingProxyType({"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"}),
+    landmark="github.com/rhysd/actionlint",
+    ldflags=("-s", "-w"),
+)
+"""actionlint 1.7.12, which checks .github/workflows."""
+
 SETS = MappingProxyType(
-    {each.name: each for each in (KUBERNETES, KUBEVIRT, NODE, CONTAINERD, RUNC, HELM)}
+    {
+        each.name: each
+        for each in (KUBERNETES, KUBEVIRT, NODE, CONTAINERD, RUNC, HELM, KREW, ACTIONLINT)
+    }
 )
 """All rows by name."""

@@ -48,7 +48,7 @@ class Node:
     """
 
     def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+        self.plane = plane
         self._sandbox = node_sandbox.inside()
         self._processes: dict[str, Process] = {}
         self._guard = Guard()
@@ -80,7 +80,7 @@ class Node:
             process = Process(
                 name,
                 plan.command(name),
-                log=self._plane.logs / f"{name}.log",
+                log=self.plane.logs / f"{name}.log",
                 guard=self._guard,
                 is_ready=self._ready(name, plan),
             )
@@ -121,7 +121,7 @@ class Node:
         return done.stdout
 
     def _plan(self) -> NodePlan:
-        plane = self._plane
+        plane = self.plane
         users = {
             node_plan.KUBELET: (f"system:node:{node_plan.NAME}", _NODE_ROLE),
             node_plan.KUBE_PROXY: ("system:kube-proxy", ()),
@@ -149,7 +149,7 @@ class Node:
         return False
 
     def _node_ready(self) -> bool:
-        shown = self._plane.kubectl(
+        shown = self.plane.kubectl(
             "get", "node", node_plan.NAME, "--ignore-not-found", "-o", "json"
         )
         return bool(shown) and nodes.is_ready(json.loads(shown))

@@ -22,6 +22,8 @@ FILES = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "SECURITY.md",
+    "GOVERNANCE.md",
+    "CODE_OF_CONDUCT.md",
     "examples/plugin/holdfast_signoff.py",
     "examples/plugin/test_signoff.py",
 )

@@ -38,13 +38,19 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def plane() -> Iterator[ControlPlane]:
-    """A control plane with a real node, and a pretended one for pods that need not run."""
+def node() -> Iterator[Node]:
+    """A real node, and a pretended one for pods that need not run."""
     with ControlPlane(nodes=1, address=node_plan.GATEWAY, audit=True) as plane, Node(plane) as node:
         plane.kubectl("taint", "node", "node-1", "pretended=yes:NoSchedule")
         for tag in TAGS:
             node.load(image.build(tag, PlainReport(sys.stderr)))
-        yield plane
+        yield node
+
+
+@pytest.fixture(scope="session")
+def plane(node: Node) -> ControlPlane:
+    """The control plane of the real node."""
+    return node.plane
 
 
 @pytest.fixture(scope="session")

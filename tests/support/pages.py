@@ -46,6 +46,8 @@ _INSTALLED_HERE = "tests/e2e/installed.py"
 ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
     {
         "README.md": (
+            Elsewhere(r"helm install", "tests/node/test_release.py", '"install"'),
+            Elsewhere(r"kubectl run held", "tests/node/test_release.py", '"run", "held"'),
             Elsewhere(r"make run\b", "tests/e2e/test_demo.py", "make_run"),
             Elsewhere(r"make test\b", ".ci/run", "make test"),
         ),
@@ -66,7 +68,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
         ),
         "docs/how-to/install.md": (
             Elsewhere(r"podman (build|push)", "controlplane/image.py", '"bud"'),
-            Elsewhere(r"helm install", "tests/tooling/test_chart.py", '"template"'),
+            Elsewhere(r"helm install", "tests/node/test_release.py", '"install"'),
             Elsewhere(r"holdfast policies", "tests/unit/policies/test_pods.py", '"policies"'),
             Elsewhere(
                 r"pip install --no-deps --require-hashes",

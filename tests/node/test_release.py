@@ -1,0 +1,143 @@
+"""A release on a real node: its install.yaml, and its chart in another namespace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane import build, node_plan
+from controlplane.errors import ControlPlaneError
+from controlplane.launcher import ControlPlane
+from controlplane.modules import HELM
+from controlplane.node import Node
+from controlplane.progress import PlainReport
+from release.__main__ import REPOSITORY, Files
+from tests.e2e.namespace import Namespace, created, gates, pod
+from tests.e2e.steady_load import creating
+from tests.node.installation import NAMESPACE, TAGS, everything, uninstall
+
+ELSEWHERE = "platform"
+_WAIT = ("--wait", "--timeout=180s")
+
+
+class Release:
+    """The chart in a cluster."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self._plane = plane
+        self._folder = folder
+
+    def helm(self, command: str, *arguments: str) -> None:
+        """Run helm on the release, without the user's settings."""
+        binary = build.ensure(modules=HELM) / "helm"
+        where = ("--namespace", ELSEWHERE, "--kubeconfig", str(self._plane.kubeconfig))
+        homes = {f"HELM_{name}_HOME": str(self._folder) for name in ("CACHE", "CONFIG", "DATA")}
+        done = subprocess.run(
+            [str(binary), command, "holdfast", *arguments, *where],
+            env={**os.environ, **homes},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=400,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def rolled_out(self) -> None:
+        """Wait until the newest template runs."""
+        for name in ("holdfast-webhook", "holdfast-controller"):
+            where = ("--namespace", ELSEWHERE, f"deployment/{name}", "--timeout=180s")
+            self._plane.kubectl("rollout", "status", *where, timeout=200)
+
+    def image(self) -> str:
+        """Give the image of the admission servers."""
+        path = "jsonpath={.spec.template.spec.containers[0].image}"
+        where = ("--namespace", ELSEWHERE, "deployment/holdfast-webhook")
+        return self._plane.kubectl("get", *where, "-o", path)
+
+
+def refusal(plane: ControlPlane) -> str:
+    """Say why the controller's account may not change a label of a pod."""
+    user = f"system:serviceaccount:{ELSEWHERE}:holdfast-controller"
+    selected = ("-l", "app.kubernetes.io/component=controller", "x=y", "--dry-run=server")
+    try:
+        plane.kubectl("--as", user, "--namespace", ELSEWHERE, "label", "pods", *selected)
+    except ControlPlaneError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def dist(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a release, whose image the node has by its digest."""
+    folder = tmp_path_factory.mktemp("dist")
+    files = Files(TAGS[0], REPOSITORY, PlainReport(sys.stderr), folder)
+    digest = files.image()
+    files.install_yaml(digest)
+    files.chart(digest)
+    (archive,) = folder.glob("*-image-*.tar")
+    node.load(archive)
+    node.ctr("images", "tag", f"{REPOSITORY}:{TAGS[0]}", f"{REPOSITORY}@{digest}")
+    return folder
+
+
+@pytest.mark.timeout(900)
+def test_one_file_installs_the_release(plane: ControlPlane, dist: Path) -> None:
+    before = everything(plane)
+    plane.kubectl("apply", "-f", str(dist / "install.yaml"))
+    for name in ("holdfast-webhook", "holdfast-controller"):
+        where = ("--namespace", NAMESPACE, f"deployment/{name}", "--timeout=180s")
+        plane.kubectl("rollout", "status", *where, timeout=200)
+    ns = Namespace.create_new(plane, "one-file")
+    ns.eventually(ns.holds_pods)
+    made = ns.create(pod("held", {"delay": "3"}))
+    assert ns.eventually(lambda: ns.releases().get("held", 0.0)) >= created(made) + 3
+    uninstall(plane, "now")
+    plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
+    assert everything(plane) == before
+
+
+@pytest.mark.timeout(900)
+def test_the_chart_installs_upgrades_rolls_back_and_uninstalls(
+    plane: ControlPlane, dist: Path, tmp_path: Path
+) -> None:
+    before = everything(plane)
+    release = Release(plane, tmp_path)
+    chart = str(dist / f"holdfast-{TAGS[0]}.tgz")
+    release.helm("install", chart, "--create-namespace", *_WAIT)
+    first = release.image()
+    assert first.startswith(f"{REPOSITORY}@sha256:")
+    ns = Namespace.create_new(plane, "chart")
+    ns.eventually(ns.holds_pods)
+
+    container = {"name": "main", "image": node_plan.PAUSE_IMAGE, "imagePullPolicy": "Never"}
+    ns.create(pod("real", {"delay": "3"}, containers=[container]))
+    ns.kubectl("wait", "--for=condition=Ready", "pod/real", "--timeout=60s")
+    assert "holdfast-controller may not change metadata.labels" in refusal(plane)
+    asks = ("--image=registry.k8s.io/pause:3.10", "--annotations=holdfast.dev/delay=15")
+    ns.kubectl("run", "held", *asks)  # as the README shows
+    assert gates(ns.get("pod", "held")) == ["holdfast.dev/delay"]
+
+    with creating(ns) as load:
+        next_image = (f"--set=image.tag={TAGS[1]}", "--set=image.digest=")
+        release.helm("upgrade", chart, *next_image, *_WAIT)
+        release.rolled_out()
+        assert release.image() == f"{REPOSITORY}:{TAGS[1]}"
+        release.helm("rollback", "1", *_WAIT)
+        release.rolled_out()
+    assert release.image() == first
+    assert (load.failures, load.ungated) == ([], [])
+    assert load.made > 100
+
+    plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
+    ns = Namespace.create_new(plane, "chart-uninstall")
+    made = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(5))
+    release.helm("uninstall", "--timeout=300s")
+    released = ns.releases()
+    early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
+    assert (early, [gates(one) for one in ns.all("pods")]) == ([], [[]] * 5)
+    plane.kubectl("delete", "namespace", ns.namespace, ELSEWHERE, timeout=200)
+    assert everything(plane) == before

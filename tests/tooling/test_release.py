@@ -1,0 +1,128 @@
+"""The files of a release: the same bytes each time, and one version everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from controlplane import build, node_images
+from controlplane.modules import KREW
+from release import archives, bootstrap, krew
+from release.__main__ import notes
+from release.version import VERSION
+
+ROOT = Path(__file__).resolve().parents[2]
+EPOCH = 1_700_000_000
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        pytest.param("Containerfile", f"ARG VERSION={VERSION}\n", id="image"),
+        pytest.param(
+            "manifests/base/kustomization.yaml", f"    newTag: {VERSION}\n", id="manifests"
+        ),
+        pytest.param("charts/holdfast/Chart.yaml", f"\nappVersion: {VERSION}\n", id="chart"),
+    ],
+)
+def test_one_version_is_everywhere(file: str, line: str) -> None:
+    assert line in (ROOT / file).read_text()
+
+
+def test_archives_do_not_depend_on_the_order_of_their_files() -> None:
+    files = {"b": b"2", "a": b"1"}
+    turned = dict(reversed(files.items()))
+    for make in (lambda found: archives.tar(found, EPOCH), archives.zipped):
+        assert make(files) == make(turned)
+
+
+def test_a_stamped_archive_forgets_who_made_it_and_when() -> None:
+    def made(time: int, owner: str) -> bytes:
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w:gz") as archive:
+            for name in ("x/b", "x/a") if owner == "me" else ("x/a", "x/b"):
+                entry = tarfile.TarInfo(name)
+                entry.mtime, entry.uname, entry.size = time, owner, 1
+                archive.addfile(entry, io.BytesIO(b"1"))
+        return out.getvalue()
+
+    assert archives.stamped(made(1, "me"), EPOCH) == archives.stamped(made(2, "you"), EPOCH)
+
+
+def test_an_image_becomes_an_oci_archive(tmp_path: Path) -> None:
+    program, packed = tmp_path / "pause", tmp_path / "image.tar"
+    program.write_bytes(b"program")
+    packed.write_bytes(node_images.docker_archive(program))
+    content, digest = archives.oci(packed, "example.com/holdfast:1", EPOCH)
+    assert (content, digest) == archives.oci(packed, "example.com/holdfast:1", EPOCH)
+
+    with tarfile.open(fileobj=io.BytesIO(content)) as files:
+        (listed,) = json.loads(archives.member(files, "index.json"))["manifests"]
+        manifest = archives.member(files, f"blobs/{digest.replace(':', '/')}")
+        (layer,) = json.loads(manifest)["layers"]
+        stored = archives.member(files, f"blobs/{layer['digest'].replace(':', '/')}")
+    assert listed["digest"] == digest == f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+    assert listed["annotations"]["io.containerd.image.name"] == "example.com/holdfast:1"
+    assert layer["digest"] == f"sha256:{hashlib.sha256(stored).hexdigest()}"
+    assert layer["size"] == len(stored)
+
+
+def test_notes_are_the_versions_section_of_the_changelog() -> None:
+    text = (
+        "# Changelog\n\n## [Unreleased]\n\nnext\n\n## [2.0.0] - 2026-01-01\n\nnew\n\n## [1.0.0]\n"
+    )
+    assert notes(text, "2.0.0") == "# Holdfast 2.0.0\n\nnew\n"
+    assert notes(text, "3.0.0") == "# Holdfast 3.0.0\n\nnext\n"
+
+
+def test_krew_takes_the_manifest(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(krew.manifest("0.1.0", "https://example.com/x.tar.gz", "a" * 64))
+    validator = build.ensure(modules=KREW) / "validate-krew-manifest"
+    command = [str(validator), "-manifest", str(file), "-skip-install"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (spec,) = {one["sha256"] for one in yaml.safe_load(file.read_text())["spec"]["platforms"]}
+    assert spec == "a" * 64
+
+
+def start(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
+    """Run a holdfast.pyz with these files, and with a separate cache."""
+    archive = folder / "holdfast.pyz"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("__main__.py", Path(bootstrap.__file__).read_text())
+        packed.writestr("DIGEST", "1234")
+        for name, text in files.items():
+            packed.writestr(name, text)
+    environment = {"XDG_CACHE_HOME": str(folder / "cache")}
+    command = [sys.executable, str(archive)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_the_single_file_unpacks_what_this_python_needs(tmp_path: Path) -> None:
+    native = bootstrap.native()
+    command = "import compiled\ndef main():\n    print(compiled.NAME)\n"
+    files = {
+        "site/holdfast/webhook/cli/main.py": command,
+        f"{native}compiled.py": "NAME = 'ours'\n",
+        "native/elsewhere/cp311/compiled.py": "NAME = 'foreign'\n",
+    }
+    for _ in range(2):
+        assert start(tmp_path, **files).stdout == "ours\n"
+    (folder,) = (tmp_path / "cache" / "holdfast" / "pyz").iterdir()
+    assert (folder / "compiled.py").read_text() == "NAME = 'ours'\n"
+
+
+def test_the_single_file_says_what_it_lacks(tmp_path: Path) -> None:
+    done = start(tmp_path)
+    assert done.returncode == 1
+    assert "install the wheel with pip, or use the image" in done.stderr

@@ -1,0 +1,40 @@
+"""The workflows of .github are valid, and every action is pinned by commit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from controlplane import build
+from controlplane.modules import ACTIONLINT
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def test_workflows_have_no_findings() -> None:
+    command = [
+        str(build.ensure(modules=ACTIONLINT) / "actionlint"),
+        "-shellcheck=",
+        *map(str, WORKFLOWS),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_pinned_by_commit(path: Path) -> None:
+    used = re.findall(r"uses: (\S+)", path.read_text())
+    assert used
+    assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one)] == []
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_targets_exist(path: Path) -> None:
+    targets = set(re.findall(r"(?m)^([a-z-]+):.*##", (ROOT / "Makefile").read_text()))
+    run = set(re.findall(r"run: .*make ([a-z-]+)|target: \[(.+)\]", path.read_text()))
+    named = {name for pair in run for text in pair for name in re.findall(r"[a-z-]+", text)}
+    assert named <= targets
