@@ -36,6 +36,8 @@ SOON = 20.0
 """Seconds in which the cluster has taken in the pods that wait for a window."""
 ADMIN = "holdfast-admin"
 """The user of the cluster's kubeconfig."""
+SETTLED = 5.0
+"""Seconds in which a leader has released what is due, and the audit log has it."""
 UNSERVED = "kube-system"
 HOSTILE = ("", "\x00", "\u202e", "job/" + "a" * 5_000, "0", "-1", "9" * 400, "NaN", "{}", "*")
 """Values that none of the annotations may have."""
@@ -146,6 +148,7 @@ def while_frozen(harm: Callable[[Scenario], None]) -> Callable[[Scenario], None]
     def act(scenario: Scenario) -> None:
         ns = _namespace(scenario)
         harm(scenario)
+        scenario.go_on(SETTLED)
         scenario.check("pods released while frozen", len(_released(scenario, ns)))
         scenario.testbed.plane.kubectl(
             "annotate", "namespace", ns.namespace, "holdfast.dev/freeze-"
