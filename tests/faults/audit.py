@@ -28,12 +28,13 @@ POLICY = {
         {
             "level": "Metadata",
             "verbs": ["create", "patch"],
-            "resources": [{"group": "", "resources": ["pods", "pods/binding"]}],
+            "resources": [{"group": "", "resources": ["pods", "pods/binding", "pods/status"]}],
         },
         {"level": "None"},
     ],
 }
 """The audit policy: requests that are read here, and which webhooks mutated a pod."""
+KWOK_USER = "kwok"
 _OK = 200
 
 
@@ -65,6 +66,8 @@ class Audit:
     """Each pod's patches by Holdfast, those that failed too."""
     bindings: dict[Key, float] = field(default_factory=dict)
     """When kube-scheduler bound each pod first."""
+    ready: dict[Key, float] = field(default_factory=dict)
+    """When kwok wrote each pod's status first, which makes it ready."""
     _file: io.BufferedReader | None = None
     _rest: bytes = b""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -136,3 +139,5 @@ class Audit:
             self.releases[key].append(write)
         elif binding and status < 300:
             self.bindings.setdefault(key, write.at)
+        elif user == KWOK_USER and status < 300:
+            self.ready.setdefault(key, write.at)

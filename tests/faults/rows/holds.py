@@ -15,7 +15,7 @@ from functools import partial
 
 from controlplane.components import KWOK
 from controlplane.errors import ControlPlaneError
-from holdfast.webhook.model import approvals, durations
+from holdfast.webhook.model import approvals
 from tests.e2e.namespace import Namespace, Object, gates, pod, seconds
 from tests.e2e.test_leader import metric
 from tests.faults.rows import api_server, clocks, controller
@@ -98,9 +98,6 @@ def check(scenario: Scenario) -> None:
     scenario.eventually(lambda: _ready(ns) == count, count / STARTING * EACH_SECONDS)
     found = left()
     scenario.notes.append(f"still held: {found}")
-    slow = [one for one in ns.all("pods", "app=paced") if _ready_at(one) == float("inf")]
-    statuses = {one["metadata"]["name"]: one["status"] for one in slow}
-    scenario.notes.append(f"not ready at {time.time():.0f}: {json.dumps(statuses)}")
     scenario.check("released without an approval", int("approval-0" not in found))
     scenario.check("waiting pods not released in time", len({*found} - {"approval-0"}))
     scenario.check("paced pods that are not ready", count - _ready(ns))
@@ -246,16 +243,14 @@ def _ready(ns: Namespace) -> int:
 
 
 def _most_starting(scenario: Scenario, ns: Namespace, prefix: str) -> int:
-    """Count how many pods of a pace were released and not ready at a time, at most.
-
-    A pod's status says to the second when it was ready; it counts as ready from then on.
-    """
+    """Count how many pods of a pace were released and not ready at a time, at most."""
     scenario.testbed.audit.read()
     changes, writes = [], list[str]()
     for one in ns.all("pods"):
-        name, until = str(one["metadata"]["name"]), _ready_at(one)
+        name = str(one["metadata"]["name"])
         if not name.startswith(prefix):
             continue
+        until = scenario.testbed.audit.ready.get((ns.namespace, name), float("inf"))
         tries = scenario.testbed.audit.releases[ns.namespace, name]
         writes += [f"{name}: {each.status} at {each.at:.3f}, ready {until}" for each in tries]
         since = next((each.at for each in tries if each.worked), None) or next(
@@ -270,13 +265,6 @@ def _most_starting(scenario: Scenario, ns: Namespace, prefix: str) -> int:
     if most > STARTING:
         scenario.notes.insert(0, "; ".join(writes))
     return most
-
-
-def _ready_at(one: Object) -> float:
-    for condition in one["status"].get("conditions", ()):
-        if condition["type"] == "Ready" and condition["status"] == "True":
-            return durations.parse_instant(condition["lastTransitionTime"]) / 1_000
-    return float("inf")
 
 
 FAULTS = [
