@@ -94,6 +94,7 @@ def _deployment(component: str, memory: str) -> list[Edit]:
     )
     container = f"kubectl.kubernetes.io/default-container: {component}\n"
     return [
+        Edit(f"/version: {VERSION}\n", "/version: {{ .Chart.AppVersion }}\n"),
         after(
             f"        {container}",
             '        checksum/config: {{ include "holdfast.config" . | sha256sum }}\n',

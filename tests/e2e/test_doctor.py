@@ -70,7 +70,7 @@ def test_healthy_installation(whole: Installation) -> None:
     assert found.levels == dict.fromkeys(
         (
             *("API server", "clock", "webhooks", "caBundle", "server", "certificate"),
-            *("leader", "held pods", "freezes"),
+            *("leader", "held pods", "freezes", "guard"),
         ),
         "OK",
     )

@@ -31,6 +31,8 @@ EPOCH = 1_700_000_000
         pytest.param(
             "manifests/base/kustomization.yaml", f"    newTag: {VERSION}\n", id="manifests"
         ),
+        pytest.param("manifests/base/webhook.yaml", f"/version: {VERSION}\n", id="webhook"),
+        pytest.param("manifests/base/controller.yaml", f"/version: {VERSION}\n", id="controller"),
         pytest.param("charts/holdfast/Chart.yaml", f"\nappVersion: {VERSION}\n", id="chart"),
     ],
 )

@@ -17,7 +17,7 @@ COMMANDS = {
     "controller": "Run the controller that releases held pods on time.",
     "deny": "Deny held pods that wait for an approval: they stay held.",
     "dev": "Run server and controller on this machine against a cluster, until Ctrl-C.",
-    "doctor": "Check the installation: webhooks, certificates, leader, clocks, overdue pods.",
+    "doctor": "Check webhooks, certificates, the guard, the leader, clocks and overdue pods.",
     "explain": "Explain why a pod is held, and what to do about it.",
     "freeze": "Freeze a namespace, or all: nothing in it is released until it is thawed.",
     "list": "List held pods, with the reason and the time left.",
@@ -29,7 +29,7 @@ COMMANDS = {
     "sticky": "Show and change the nodes that VMs return to.",
     "thaw": "End the freeze of a namespace, or of all.",
     "uninstall": "Remove Holdfast from the cluster without leaving pods stuck.",
-    "version": "Show the versions of this command and of the cluster.",
+    "version": "Show the versions of this command, of the installation and of the cluster.",
 }
 """Each command and its short help.
 

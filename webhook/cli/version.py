@@ -1,11 +1,18 @@
-"""`holdfast version`: of this command, and of the cluster."""
+"""`holdfast version`: of this command, of the installation and of the cluster."""
 
-from importlib.metadata import version as installed
+import re
+from importlib.metadata import version as own_version
+from urllib.parse import quote
 
 import click
 import msgspec
 
 from holdfast.webhook.cli import options, terminal
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api
+
+_LABEL = "app.kubernetes.io/version"
 
 EXAMPLES = """\b
 Examples:
@@ -17,15 +24,53 @@ Examples:
 @click.option(
     "--client", is_flag=True, help="Show only this command's version; no cluster is needed."
 )
+@options.own_namespace
 @options.output
 @options.target
-def version(*, client: bool, output: str, target: options.Target) -> None:
-    """Show the versions of this command and of the cluster."""
-    versions = {"holdfast": installed("holdfast")}
+def version(*, client: bool, own: str, output: str, target: options.Target) -> None:
+    """Show the versions of this command, of the installation and of the cluster.
+
+    A warning follows if the command and the installation are more than one minor version apart.
+    """
+    versions = {"holdfast": own_version("holdfast")}
     if not client:
-        answer = msgspec.json.decode(target.connect().request("GET", "/version"))
+        cluster = target.connect()
+        versions |= _installed(cluster, own)
+        answer = msgspec.json.decode(cluster.request("GET", "/version"))
         versions["kubernetes"] = str(answer.get("gitVersion", "unknown"))
     if output in {"json", "yaml"}:
         terminal.write_document(versions, output)
     else:
         terminal.write((f"{name} {number}", "") for name, number in versions.items())
+    if warning := skew(versions["holdfast"], versions.get("installed", "")):
+        click.echo(warning, err=True)
+
+
+def _installed(api: Api, namespace: str) -> dict[str, str]:
+    """Read the version and the image of the admission server, if the user may."""
+    path = f"/apis/apps/v1/namespaces/{quote(namespace, safe='')}/deployments/holdfast-webhook"
+    try:
+        found = listing.one(api, path, dict)
+    except ApiStatusError as exc:
+        if exc.status not in {401, 403}:
+            raise
+        return {"installed": f"unknown, no permission to read namespace {namespace}"}
+    if found is None:
+        return {"installed": f"none in namespace {namespace}"}
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    labels = found["metadata"].get("labels", {})
+    return {"installed": labels.get(_LABEL, "unknown"), "image": container["image"]}
+
+
+def skew(command: str, installed: str) -> str:
+    """Return a warning if two versions are too far apart; empty if not, or if one is unknown."""
+    pairs = [re.match(r"(\d+)\.(\d+)\.", text) for text in (command, installed)]
+    if None in pairs:
+        return ""
+    (major, minor), (other, theirs) = ((int(one[1]), int(one[2])) for one in pairs if one)
+    if major == other and abs(minor - theirs) <= 1:
+        return ""
+    return (
+        f"this command is {command}, and the installation is {installed}: use versions that are "
+        "at most one minor version apart"
+    )

@@ -88,6 +88,20 @@ def ca(webhook: str, number: int, not_after: datetime | None, now_ms: int) -> Fi
     return _certificate("caBundle", f"CA {number} of webhook {webhook}", not_after, now_ms, cure)
 
 
+def guard(user: str, *, restricts: bool | None, refuses: bool) -> Finding:
+    """Judge whether the guard restricts this user, if it is installed, and refuses a dry run."""
+    cure = "run holdfast policies with --namespace and --config of this installation, and apply it"
+    if restricts is None:
+        text = "not installed: everyone who may update a pod can release it"
+        return Finding(Level.WARNING, "guard", text, cure)
+    if not restricts:
+        return Finding(Level.PROBLEM, "guard", f"it restricts another account than {user}", cure)
+    if not refuses:
+        text = "the API server accepted, as a dry run, an approval in another user's name"
+        return Finding(Level.PROBLEM, "guard", text, "check the bindings of its policies")
+    return Finding(Level.OK, "guard", f"it restricts {user}")
+
+
 def server(address: str, ready: int) -> Finding:
     """Judge the number of ready servers at an address where the API server calls the webhooks."""
     if ready:

@@ -1,0 +1,44 @@
+"""`holdfast version` on a cluster with and without an installation."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.webhook.cli import version as command
+from tests.support.fakes import FakeApi, raising, status_error
+
+PATH = "/apis/apps/v1/namespaces/elsewhere/deployments/holdfast-webhook"
+
+
+def installed(api: FakeApi) -> dict[str, str]:
+    return command._installed(api, "elsewhere")
+
+
+def test_the_installed_version_and_image_are_shown() -> None:
+    api = FakeApi()
+    labels = {"app.kubernetes.io/version": "0.2.0"}
+    containers = [{"image": "example.com/holdfast@sha256:1234"}]
+    spec = {"template": {"spec": {"containers": containers}}}
+    api.put(PATH, {"metadata": {"labels": labels}, "spec": spec})
+    assert installed(api) == {"installed": "0.2.0", "image": "example.com/holdfast@sha256:1234"}
+
+
+def test_no_installation_and_no_permission_are_told_apart() -> None:
+    api = FakeApi()
+    assert installed(api) == {"installed": "none in namespace elsewhere"}
+    api.before("GET", raising(status_error(403)))
+    assert installed(api)["installed"].startswith("unknown, no permission")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "warns"),
+    [
+        pytest.param("0.5.9", False, id="same"),
+        pytest.param("0.6.0", False, id="next"),
+        pytest.param("0.7.0", True, id="after-next"),
+        pytest.param("1.5.0", True, id="major"),
+        pytest.param("none in namespace x", False, id="none"),
+    ],
+)
+def test_versions_that_are_far_apart_cause_a_warning(theirs: str, warns: bool) -> None:
+    assert bool(command.skew("0.5.1", theirs)) == warns
