@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from controlplane.components import KWOK
 from controlplane.errors import ControlPlaneError
 from holdfast.webhook.model import approvals
 from tests.e2e.namespace import Namespace, Object, gates, pod, seconds
@@ -104,6 +105,12 @@ def check(scenario: Scenario) -> None:
     for name in ("paced", "unready"):
         most = _most_starting(scenario, ns, name)
         scenario.check("paced pods starting at a time", most, STARTING)
+
+
+def restarted(scenario: Scenario) -> None:
+    """Restart the API server, then the nodes: kwok forgets pods whose status it could not write."""
+    api_server.restarted(scenario)
+    scenario.testbed.plane.process(KWOK).kill()
 
 
 def hostile(scenario: Scenario) -> None:
@@ -283,7 +290,7 @@ FAULTS = [
     Fault(
         "holds-api-server-restarted",
         11,
-        meanwhile(api_server.restarted),
+        meanwhile(restarted),
         prepare=waiting,
         minutes=4.0,
         outage=True,
