@@ -44,11 +44,26 @@ class KeyPair:
     key: bytes
 
 
-def new_ca(common_name: str, *, now: datetime, lifetime: timedelta = CA_LIFETIME) -> KeyPair:
-    """Create a self-signed CA that can sign leaves only."""
+def new_ca(
+    common_name: str,
+    *,
+    now: datetime,
+    lifetime: timedelta = CA_LIFETIME,
+    dns_names: Sequence[str] = (),
+) -> KeyPair:
+    """Create a self-signed CA that can sign leaves only.
+
+    With `dns_names` it can only sign certificates of servers with these names (RFC 5280, 4.2.1.10).
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(common_name)
-    return _signed(_builder(name, key, name, key, now=now, lifetime=lifetime, is_ca=True), key, key)
+    builder = _builder(name, key, name, key, now=now, lifetime=lifetime, is_ca=True)
+    if dns_names:
+        anywhere = [x509.IPAddress(ipaddress.ip_network(one)) for one in ("0.0.0.0/0", "::/0")]
+        builder = builder.add_extension(
+            x509.NameConstraints([x509.DNSName(one) for one in dns_names], anywhere), critical=True
+        ).add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    return _signed(builder, key, key)
 
 
 def issue(

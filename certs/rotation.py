@@ -6,7 +6,11 @@ A CA is rotated without failing pod creations:
 2. all API servers get time to see that bundle;
 3. `next` becomes the signing CA; the old one stays in the bundle;
 4. a leaf of the new CA replaces the old leaf and reaches the replicas;
-5. the old CA is removed from the bundle once everything it signed has expired.
+5. the old CA is removed from the bundle once no replica serves what it signed, or all of that has
+   expired.
+
+A CA that somebody plants in a Secret or a bundle, or that is replaced after the theft of its key,
+therefore leaves the bundle minutes later.
 
 The state is in two Secrets, so another leader can continue. Lost or invalid Secrets are recreated,
 and CAs in the registered bundles stay trusted.
@@ -186,9 +190,29 @@ def _next_of_cas(known: Authority, observed: Observation, plan: Plan) -> Rotatio
     elif knows_time and signer.remaining_share(observed.now) <= RENEW_AT:
         return RotationStep(Action.INTRODUCE, "the signing CA is due for renewal")
     until = known.retired_until
-    if knows_time and known.retired and until is not None and until <= observed.now:
+    if not (knows_time and known.retired):
+        return None
+    if until is not None and until <= observed.now:
         return RotationStep(Action.FORGET, "everything it signed has expired")
+    if _is_replaced(signer, observed, plan):
+        return RotationStep(Action.FORGET, "no replica serves what it signed")
     return None
+
+
+def _is_replaced(signer: Certificate, observed: Observation, plan: Plan) -> bool:
+    """Return whether every replica serves a leaf of the signing CA, and new ones will, too.
+
+    A new replica may get the Secret as it was shortly before, from the kubelet's cache.
+    """
+    stored = authority.read_all((observed.leaf or {}).get(CERTIFICATE, b""))[:1]
+    return (
+        bool(observed.served)
+        and not observed.unknown
+        and all(authority.signed_by(one, signer) for one in (*stored, *observed.served))
+        and all(
+            observed.now - one.not_before - authority.BACKDATED >= plan.settling for one in stored
+        )
+    )
 
 
 def carry_out(step: RotationStep, observed: Observation, plan: Plan) -> Data:
@@ -281,7 +305,7 @@ def _new_authority(observed: Observation, plan: Plan) -> Authority:
 
 def _new_ca(now: datetime, plan: Plan) -> KeyPair:
     name = f"holdfast CA for {plan.names[-1]}"[:NAME_LIMIT]
-    return authority.new_ca(name, now=now, lifetime=plan.ca_lifetime)
+    return authority.new_ca(name, now=now, lifetime=plan.ca_lifetime, dns_names=plan.names)
 
 
 def _leaf(signer: KeyPair, now: datetime, plan: Plan) -> Data:

@@ -268,6 +268,7 @@ def configuration(
 
 
 OURS_LEFT_OUT = all_but("kube-system", "holdfast-system")
+LABEL = {"app.kubernetes.io/name": "holdfast"}
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 _OTHER_NAME = "may only write webhook configurations named holdfast"
 _OTHER_SERVICE = "may only register webhooks for the Service holdfast-system/holdfast-webhook"
@@ -774,6 +775,48 @@ def test_the_controller_keeps_our_webhook_configurations(
     assert _OTHER_NAME in refusal(controller.kubectl, "delete", kind, "--all")
     assert refusal(controller.kubectl, "get", kind, "others") == ""
     shared.plane.kubectl("delete", kind, "others", "holdfast", "--ignore-not-found")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
+            ]
+        },
+        {"finalizers": ["example.com/never"]},
+        {"annotations": {"cert-manager.io/inject-ca-from": "evil/evil"}},
+        {"labels": {"argocd.argoproj.io/instance": "evil"}},
+    ],
+    ids=lambda metadata: next(iter(metadata)),
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_controller_may_not_have_its_configurations_deleted_or_changed_by_others(
+    guarded: Guarded, shared: Namespace, kind: str, metadata: Object
+) -> None:
+    """With an owner that is gone, the garbage collector would delete them."""
+    controller, ours = guarded.controller(shared), configuration(kind)
+    changed = {**ours, "metadata": {**ours["metadata"], **metadata}}
+    with_label = {**ours, "metadata": {**ours["metadata"], "labels": LABEL}}
+
+    def replaced(made: Object) -> str:
+        text = yaml.safe_dump(made)
+        return refusal(controller.kubectl, "replace", "--dry-run=server", "-f", "-", stdin=text)
+
+    try:
+        for before, after in ((ours, changed), (changed, ours)):
+            shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(before))
+            assert "may not change ownerReferences, finalizers, annotations or" in replaced(after)
+            assert replaced(before) == ""
+            shared.plane.kubectl("delete", "--wait=false", kind, "holdfast")
+            patch = '{"metadata": {"finalizers": null}}'
+            refusal(shared.plane.kubectl, "patch", kind, "holdfast", "--type=merge", f"-p={patch}")
+            shared.eventually(lambda: refusal(shared.plane.kubectl, "get", kind, "holdfast"))
+        shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(ours))
+        assert replaced(with_label) == ""  # its own
+    finally:
+        shared.plane.kubectl("delete", "--ignore-not-found", kind, "holdfast")
 
 
 def added(made: Object, value: str) -> Object:

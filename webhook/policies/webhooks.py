@@ -9,6 +9,16 @@ from holdfast.webhook.policies import builder
 from holdfast.webhook.policies.builder import Check
 from holdfast.webhook.registration import configurations
 
+_METADATA = {"ownerReferences": "[]", "finalizers": "[]", "annotations": "{}"}
+"""Metadata that a stolen token could turn against the configurations, and its value if it is unset.
+With an owner that does not exist, the garbage collector deletes a configuration, which nobody may
+create again; with an annotation, cert-manager's cainjector replaces the caBundle. Labels, too, can
+have a configuration pruned, by Argo CD for example."""
+_SAME_LABELS = """\
+[object, oldObject].all(one, [object, oldObject].all(other,
+    one.metadata.?labels.orValue({}).all(key, key == 'app.kubernetes.io/name'
+      || other.metadata.?labels[?key] == one.metadata.?labels[?key])))"""
+
 
 def webhooks_policy(
     name: str, names: Sequence[str], where: builder.InstallationNames, selectors: Selectors
@@ -46,6 +56,16 @@ def webhooks_policy(
                     f"  && webhook.clientConfig.service.name == {string(builder.SERVICE)}",
                 ),
                 f"{may_only} register webhooks for the Service {where.namespace}/{builder.SERVICE}",
+            ),
+            Check(
+                "request.operation != 'UPDATE' || ("
+                + "\n  && ".join(
+                    f"object.metadata.?{field}.orValue({empty})"
+                    f" == oldObject.metadata.?{field}.orValue({empty})"
+                    for field, empty in _METADATA.items()
+                )
+                + f"\n  && {_SAME_LABELS})",
+                f"{may_not} change {', '.join(_METADATA)} or labels of webhook configurations",
             ),
             *_bounds(may_only, names, where),
             *_additions(may_only, may_not, names, selectors),

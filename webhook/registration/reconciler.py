@@ -205,7 +205,16 @@ class WebhookReconciler:
     ) -> str:
         """Say why the match conditions must not be published yet; empty if they may."""
         called = [one for one in replicas_seen if one.called]
-        if any(one.conditions not in {self._digest, None} for one in called):
+        # API servers use the last name, SERVICE.NAMESPACE.svc
+        names = self.service.dns_names[-1:]
+        trusted = [
+            one
+            for one in called
+            if one.certificate is not None
+            and all(rotation.serves(one.certificate, bundle, now, names) for bundle in trust)
+        ]
+        # Anything else at an address of the Service has no say.
+        if any(one.conditions not in {self._digest, None} for one in trusted):
             return "replicas have a different configuration"
         # They are restored even if a replica does not answer: pods must not stay unheld.
         if self._is_published:
@@ -215,9 +224,7 @@ class WebhookReconciler:
         for one in called:
             if one.certificate is None or one.conditions is None:
                 return f"replica {one.address} does not answer"
-            # API servers use the last name, SERVICE.NAMESPACE.svc
-            certificate, names = one.certificate, self.service.dns_names[-1:]
-            if not all(rotation.serves(certificate, bundle, now, names) for bundle in trust):
+            if one not in trusted:
                 return (
                     f"replica {one.address} serves a certificate that the caBundle does not trust"
                 )

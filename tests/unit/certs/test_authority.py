@@ -1,6 +1,8 @@
 import ipaddress
 import ssl
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -92,6 +94,32 @@ def test_client_certificate_serves_nothing() -> None:
 def test_server_certificate_is_no_client() -> None:
     with pytest.raises(VerificationError):
         policy().build_client_verifier().verify(read(LEAF), [])
+
+
+LIMITED = authority.new_ca("limited", now=NOW, dns_names=["hook.system.svc"])
+
+
+@pytest.mark.parametrize(
+    ("names", "verified"),
+    [
+        pytest.param({"dns_names": ["hook.system.svc"]}, True, id="the service"),
+        pytest.param({"dns_names": ["hook.system.svc", "kubernetes"]}, False, id="another name"),
+        pytest.param(
+            {"dns_names": ["hook.system.svc"], "ip_addresses": ["10.0.0.1"]}, False, id="an address"
+        ),
+    ],
+)
+def test_ca_with_names_is_good_for_these_alone(names: dict[str, Any], verified: bool) -> None:
+    leaf = authority.issue(LIMITED, common_name="x", now=NOW, **names)
+    verifier = policy(ca=LIMITED).build_server_verifier(x509.DNSName("hook.system.svc"))
+    with nullcontext() if verified else pytest.raises(VerificationError):
+        verifier.verify(read(leaf), [])
+
+
+def test_ca_with_names_signs_no_clients() -> None:
+    leaf = authority.issue(LIMITED, common_name="x", now=NOW, usage=Usage.CLIENT)
+    with pytest.raises(VerificationError):
+        policy(ca=LIMITED).build_client_verifier().verify(read(leaf), [])
 
 
 # --- what is in them ---------------------------------------------------------------------------

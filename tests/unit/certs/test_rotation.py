@@ -332,11 +332,58 @@ def test_a_leaf_is_no_ca() -> None:
     assert Authority.read({"tls.crt": leaf["tls.crt"], "tls.key": leaf["tls.key"]}) is None
 
 
+def planted(until: bytes = b"9999-01-01T00:00:00+00:00") -> Data:
+    return {**first()[0], "retired.crt": another()[0]["tls.crt"], "retired-until": until}
+
+
+@pytest.mark.parametrize("until", [b"9999-01-01T00:00:00+00:00", b"soon", b""])
+def test_ca_whose_leaves_nobody_serves_is_removed_minutes_later(until: bytes) -> None:
+    data, later = planted(until), NOW + PLAN.settling
+
+    assert action(steady(later - timedelta(seconds=1), authority=data)) is None
+    assert action(steady(later, authority=data)) is Action.FORGET
+    assert made(steady(later, authority=data)) == first()[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"unknown": True}, id="a replica does not answer"),
+        pytest.param({"served": []}, id="nothing is served"),
+        pytest.param({"known_for": timedelta()}, id="the clock was just set"),
+    ],
+)
+def test_retired_ca_stays_while_it_may_be_needed(change: dict[str, Any]) -> None:
+    assert action(steady(NOW + DAY, authority=planted(), **change)) is None
+
+
+def test_retired_ca_stays_while_a_replica_serves_its_leaf() -> None:
+    theirs = authority.read(another()[1]["tls.crt"])
+    served = [*steady().served, theirs]
+
+    assert action(steady(NOW + DAY, authority=planted(), served=served)) is None
+
+
+def test_after_a_theft_deleted_secrets_lead_to_another_ca_alone() -> None:
+    ca, leaf = first()
+    now = NOW + DAY
+    fresh = made(steady(now, authority=None, leaf=None))
+    assert Authority.read(fresh).retired  # type: ignore[union-attr]
+    renewed = made(steady(now, authority=fresh, leaf=None, trusted=trusted(fresh)))
+    served = [authority.read(renewed["tls.crt"])]
+    known = {"authority": fresh, "leaf": renewed, "trusted": trusted(fresh)}
+    mixed = [*served, authority.read(leaf["tls.crt"])]
+    assert action(steady(now + DAY, **known, served=mixed)) is None
+    after = made(steady(now + PLAN.settling, **known, served=served))
+    assert ca["tls.crt"] not in after.values()
+    assert after.keys() == {"tls.crt", "tls.key"}
+
+
 def test_a_retired_ca_without_a_readable_time_stays() -> None:
     ca, _ = first()
     for text in (b"soon", b"\xff", b"2026-03-01T12:00:00"):
         data = {**ca, "retired.crt": another()[0]["tls.crt"], "retired-until": text}
-        assert action(steady(authority=data)) is None
+        assert action(steady(authority=data, unknown=True)) is None
 
 
 # --- a time that may be wrong ------------------------------------------------------------------

@@ -703,6 +703,26 @@ def test_a_new_leader_waits_anew() -> None:
     assert "next.crt" not in world.data(CA_SECRET)
 
 
+def test_replica_without_a_trusted_certificate_has_no_say() -> None:
+    """Whatever answers at an address of the Service: only replicas know the configuration."""
+    world = installed()
+    stranger = authority.issue(authority.new_ca("x", now=NOW), common_name="x", now=NOW)
+    known = world.publisher.ask
+    world.publisher.ask = lambda api, service: [
+        *known(api, service),
+        Replica(
+            "10.0.0.9",
+            called=True,
+            certificate=authority.read(stranger.certificate),
+            conditions=OTHER,
+        ),
+    ]
+    world.edit(lambda found: found["webhooks"][0].update(matchConditions=[]))
+    world.turns()
+
+    assert [one["name"] for one in world.webhooks()[0]["matchConditions"]] == ["asks-for-something"]
+
+
 # --- cert-manager ------------------------------------------------------------------------------
 
 
