@@ -92,6 +92,21 @@ def test_lost_ca_is_replaced_with_overlap(installed: Installation) -> None:
     assert creations(installed.ns, 5) == []
 
 
+def test_stolen_keys_are_worthless_after_both_secrets_are_deleted(tmp_path: Path) -> None:
+    with installation(tmp_path) as made:
+        made.replica()
+        # ten minutes, or a hundredth of the certificate's lifetime: 18 s
+        made.controller("--leaf-lifetime", "30m", "--ca-propagation", "5s")
+        made.ready()
+        stolen = made.secret(CA)["tls.crt"]
+        made.kubectl("delete", "secret", CA, LEAF)
+        assert creations(made.ns, 5) == []
+        made.ns.eventually(lambda: made.secret(CA) and made.bundles(), REPAIR)
+        made.ns.eventually(lambda: made.bundles() == {made.secret(CA)["tls.crt"]}, 4 * REPAIR)
+        assert made.secret(CA)["tls.crt"] != stolen
+        assert creations(made.ns, 5) == []
+
+
 def served(installed: Installation) -> set[str]:
     """Give the fingerprints of what the replicas serve, when they all serve the same."""
 

@@ -97,6 +97,11 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             Elsewhere(r"holdfast serve .*--await", _INSTALLED_HERE, '"--await-certificate"'),
             Elsewhere(r"kubectl wait ", _NODE, '"wait"'),
             Elsewhere(
+                r"kubectl .* delete secret",
+                "tests/e2e/test_certificates.py",
+                '"delete", "secret", CA, LEAF',
+            ),
+            Elsewhere(
                 r"holdfast controller .*=cert-m",
                 "tests/e2e/test_publisher.py",
                 'certificates="cert-manager"',
