@@ -21,8 +21,11 @@ SLOW = Path(__file__).with_name("slow_pods.yaml")
 
 @pytest.fixture(scope="module")
 def slow_cluster() -> Iterator[ControlPlane]:
-    """A cluster whose pods with the label `slow` take 1 to 5 s to become ready."""
-    with ControlPlane(nodes=3, audit=True, stages=[SLOW]) as running:
+    """A cluster whose pods with the label `slow` take 1 to 5 s to become ready.
+
+    It has room for the pods of all tests together: a node takes 110.
+    """
+    with ControlPlane(nodes=8, audit=True, stages=[SLOW]) as running:
         yield running
 
 
