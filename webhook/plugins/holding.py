@@ -33,9 +33,12 @@ class HoldingPlugin(Plugin):
         super().__init__(args, handle)
         self._virt_controller = VirtController(AUTO, self.handle)
 
-    def read(self, pod: Pod, context: Context) -> Iterable[Edit]:
-        """Return what a new pod gets besides the gate. Raises InvalidValueError."""
-        raise NotImplementedError
+    def read(self, pod: Pod, context: Context) -> Iterable[Edit]:  # noqa: ARG002
+        """Return what a new pod gets besides the gate; by default nothing.
+
+        Raises InvalidValueError.
+        """
+        return ()
 
     def mutate(self, pod: Pod, context: Context) -> Result:
         """Add the gate if the pod asks to be held."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from controlplane.components import KWOK
 from controlplane.errors import ControlPlaneError
@@ -268,69 +269,47 @@ def _most_starting(scenario: Scenario, ns: Namespace, prefix: str) -> int:
     return most
 
 
+def _row(
+    name: str, action: Callable[[Scenario], None], broken: str, caught_by: str, **more: Any
+) -> Fault:
+    """Make a row of pods that wait for all kinds of holds."""
+    return Fault(
+        name,
+        11,
+        action,
+        broken=broken,
+        caught_by=caught_by,
+        **{"prepare": waiting, "minutes": 4.0, **more},
+    )
+
+
+_STARTING, _LATE = "paced pods starting at a time", "waiting pods not released in time"
+_FROZEN: dict[str, Any] = {"prepare": frozen, "minutes": 2.5}
+
 FAULTS = [
-    Fault(
-        "holds-controller-killed",
-        11,
-        meanwhile(controller.killed),
-        prepare=waiting,
-        minutes=4.0,
-        broken="forgets-who-starts",
-        caught_by="paced pods starting at a time",
-    ),
-    Fault(
-        "holds-watches-silent",
-        11,
-        meanwhile(api_server.silent),
-        prepare=waiting,
-        minutes=4.0,
-        broken="trusts-silence",
-        caught_by="waiting pods not released in time",
-    ),
-    Fault(
+    _row("holds-controller-killed", meanwhile(controller.killed), "forgets-who-starts", _STARTING),
+    _row("holds-watches-silent", meanwhile(api_server.silent), "trusts-silence", _LATE),
+    _row(
         "holds-api-server-restarted",
-        11,
         meanwhile(api_server.restarted),
-        prepare=waiting,
-        minutes=4.0,
+        "dies-of-gone",
+        _LATE,
         outage=True,
-        broken="dies-of-gone",
-        caught_by="waiting pods not released in time",
     ),
-    Fault(
-        "holds-clock-stepping",
-        11,
-        meanwhile(clocks.stepping),
-        prepare=waiting,
-        minutes=4.0,
-        broken="wall-clock",
-        caught_by="early",
-    ),
-    Fault(
-        "holds-hostile-values",
-        11,
-        meanwhile(hostile),
-        prepare=waiting,
-        minutes=4.0,
-        broken="dies-of-values",
-        caught_by="waiting pods not released in time",
-    ),
-    Fault(
+    _row("holds-clock-stepping", meanwhile(clocks.stepping), "wall-clock", "early"),
+    _row("holds-hostile-values", meanwhile(hostile), "dies-of-values", _LATE),
+    _row(
         "holds-frozen-controller-killed",
-        11,
         while_frozen(controller.killed),
-        prepare=frozen,
-        minutes=2.5,
-        broken="forgets-freezes",
-        caught_by="pods released while frozen",
+        "forgets-freezes",
+        "pods released while frozen",
+        **_FROZEN,
     ),
-    Fault(
+    _row(
         "holds-frozen-watches-silent",
-        11,
         while_frozen(api_server.silent),
-        prepare=frozen,
-        minutes=2.5,
-        broken="trusts-silence",
-        caught_by="pods not released after the thaw",
+        "trusts-silence",
+        "pods not released after the thaw",
+        **_FROZEN,
     ),
 ]
