@@ -91,12 +91,19 @@ def finalizers(pod: Object) -> list[str]:
 
 
 def launcher(ns: Namespace, annotations: Mapping[str, str] | None = None) -> Object:
-    """Run a VM, and give the manifest of its pod; then annotate the VM."""
+    """Run a VM until its node is recorded, and give the manifest of its pod; then annotate it."""
     ns.create(vms.vm())
     pod = pristine(vms.landed(ns))
+    ns.eventually(lambda: is_recorded(ns, FEDORA))
     if annotations:
         annotate(ns, **annotations)
     return pod
+
+
+def is_recorded(ns: Namespace, name: str) -> bool:
+    """Read whether a VM has a node: until then, the two webhooks may see different VMs."""
+    found = vms.find(ns, "vm", name)
+    return found is not None and RECORD in found["metadata"].get("annotations", {})
 
 
 def annotate(ns: Namespace, **annotations: str) -> None:
@@ -122,7 +129,6 @@ def test_vm_starts_on_its_recorded_node(vm_ns: Namespace) -> None:
 
 def test_dry_run_as_kubevirt_shows_affinity_and_finalizer(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns)
-    vm_ns.eventually(lambda: RECORD in vm_ns.get("vm", FEDORA)["metadata"]["annotations"])
     vm_ns.kubectl("annotate", "vm", FEDORA, f"{RECORD}-")
     shown = created(vm_ns, pod)
     assert (finalizers(shown), pins(shown)) == ([FINALIZER], [None])
@@ -212,7 +218,9 @@ def test_vmis_without_a_vm_are_not_sticky(vm_ns: Namespace) -> None:
         pods = vm_ns.all("pods")
         return pods if len(pods) == 4 and all(map(vms.node_of, pods)) else []
 
-    for pod in vm_ns.eventually(running):
+    pods = vm_ns.eventually(running)
+    vm_ns.eventually(lambda: is_recorded(vm_ns, "pool-0"))
+    for pod in pods:
         shown = created(vm_ns, pristine(pod))
         of_a_vm = vms.owner(pod)["name"].startswith("pool-")
         assert finalizers(shown) == ([FINALIZER] if of_a_vm else [])
