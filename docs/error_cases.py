@@ -76,7 +76,7 @@ from tests.support.fakes import FakeLookup
 from tests.support.vm_builders import VM_UID, make_launcher, make_vm, make_vmi
 
 NOW_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
-HEAD = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n"
+HEAD = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n"
 
 
 class Case(NamedTuple):

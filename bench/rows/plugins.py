@@ -72,7 +72,7 @@ def _configuration() -> Object:
         "pluginConfig": [{"name": "placement", "args": {"rules": rules}}],
     }
     return {
-        "apiVersion": "holdfast.dev/v1alpha1",
+        "apiVersion": "holdfast.dev/v1beta1",
         "kind": "HoldfastConfiguration",
         "profiles": [profile],
     }

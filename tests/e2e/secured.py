@@ -30,7 +30,7 @@ TAINT = "example.com/edge"
 HERE, THERE = "node-1", "node-2"
 """The nodes of zones `a` and `b`; the second is the edge as well."""
 RULES = f"""
-apiVersion: holdfast.dev/v1alpha1
+apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles:
 - pluginConfig:

@@ -641,7 +641,7 @@ def test_vms_of_a_node_that_was_renamed_or_recreated(bare: tuple[Namespace, Cli]
 
 
 STICKY_BY_PROFILE = """
-apiVersion: holdfast.dev/v1alpha1
+apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles:
 - schedulerName: gold

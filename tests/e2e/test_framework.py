@@ -48,7 +48,7 @@ def serve(plane: ControlPlane, tmp_path: Path, log: Path) -> Iterator[Serve]:
             *profiles: Object, environment: Mapping[str, str] = MappingProxyType({})
         ) -> Namespace:
             config = tmp_path / "holdfast.yaml"
-            head = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "HoldfastConfiguration"}
+            head = {"apiVersion": "holdfast.dev/v1beta1", "kind": "HoldfastConfiguration"}
             config.write_text(yaml.safe_dump({**head, "profiles": list(profiles)}))
             arguments = ("--kubeconfig", str(plane.kubeconfig), "--config", str(config))
             command = Command("dev", *arguments, log=log, environment=environment)

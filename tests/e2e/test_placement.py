@@ -79,7 +79,7 @@ def serve(tmp_path: Path, log: Path) -> Iterator[Serve]:
 
         def start(plane: ControlPlane, *profiles: Object) -> Namespace:
             config = tmp_path / "holdfast.yaml"
-            head = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "HoldfastConfiguration"}
+            head = {"apiVersion": "holdfast.dev/v1beta1", "kind": "HoldfastConfiguration"}
             config.write_text(json.dumps({**head, "profiles": list(profiles)}))  # is YAML too
             arguments = ("--kubeconfig", str(plane.kubeconfig), "--config", str(config))
             holdfast = stack.enter_context(Command("dev", *arguments, log=log))

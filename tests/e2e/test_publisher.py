@@ -33,7 +33,7 @@ def configuration(folder: Path, name: str, key: str) -> Path:
     path = folder / f"{name}.yaml"
     arguments = {"annotations": [key, "delay"]}
     content = {
-        "apiVersion": "holdfast.dev/v1alpha1",
+        "apiVersion": "holdfast.dev/v1beta1",
         "kind": "HoldfastConfiguration",
         "profiles": [
             {"schedulerName": "*", "pluginConfig": [{"name": "delay", "args": arguments}]}

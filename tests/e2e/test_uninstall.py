@@ -58,7 +58,7 @@ def installed(plane: ControlPlane, folder: Path, config: str = "") -> Iterator[T
     kubeconfig = controller_kubeconfig(plane, folder / "kubeconfig")
     for process in ("controller", "webhook"):
         plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
-    text = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n" + config
+    text = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n" + config
     configuration = {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -42,7 +42,7 @@ class TwoProcesses:
         self._plane = plane
         self._name = name
         self._configuration = folder / "holdfast.yaml"
-        head = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n"
+        head = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n"
         self._configuration.write_text(head + config)
         (port,) = free_ports(1)
         self._ca = authority.new_ca("holdfast apart", now=datetime.now(UTC))

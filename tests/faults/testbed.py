@@ -148,7 +148,7 @@ def configure(path: Path, generation: int) -> str:
     ]
     placement = {"name": "placement", "args": {"rules": rules}}
     content = {
-        "apiVersion": "holdfast.dev/v1alpha1",
+        "apiVersion": "holdfast.dev/v1beta1",
         "kind": "HoldfastConfiguration",
         "profiles": [{"schedulerName": "*", "pluginConfig": [placement]}],
     }

@@ -35,7 +35,7 @@ from tests.node.installation import (
 RIGHTS = Path(__file__).resolve().parent / "rights"
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ASKS = {"delay": "3600"}
-OWN_KEY = """apiVersion: holdfast.dev/v1alpha1
+OWN_KEY = """apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles:
 - pluginConfig:

@@ -18,7 +18,7 @@ from tests.server.harness import PATIENCE, Answer
 from tests.server.harness import ask as ask_over
 
 CONFIGURATION = """
-apiVersion: holdfast.dev/v1alpha1
+apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles: [{plugins: {disabled: [{name: sticky}]}}]
 """

@@ -26,7 +26,7 @@ from tests.support.builders import make_pod, make_review
 from tests.support.vm_builders import make_launcher, make_vm, make_vmi, owner_of
 
 CONFIGURATION = """
-apiVersion: holdfast.dev/v1alpha1
+apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 """
 VMS, CLIENTS, TURNS = 59, 12, 40

@@ -25,7 +25,7 @@ CREATED_MS = 1_772_366_400_000
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 UID = "4f2b6f0e-98a7-4d4e-8f32-0a9d3a1b2c3d"
 GATE = "holdfast.dev/delay"
-HEAD = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n"
+HEAD = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n"
 
 
 def instant(milliseconds: int) -> str:

@@ -10,9 +10,9 @@ import pytest
 from holdfast.webhook import plugins
 from holdfast.webhook.model import durations
 
-HEAD = "apiVersion: holdfast.dev/v1alpha1\nkind: HoldfastConfiguration\n"
+HEAD = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n"
 SEE = ": see docs/reference/configuration.md"
-BEGIN = "begin with 'apiVersion: holdfast.dev/v1alpha1', 'kind: HoldfastConfiguration'"
+BEGIN = "begin with 'apiVersion: holdfast.dev/v1beta1', 'kind: HoldfastConfiguration'"
 VALUE_FIX = "use up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 KEY_FIX = "use one like example.com/kind"
 ONE_TEST = "use exactly one of equals, in, and exists: true"
@@ -43,11 +43,11 @@ FILES: Any = [
     pytest.param("- a", f"h.yaml: not a mapping: {BEGIN}", id="a list"),
     pytest.param(
         "apiVersion: v1",
-        "h.yaml: apiVersion: 'v1' is not supported: use holdfast.dev/v1alpha1",
+        "h.yaml: apiVersion: 'v1' is not supported: use holdfast.dev/v1beta1",
         id="another apiVersion",
     ),
     pytest.param(
-        "apiVersion: holdfast.dev/v1alpha1\nkind: Pod",
+        "apiVersion: holdfast.dev/v1beta1\nkind: Pod",
         "h.yaml: kind: 'Pod' is not supported: use HoldfastConfiguration",
         id="another kind",
     ),

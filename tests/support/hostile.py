@@ -24,7 +24,7 @@ from tests.support.vm_builders import make_vm, make_vmi
 PATHS = ["/mutate", "/validate"]
 EVIL = "\u202e\x1b[2J\r\nERROR forged\x00\u2028" + "é" * 3
 CONFIGURATION = """
-apiVersion: holdfast.dev/v1alpha1
+apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles:
 - schedulerName: other

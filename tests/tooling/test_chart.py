@@ -181,7 +181,7 @@ def test_the_guard_follows_the_installation(
 ) -> None:
     name = "zz-holdfast" if call_last else "holdfast"
     file = tmp_path / "holdfast.yaml"
-    head = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "HoldfastConfiguration"}
+    head = {"apiVersion": "holdfast.dev/v1beta1", "kind": "HoldfastConfiguration"}
     file.write_text(json.dumps(head | config))
     options = ["--config", str(file), "--namespace", "elsewhere", "--webhook-configuration", name]
     printed = CliRunner().invoke(policies, options)

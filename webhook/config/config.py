@@ -6,6 +6,7 @@ it, and the fix.
 
 import difflib
 import hashlib
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -19,7 +20,9 @@ from holdfast.webhook.framework import arg_types
 from holdfast.webhook.framework.profiles import REST_OF_PODS
 from holdfast.webhook.model import messages
 
-API_VERSION = "holdfast.dev/v1alpha1"
+API_VERSION = "holdfast.dev/v1beta1"
+DEPRECATED_VERSIONS = ("holdfast.dev/v1alpha1",)
+"""Versions of the file that are still read; v1alpha1 has the fields of v1beta1."""
 T = TypeVar("T")
 
 KIND = "HoldfastConfiguration"
@@ -35,6 +38,8 @@ _FIXES = {
     "remove it from the configuration"
 }
 _SEE_REFERENCE = "see docs/reference/configuration.md"
+
+_log = logging.getLogger("holdfast.config")
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -127,7 +132,7 @@ class Admission(_Part, frozen=True):
 class Configuration(_Part, frozen=True):
     """Holdfast's configuration file."""
 
-    api_version: Literal["holdfast.dev/v1alpha1"] = "holdfast.dev/v1alpha1"
+    api_version: Literal["holdfast.dev/v1beta1"] = "holdfast.dev/v1beta1"
     """The version of this format."""
     kind: Literal["HoldfastConfiguration"] = "HoldfastConfiguration"
     """The kind of the file."""
@@ -200,6 +205,9 @@ def parse(text: bytes, source: str) -> Configuration:
         raise ConfigurationError(
             f"{source}: not a mapping: begin with 'apiVersion: {API_VERSION}', 'kind: {KIND}'"
         )
+    if (version := document.get("apiVersion")) in DEPRECATED_VERSIONS:
+        _log.warning("%s: apiVersion %s is deprecated: use %s", source, version, API_VERSION)
+        document["apiVersion"] = API_VERSION
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if document.get(key) != wanted:
             raise ConfigurationError(

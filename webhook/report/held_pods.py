@@ -187,7 +187,7 @@ def document(one: HeldPodSummary, now_ms: int) -> dict[str, Any]:
 def documents(found: Iterable[HeldPodSummary], now_ms: int) -> dict[str, Any]:
     """Convert a list of pods for JSON and YAML output."""
     return {
-        "apiVersion": "holdfast.dev/v1alpha1",
+        "apiVersion": "holdfast.dev/v1beta1",
         "kind": "HeldPodList",
         "items": [document(one, now_ms) for one in found],
     }

@@ -116,7 +116,7 @@ def document(one: StickyVm) -> dict[str, Any]:
 def documents(found: Sequence[StickyVm]) -> dict[str, Any]:
     """Convert a list of VMs for JSON and YAML output."""
     return {
-        "apiVersion": "holdfast.dev/v1alpha1",
+        "apiVersion": "holdfast.dev/v1beta1",
         "kind": "StickyVMList",
         "items": [document(one) for one in found],
     }

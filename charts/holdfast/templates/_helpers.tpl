@@ -40,7 +40,7 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 
 {{/* The configuration file. */}}
 {{- define "holdfast.config" -}}
-{{ toYaml (merge (dict "apiVersion" "holdfast.dev/v1alpha1" "kind" "HoldfastConfiguration") .Values.config) }}
+{{ toYaml (merge (dict "apiVersion" "holdfast.dev/v1beta1" "kind" "HoldfastConfiguration") .Values.config) }}
 {{- end }}
 
 {{/* An argument of a plugin in each profile, as JSON; profiles without it have the default. */}}

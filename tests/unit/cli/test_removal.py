@@ -45,7 +45,7 @@ def test_a_pod_that_has_changed_is_not_touched() -> None:
 
 STICKY_KEYS = ["holdfast.dev/sticky-node", "holdfast.dev/sticky-node-uid"]
 CONFIGURED = """
-apiVersion: holdfast.dev/v1alpha1
+apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles:
 - pluginConfig:

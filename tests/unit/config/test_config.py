@@ -142,6 +142,17 @@ def test_hostile_file_is_refused_in_a_short_line(text: str) -> None:
     assert len(refusal(HEAD + text)) < 1_000
 
 
+def test_file_of_the_version_before_is_read_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = (HEAD + "profiles: [{schedulerName: batch}]").encode()
+    old = text.replace(b"v1beta1", b"v1alpha1")
+    assert config.digest(config.parse(old, "h.yaml")) == config.digest(config.parse(text, "h.yaml"))
+    assert caplog.messages == [
+        "h.yaml: apiVersion holdfast.dev/v1alpha1 is deprecated: use holdfast.dev/v1beta1"
+    ]
+
+
 def test_load_reads_a_file(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD + "profiles: [{schedulerName: mine}]")

@@ -23,7 +23,7 @@ from holdfast.webhook.runtime import pipelines
 SHIPPED = Path(__file__).parents[3] / "manifests" / "guard" / "policies.yaml"
 
 ODD_KEYS = b"""
-apiVersion: holdfast.dev/v1alpha1
+apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles:
 - plugins: {enabled: [{name: delay}]}
@@ -34,7 +34,7 @@ profiles:
 """
 
 LEGACY = b"""
-apiVersion: holdfast.dev/v1alpha1
+apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles:
 - pluginConfig: [{name: sticky, args: {nodeAnnotation: example.com/sticky-node}}]
@@ -43,7 +43,7 @@ profiles:
 """
 
 WITHOUT_STICKY = b"""
-apiVersion: holdfast.dev/v1alpha1
+apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles:
 - plugins: {disabled: [{name: sticky}]}
