@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ import yaml
 from controlplane import versions
 from controlplane.launcher import ControlPlane
 from demo.command import Command
+from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, KEY
 from holdfast.webhook.model.approvals import GATE as APPROVAL_GATE
+from holdfast.webhook.policies import guard_check
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies.vms import CONTROLLER_VMS
 from holdfast.webhook.registration.configurations import NOT_YET
@@ -932,3 +934,15 @@ def test_without_the_webhooks_policy_the_controller_may(guarded: Guarded, ns: Na
         made = [configuration(KINDS[0], **change) for change, _ in WEBHOOKS_REFUSED.values()]
         told = [refusal(controller.create, m) for m in made]
         assert told == [""] * len(made)
+
+
+def test_controller_finds_out_whether_the_guard_refuses(guarded: Guarded) -> None:
+    ns = guarded.ns()
+    ns.apply(held("probed"))
+    with closing(Cluster.connect(guarded.token_kubeconfig)) as api:
+        assert guard_check.refuses(api, ns.namespace) is True
+        with (
+            guarded.left_out(ns, pod_policies.CONTROLLER_PODS),
+            guarded.left_out(ns, pod_policies.APPROVAL),
+        ):
+            assert guard_check.refuses(api, ns.namespace) is False

@@ -13,13 +13,14 @@ from holdfast.webhook.controller.history import ReleaseHistory
 from holdfast.webhook.errors import StartError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.profiles import Profiles
-from holdfast.webhook.kube.client import Cluster, boot_time
+from holdfast.webhook.kube.client import Api, Cluster, boot_time
 from holdfast.webhook.kube.events import EventRecorder
 from holdfast.webhook.kube.leader_election import Leader
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.policies import guard_check
 from holdfast.webhook.registration.reconciler import Mode, WebhookReconciler
 from holdfast.webhook.registration.replicas import Service
 from holdfast.webhook.registration.secrets import CertificateSecrets
@@ -159,6 +160,8 @@ def controller(
     )
     ended = threading.Event()
     threads = _threads(releases, sticky, leader, ended)
+    if lease_namespace is not None:
+        threads.add("guard", partial(_try_guard, cluster, lease_namespace, metrics))
     metrics.count_paces = partial(pipelines.count_paces, decider.profiles)
     lookup = ClusterLookup(lambda: cluster, observe=metrics.observe_lookup)
     handle.connect(
@@ -218,6 +221,12 @@ def _threads(
         leader.on_started_leading(sticky.wake)
         threads.add("leader", leader.run)
     return threads
+
+
+def _try_guard(
+    api: Api, namespace: str, metrics: ControllerMetrics, _stop: threading.Event
+) -> None:
+    guard_check.measure(api, namespace, metrics.guard.set)
 
 
 def always() -> bool:

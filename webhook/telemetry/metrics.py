@@ -1,5 +1,6 @@
 """All metrics of Holdfast, in their own registry."""
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -229,6 +230,12 @@ class ControllerMetrics(_Metrics):
             "publisher_failures",
             "Failed reconciliations of certificates and webhook configurations.",
         )
+        self.guard = self._gauge(
+            "guard_refuses",
+            "1 if the guard refused a forbidden patch at the start, in a dry run; NaN if it could "
+            "not be tried.",
+        )
+        self.guard.set(math.nan)
         self.clock_uncertainty = self._gauge(
             "clock_uncertainty_seconds",
             "Uncertainty of the API server's clock; releases are late by up to this.",
