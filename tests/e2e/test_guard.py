@@ -5,6 +5,7 @@ under its own ServiceAccount. Pods are gated by hand, so that no webhook is need
 import itertools
 import json
 import os
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -643,7 +644,7 @@ def test_largest_pod_is_released_and_guarded(guarded: Guarded, ns: Namespace) ->
         ],
         initContainers=[{"name": f"first-{number}", "image": "busybox"} for number in range(200)],
     )
-    large["metadata"]["labels"] = {f"label-{number:05}": "x" * 60 for number in range(10_000)}
+    large["metadata"]["labels"] = {f"label-{number:05}": "x" * 60 for number in range(4_999)}
     jane = guarded.user(ns, "jane")
     jane.create(large, dry_run=False)
     jane.kubectl("label", "pod", "large", "app=mine")
@@ -656,12 +657,79 @@ def test_largest_pod_is_released_and_guarded(guarded: Guarded, ns: Namespace) ->
 def test_pod_with_2000_of_our_gates_can_be_updated(guarded: Guarded, ns: Namespace) -> None:
     many = [{"name": f"holdfast.dev/gate-{number}"} for number in range(2000)]
     made = pod("many", {"delay": "1000"}, schedulingGates=many)
-    made["metadata"]["finalizers"] = ["example.com/mine"]
+    made["metadata"]["finalizers"] = ["holdfast.dev/sticky", "example.com/mine"]
     jane = guarded.user(ns, "jane")
     jane.create(made, dry_run=False)
-    jane.patch("many", [remove("/metadata/finalizers")], dry_run=False)
-    guarded.controller(ns).patch("many", [remove("/spec/schedulingGates")])
+    jane.patch("many", [remove("/metadata/finalizers/1")], dry_run=False)
+    controller = guarded.controller(ns)
+    controller.patch("many", [remove("/metadata/finalizers")])
+    controller.patch("many", [remove("/spec/schedulingGates")])
     assert "many" in refusal(jane.patch, "many", [STRIP])
+
+
+@pytest.mark.parametrize("number", [43_000, 75_000])
+def test_pod_with_very_many_annotations_is_released_and_deleted(
+    guarded: Guarded, ns: Namespace, number: int
+) -> None:
+    many = held("many", **dict.fromkeys(short_keys(number), ""))
+    many["metadata"]["annotations"] |= {"delay": "1", "holdfast.dev/held": "delay=1s"}
+    many["metadata"]["finalizers"] = ["holdfast.dev/sticky"]
+    ns.create(many)
+    assert "patched" in guarded.controller(ns).patch("many", [remove("/metadata/finalizers")])
+    ns.eventually(lambda: "many" in ns.releases())
+    ns.kubectl("delete", "pod", "many", "--wait=false")
+    controller = guarded.controller(ns)
+    controller.patch("many", [remove("/metadata/finalizers")], dry_run=False)
+    ns.eventually(lambda: ns.all("pods") == [])
+
+
+def short_keys(number: int) -> Iterator[str]:
+    """Make keys of three characters: all annotations of an object have 256 KiB."""
+    characters = string.ascii_letters + string.digits
+    return map("".join, itertools.islice(itertools.product(characters, repeat=3), number))
+
+
+def test_held_pod_with_very_many_labels_is_released(guarded: Guarded, ns: Namespace) -> None:
+    many = held("many")
+    many["metadata"]["annotations"] |= {"delay": "1", "holdfast.dev/held": "delay=1s"}
+    many["metadata"]["labels"] = dict.fromkeys(short_keys(40_000), "")
+    many["metadata"]["labels"] |= {"holdfast.dev/held": "true"}
+    ns.create(many)
+    ns.eventually(lambda: "many" in ns.releases())
+
+
+def test_developer_cannot_give_a_held_pod_too_many_entries(guarded: Guarded, ns: Namespace) -> None:
+    ns.apply(held("held"))
+    jane = guarded.user(ns, "jane")
+    for field in ("annotations", "labels"):
+        told = refusal(
+            jane.patch,
+            "held",
+            [write(f"/metadata/{field}", dict.fromkeys(short_keys(5_001), ""))],
+        )
+        assert "give it more than 5000 annotations or labels" in told
+
+
+def test_hint_of_many_parts_does_not_block_updates(guarded: Guarded, ns: Namespace) -> None:
+    hint = {"delay": "1000", "holdfast.dev/held": "," * 250_000}
+    made = pod("hint", hint, schedulingGates=[{"name": GATE}])
+    made["metadata"]["finalizers"] = ["example.com/mine"]
+    ns.create(made)
+    jane = guarded.user(ns, "jane")
+    assert "jane may not change delay" in refusal(jane.patch, "hint", [annotation("delay", "0")])
+    jane.patch("hint", [remove("/metadata/finalizers")], dry_run=False)
+
+
+def test_record_is_written_although_the_vm_has_many_volumes(
+    guarded: Guarded, ns: Namespace
+) -> None:
+    large = machine("large")
+    large["spec"]["dataVolumeTemplates"] = [
+        {"metadata": {"name": f"disk-{number}"}, "spec": {}} for number in range(1000)
+    ]
+    ns.create(large)
+    controller = guarded.controller(ns)
+    assert "patched" in controller.patch("large", [annotation(RECORD, "node-1")], kind="vm")
 
 
 @pytest.mark.parametrize(("change", "what"), CONTROLLER_MAY_NOT.values(), ids=CONTROLLER_MAY_NOT)

@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.webhook.errors import CommandError
 from holdfast.webhook.kube.client import Api
-from holdfast.webhook.policies.pods import RELEASE_GROUP, RELEASE_RESOURCE
+from holdfast.webhook.policies.expressions import RELEASE_GROUP, RELEASE_RESOURCE
 
 
 def allowed(api: Api, attributes: dict[str, str], user: str = "") -> bool:

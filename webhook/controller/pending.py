@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.webhook.framework.profiles import Verdict
 from holdfast.webhook.model.annotations import HELD_LABEL, OWN_PREFIX, Due
+from holdfast.webhook.model.limits import MAX_ENTRIES
 from holdfast.webhook.model.objects import Pod
 
 _COPY, _FROM_COPY = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Pod)
@@ -24,8 +25,8 @@ class PendingRelease(NamedTuple):
     first seen, 0 for a pod that was there at startup: a pod that fell due while no controller ran
     is late. Of pods due at the same time, the one with the lowest `rank` is released first.
     `annotated` says that the pod has annotations, to which a release adds its time; `labelled`,
-    that it has the label of held pods. `copy` is the pod as it was read, for `read_copy`, if
-    plugins are asked again.
+    that it has the label of held pods: both only if the admission policies allow the change. `copy`
+    is the pod as it was read, for `read_copy`, if plugins are asked again.
     """
 
     due_ms: int
@@ -104,8 +105,8 @@ def pending_release(pod: Pod, decider: Decider, now_ms: int | None = None) -> Pe
         due.reason,
         recheck,
         rank=_rank(pod),
-        annotated=metadata.annotations is not None,
-        labelled=HELD_LABEL in pod.labels,
+        annotated=metadata.annotations is not None and len(pod.annotations) <= MAX_ENTRIES,
+        labelled=HELD_LABEL in pod.labels and len(pod.labels) <= MAX_ENTRIES,
         copy=_COPY.encode(pod) if recheck else b"",
     )
 

@@ -1,13 +1,18 @@
 """Limits on the parts of a pod, checked before any plugin runs. Pure.
 
 A body of 7 MiB can contain millions of empty parts, and a rule may write a patch operation of
-hundreds of bytes for each. Kubernetes only limits the size of the whole object.
+hundreds of bytes for each. The API server's CEL takes seconds to compare ten thousand annotations
+one by one, and gives up at forty thousand. Kubernetes only limits the size of the whole object.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.webhook.model.objects import NodeSelectorRequirement, NodeSelectorTerm, Pod
 
+MAX_ENTRIES = 5_000
+"""Annotations, and labels. The admission policies do not let the controller change more."""
+MAX_GATES = 1_000
+"""Scheduling gates: a JSON Patch has at most 10,000 operations, and a release two for each gate."""
 MAX_TERMS = 1_000
 """Terms of node affinity, required or preferred; a rule may edit each of them."""
 MAX_TOLERATIONS = 1_000
@@ -31,6 +36,9 @@ def find_excess(pod: Pod) -> str:
 
 
 def _counts(pod: Pod) -> Iterator[tuple[int, str, int]]:
+    yield len(pod.annotations), "metadata.annotations", MAX_ENTRIES
+    yield len(pod.labels), "metadata.labels", MAX_ENTRIES
+    yield len(pod.gates), "spec.schedulingGates", MAX_GATES
     yield len(pod.spec.tolerations or ()), "spec.tolerations", MAX_TOLERATIONS
     affinity = pod.spec.affinity
     node = affinity.node_affinity if affinity else None

@@ -11,6 +11,7 @@ import yaml
 
 from holdfast.webhook.framework.cel import string, strings
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
+from holdfast.webhook.model.limits import MAX_ENTRIES
 from holdfast.webhook.registration.configurations import NAME
 
 API_VERSION = "admissionregistration.k8s.io/v1"
@@ -134,12 +135,23 @@ def fixed(paths: Iterable[str], may_not: str) -> list[Check]:
 
 
 def entries_kept(field: str, exempt: str) -> str:
-    """Test that no entry of `annotations` or `labels` is changed, except where `key` is exempt."""
+    """Test that no entry of `annotations` or `labels` is changed, except where `key` is exempt.
+
+    Comparing entries takes time and cost by the square of their number, comparing whole maps next
+    to nothing. So a map with too many entries must not change at all.
+    """
     same = f"object.metadata.?{field}[?key] == oldObject.metadata.?{field}[?key]"
-    return "\n&& ".join(
-        f"{version}.metadata.?{field}.orValue({{}}).all(key, {exempt}\n  || {same})"
-        for version in ("object", "oldObject")
-    )
+    entries = {one: f"{one}.metadata.?{field}.orValue({{}})" for one in ("object", "oldObject")}
+    kept = [
+        *(f"{each}.size() <= {MAX_ENTRIES}" for each in entries.values()),
+        *(f"{each}.all(key, {exempt}\n  || {same})" for each in entries.values()),
+    ]
+    return f"{equal(f'metadata.?{field}')} || (\n" + "\n&& ".join(kept) + ")"
+
+
+def equal(path: str) -> str:
+    """Test that a field is not changed; first, as it costs least."""
+    return f"object.{path} == oldObject.{path}"
 
 
 def tolerations_kept() -> str:
@@ -149,7 +161,7 @@ def tolerations_kept() -> str:
         f"{version}.spec.?tolerations.orValue([]).filter(toleration, !({added}))"
         for version in ("oldObject", "object")
     )
-    return f"{after}\n  == {before}"
+    return f"{equal('spec.?tolerations')}\n|| {after}\n  == {before}"
 
 
 def annotation(owner: str, key: str) -> str:

@@ -19,7 +19,6 @@ from holdfast.webhook.model import approvals, kubevirt
 from holdfast.webhook.model.annotations import (
     ALLOWED_ANNOTATION,
     DELAY_KEYS,
-    DOMAIN,
     HELD_ANNOTATION,
     HELD_LABEL,
     JITTER,
@@ -28,8 +27,10 @@ from holdfast.webhook.model.annotations import (
     PROFILE_ANNOTATION,
     RELEASED_ANNOTATION,
 )
+from holdfast.webhook.model.limits import MAX_ENTRIES
 from holdfast.webhook.plugins import pace_args
 from holdfast.webhook.plugins.sticky import Sticky
+from holdfast.webhook.policies import expressions
 from holdfast.webhook.policies.builder import (
     Check,
     InstallationNames,
@@ -43,6 +44,7 @@ from holdfast.webhook.policies.builder import (
     make_rule,
     tolerations_kept,
 )
+from holdfast.webhook.policies.expressions import RELEASE_GROUP, RELEASE_RESOURCE
 from holdfast.webhook.policies.vms import CONTROLLER_VMS, vms_policy
 from holdfast.webhook.policies.webhooks import webhooks_policy
 from holdfast.webhook.registration import configurations
@@ -55,8 +57,8 @@ CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
 POLICIES = (HOLD, PACE, APPROVAL, CONTROLLER_PODS, CONTROLLER_VMS, CONTROLLER_WEBHOOKS)
 """The names of all policies, and of their bindings."""
 
-RELEASE_VERB, RELEASE_GROUP, RELEASE_RESOURCE = "release", DOMAIN, "holds"
-"""The right to release, granted by RBAC: a verb on a resource that exists in rules only."""
+RELEASE_VERB = "release"
+"""The right to release, granted by RBAC."""
 APPROVE_VERB = "approve"
 """The right to approve and deny, on the same resource."""
 APPROVER = "holdfast-approver"
@@ -80,9 +82,6 @@ The API server itself protects the rest of a pod's spec (ValidatePodUpdate in it
 
 COUNTED = (pace_args.KEY, RELEASED_ANNOTATION)
 """The annotations by which a pace counts the pods that have its label."""
-
-_HINT_PARTS = ("not-before", "jitter")
-"""Parts of a hint that are not annotation keys."""
 
 
 def policies(profiles: Profiles, installation: InstallationNames | None = None) -> list[Object]:
@@ -130,7 +129,8 @@ def _hold_policy(keys: Sequence[str]) -> Object:
     quarter of a matching one, and in a burst all requests are releases.
     """
     what = (
-        "((variables.taken.size() > 0 ? ['release it'] : [])\n"
+        "((variables.taken ? ['release it'] : [])\n"
+        f"  + (variables.grown ? ['give it more than {MAX_ENTRIES} annotations or labels'] : [])\n"
         "  + (variables.changed.size() > 0 ? ['change ' + variables.changed.join(', ')] : []))\n"
         "  .join(' or ')"
     )
@@ -139,13 +139,14 @@ def _hold_policy(keys: Sequence[str]) -> Object:
         rule=make_rule("", ["pods", "pods/status"], ["UPDATE"]),
         condition=(
             "changes-a-hold-forbidden",
-            f"{_changes_a_hold(keys)}\n&& !{_may(RELEASE_VERB)}",
+            f"{expressions.changes_a_hold(keys)}\n&& !{expressions.may(RELEASE_VERB)}",
         ),
         variables={
-            "gates": f"{_gates('oldObject')}\n"
-            f"  .filter(gate, {_is_own('gate.name')}).map(gate, gate.name)",
-            "taken": _taken(),
-            "changed": _changed(keys),
+            "gates": f"{expressions.gates('oldObject')}\n"
+            f"  .filter(gate, {expressions.is_own('gate.name')}).map(gate, gate.name)",
+            "taken": expressions.taken(),
+            "grown": expressions.grown(),
+            "changed": expressions.changed(keys),
             "what": what,
         },
         checks=[
@@ -183,7 +184,7 @@ def _pace_policy() -> Object:
         rule=make_rule("", ["pods", "pods/status"], ["UPDATE"]),
         condition=(
             "changes-a-pace-forbidden",
-            f"{changes}\n&& !{_may(RELEASE_VERB)}",
+            f"{changes}\n&& !{expressions.may(RELEASE_VERB)}",
         ),
         checks=[
             Check(
@@ -215,7 +216,7 @@ def _approval_policy() -> Object:
                 "use holdfast approve or holdfast deny",
             ),
             Check(
-                _may(APPROVE_VERB),
+                expressions.may(APPROVE_VERB),
                 f"to approve or deny a pod, you need {right} in its namespace (role {APPROVER})",
                 f"{who} + ' may not approve or deny pod ' + request.namespace + '/'\n"
                 f"  + request.name + ': this needs the verb \\'{APPROVE_VERB}\\' on '\n"
@@ -238,82 +239,22 @@ def _pods_policy(where: InstallationNames) -> Object:
                 f"{may_not} a subresource of a pod",
             ),
             Check(
-                _only_own_removed("spec.?schedulingGates.orValue([]).map(gate, gate.name)"),
+                expressions.only_own_removed("spec.?schedulingGates", ".map(gate, gate.name)"),
                 f"{may_not} spec.schedulingGates, except by removing gates under {OWN_PREFIX}",
             ),
             Check(
-                _only_own_removed("metadata.?finalizers.orValue([])"),
+                expressions.only_own_removed("metadata.?finalizers"),
                 f"{may_not} metadata.finalizers, except by removing finalizers under {OWN_PREFIX}",
             ),
             Check(
-                entries_kept("annotations", _is_own("key")),
+                entries_kept("annotations", expressions.is_own("key")),
                 f"{may_not} annotations outside {OWN_PREFIX}",
             ),
             Check(
-                entries_kept("labels", _label_removed()),
+                entries_kept("labels", expressions.label_removed()),
                 f"{may_not} metadata.labels, except by removing {HELD_LABEL}",
             ),
             Check(tolerations_kept(), f"{may_not} spec.tolerations"),
             *fixed(FIXED_FIELDS, may_not),
         ],
     )
-
-
-def _gates(pod: str) -> str:
-    return f"{pod}.spec.?schedulingGates.orValue([])"
-
-
-def _may(verb: str) -> str:
-    """Test a right on holds; last, because it costs a third of an expression's budget."""
-    return (
-        f"authorizer.group({string(RELEASE_GROUP)}).resource({string(RELEASE_RESOURCE)})\n"
-        "  .namespace(request.namespace).name(request.name)\n"
-        f"  .check({string(verb)}).allowed()"
-    )
-
-
-def _changes_a_hold(keys: Sequence[str]) -> str:
-    """Test whether an update changes a hold; cheapest first, as every update is tested."""
-    # Comparing unchanged gates by name costs the square of their number: beyond the budget, no
-    # user could update the pod.
-    before, after = _gates("oldObject"), _gates("object")
-    held = f"{before}.exists(gate, {_is_own('gate.name')})"
-    taken = f"({before} != {after}\n  && {_taken()}.size() > 0)"
-    return f"{held}\n&& ({taken}\n|| {_changed(keys)}.size() > 0)"
-
-
-def _taken() -> str:
-    return (
-        f"{_gates('oldObject')}.map(gate, gate.name)\n"
-        f"  .filter(name, {_is_own('name')}\n"
-        f"    && !{_gates('object')}.exists(gate, gate.name == name))"
-    )
-
-
-def _changed(keys: Sequence[str]) -> str:
-    """List the deciding annotations that change; the hint's key counts even if not configured."""
-    others = strings((*_HINT_PARTS, *keys))
-    return (
-        f"(\n  {strings(keys)}\n"
-        f"  + {annotation('oldObject', string(HELD_ANNOTATION))}.orValue('').split(',')\n"
-        "    .map(part, part.split('=')[0])\n"
-        f"    .filter(key, !(key in {others}))\n"
-        f").filter(key, {annotation('object', 'key')} != {annotation('oldObject', 'key')})"
-    )
-
-
-def _only_own_removed(path: str) -> str:
-    """Test a list of names: others' names are unchanged, and none of ours is added."""
-    old, new, own = f"oldObject.{path}", f"object.{path}", _is_own("name")
-    return (
-        f"{new}.filter(name, !{own})\n  == {old}.filter(name, !{own})\n"
-        f"&& {new}.filter(name, {own})\n  .all(name, name in {old})"
-    )
-
-
-def _label_removed() -> str:
-    return f"(key == {string(HELD_LABEL)}\n    && !(key in object.metadata.?labels.orValue({{}})))"
-
-
-def _is_own(name: str) -> str:
-    return f"{name}.startsWith({string(OWN_PREFIX)})"

@@ -52,7 +52,10 @@ def vms_policy(keys: Sequence[str], where: builder.InstallationNames) -> builder
                 f"{may_not} annotations of a VirtualMachine other than {' and '.join(keys)}",
             ),
             *builder.fixed(FIXED_VM_FIELDS, may_not),
-            Check("\n&& ".join(_spec_kept()), f"{may_not} spec"),
+            Check(
+                f"{builder.equal('?spec')} || (\n" + "\n&& ".join(_spec_kept()) + ")",
+                f"{may_not} spec",
+            ),
         ],
     )
 
@@ -108,8 +111,9 @@ def _volumes_kept() -> str:
     """Test that the volume templates are the same; no two of a VM are equal."""
     meta_was, meta_is = (f"dyn({one}).?metadata.orValue({{}})" for one in ("was", "one"))
     return (
-        "variables.new_volumes.size() == variables.old_volumes.size()\n"
+        "(variables.new_volumes == variables.old_volumes\n"
+        "|| variables.new_volumes.size() == variables.old_volumes.size()\n"
         "&& variables.new_volumes.all(one, variables.old_volumes.exists(was,\n"
         f"{_alike('was', 'one', 'metadata')}\n"
-        f"&& {_alike(meta_was, meta_is, _EMPTY_TIME)}))"
+        f"&& {_alike(meta_was, meta_is, _EMPTY_TIME)})))"
     )

@@ -118,6 +118,11 @@ def test_patch_tests_all_that_it_relies_on() -> None:
             id="our gate",
         ),
         pytest.param(
+            held({"delay": "15"} | {f"k{i}": "" for i in range(5_000)}, uid="u-1"),
+            PendingRelease(CREATED_MS + 15 * SECOND, "u-1", "7", (GATE,), rank=CREATED_MS // 1_000),
+            id="more annotations than the policies let the controller change",
+        ),
+        pytest.param(
             held({"delay": "15"}, uid="u", gates=["holdfast.dev/old", "a.io/b"]),
             PendingRelease(
                 CREATED_MS + 15 * SECOND,

@@ -32,7 +32,29 @@ def naming(*numbers: int) -> Any:
     return requiring({"matchFields": [{"key": "a", "values": ["b"] * one} for one in numbers]})
 
 
+def labelled(number: int, *, field: str = "labels") -> Any:
+    """Give a pod so many labels, or annotations in addition to two."""
+    pod = asking()
+    pod["metadata"].setdefault(field, {}).update({f"k{i}": "" for i in range(number)})
+    return pod
+
+
 TOO_MUCH = [
+    pytest.param(
+        labelled(4_999, field="annotations"),
+        "metadata.annotations: 5,001 entries exceed the limit of 5,000: remove some",
+        id="annotations",
+    ),
+    pytest.param(
+        labelled(5_001),
+        "metadata.labels: 5,001 entries exceed the limit of 5,000: remove some",
+        id="labels",
+    ),
+    pytest.param(
+        asking(schedulingGates=[{"name": f"example.com/{i}"} for i in range(1_001)]),
+        "spec.schedulingGates: 1,001 entries exceed the limit of 1,000: remove some",
+        id="gates",
+    ),
     pytest.param(
         asking(tolerations=[{}] * 1_001),
         "spec.tolerations: 1,001 entries exceed the limit of 1,000: remove some",
@@ -60,6 +82,8 @@ TOO_MUCH = [
     ),
 ]
 AS_MUCH_AS_MAY_BE = [
+    pytest.param(labelled(4_998, field="annotations"), id="annotations"),
+    pytest.param(labelled(5_000), id="labels"),
     pytest.param(asking(affinity={}), id="an empty affinity"),
     pytest.param(asking(affinity={"nodeAffinity": {REQUIRED: None}}), id="no terms"),
     pytest.param(asking(tolerations=[{}] * 1_000), id="tolerations"),

@@ -1,0 +1,99 @@
+"""CEL expressions about pods for the policies. Pure.
+
+The API server limits what an expression may cost. Tenants write pods that are as large as possible,
+so an expression compares whole fields first, and never two lists entry by entry.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.webhook.framework.cel import string, strings
+from holdfast.webhook.model.annotations import DOMAIN, HELD_ANNOTATION, HELD_LABEL, OWN_PREFIX
+from holdfast.webhook.model.limits import MAX_ENTRIES
+from holdfast.webhook.policies.builder import annotation, equal
+
+RELEASE_GROUP, RELEASE_RESOURCE = DOMAIN, "holds"
+"""The resource of the rights to release and to approve, which exists in RBAC rules only."""
+
+_HINT_PARTS = ("not-before", "jitter")
+"""Parts of a hint that are not annotation keys."""
+_MAX_HINT_PARTS = 50
+"""More parts than a hint has; one of 100,000 would exceed the budget of every update."""
+
+
+def gates(pod: str) -> str:
+    """Return the expression of a pod's scheduling gates."""
+    return f"{pod}.spec.?schedulingGates.orValue([])"
+
+
+def may(verb: str) -> str:
+    """Test a right on holds; last, because it costs a third of an expression's budget."""
+    return (
+        f"authorizer.group({string(RELEASE_GROUP)}).resource({string(RELEASE_RESOURCE)})\n"
+        "  .namespace(request.namespace).name(request.name)\n"
+        f"  .check({string(verb)}).allowed()"
+    )
+
+
+def changes_a_hold(keys: Sequence[str]) -> str:
+    """Test whether an update changes a hold; cheapest first, as every update is tested."""
+    held = f"{gates('oldObject')}.exists(gate, {is_own('gate.name')})"
+    return f"{held}\n&& ({taken()}\n|| {grown()}\n|| {changed(keys)}.size() > 0)"
+
+
+def taken() -> str:
+    """Test whether gates of ours are removed; counting suffices, as an update cannot add gates."""
+    # Comparing names costs the square of their number: beyond the budget, nobody could update the
+    # pod.
+    before, after = (
+        f"{gates(version)}.filter(gate, {is_own('gate.name')}).size()"
+        for version in ("oldObject", "object")
+    )
+    return f"({gates('oldObject')} != {gates('object')}\n  && {before}\n  > {after})"
+
+
+def grown() -> str:
+    """Test whether a pod gets so many annotations or labels that its release cannot change them.
+
+    Its release would not be recorded, and a pace would not count it.
+    """
+    sizes = [
+        [f"{one}.metadata.?{field}.orValue({{}}).size()" for one in ("object", "oldObject")]
+        for field in ("annotations", "labels")
+    ]
+    bigger = (f"({new} > {MAX_ENTRIES}\n  && {new} > {old})" for new, old in sizes)
+    return "(" + "\n  || ".join(bigger) + ")"
+
+
+def changed(keys: Sequence[str]) -> str:
+    """List the deciding annotations that change; the hint's key counts even if not configured."""
+    others = strings((*_HINT_PARTS, *keys))
+    return (
+        f"(\n  {strings(keys)}\n"
+        f"  + {annotation('oldObject', string(HELD_ANNOTATION))}.orValue('')\n"
+        f"    .split(',', {_MAX_HINT_PARTS}).map(part, part.split('=', 2)[0])\n"
+        f"    .filter(key, !(key in {others}))\n"
+        f").filter(key, {annotation('object', 'key')} != {annotation('oldObject', 'key')})"
+    )
+
+
+def only_own_removed(path: str, name: str = "") -> str:
+    """Test a list of names, or of objects with one: only names under our prefix are removed."""
+    old, new, own = (
+        *(f"{one}.{path}.orValue([])" + name for one in ("oldObject", "object")),
+        is_own("name"),
+    )
+    return (
+        f"{equal(path)} || (\n"
+        f"{new}.filter(name, !{own})\n  == {old}.filter(name, !{own})\n"
+        f"&& {new}.filter(name, {own})\n  .all(name, name in {old}))"
+    )
+
+
+def label_removed() -> str:
+    """Test that `key` is the label of held pods, and that it is removed."""
+    return f"(key == {string(HELD_LABEL)}\n    && !(key in object.metadata.?labels.orValue({{}})))"
+
+
+def is_own(name: str) -> str:
+    """Test that a name is under our prefix."""
+    return f"{name}.startsWith({string(OWN_PREFIX)})"
