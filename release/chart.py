@@ -144,7 +144,10 @@ _WEBHOOK = Template(
             + only(
                 _CLIENT_CA,
                 "            - --client-ca=/etc/holdfast-client-ca/ca.crt\n"
-                "            - --health-port=8082\n",
+                "            - --health-port=8082\n"
+                "{{- range .Values.clientCA.names }}\n"
+                '            - {{ printf "--client-name=%s" . | toJson }}\n'
+                "{{- end }}\n",
             ),
         ),
         Edit(

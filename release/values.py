@@ -95,6 +95,13 @@ VALUES = (
         "holdfast-client-ca",
         "The ConfigMap with their CA, as key `ca.crt`.",
     ),
+    Value(
+        "clientCA.names",
+        _NAMES,
+        [],
+        "Names of which a client's certificate must have one. Required for a CA that signs "
+        "other certificates too, as the cluster's does.",
+    ),
     Value("guard.enabled", *_ON, "Whether the admission policies are installed."),
     Value(
         "guard.extraKeys",

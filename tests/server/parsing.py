@@ -42,6 +42,9 @@ class Transport:
     def resume_reading(self) -> None:
         self.paused = False
 
+    def get_extra_info(self, _name: str) -> None:
+        """Have no certificate."""
+
     def set_read_buffer_limits(self, high: int) -> None:
         """Take the limit."""
 
@@ -66,9 +69,12 @@ class Worker:
     def time(self) -> float:
         return 0.0
 
-    def respond(self, request: HttpRequest) -> HttpResponse:
+    def respond(self, request: HttpRequest, _peer: str) -> HttpResponse:
         self.requests.append(request)
         return text("fine")
+
+    def allows(self, *_client: object) -> bool:
+        return True
 
     def serve_later(self, connection: Connection) -> None:
         self.waiting.append(connection)

@@ -78,6 +78,15 @@ def test_largest_body(serving: Serving, path: str, chunked: bool, more: int, sta
     assert answer.status == status
 
 
+def test_log_lines_name_the_sender_of_a_review(serving: Serving) -> None:
+    serving.ask("POST", "/mutate", review("soon", uid="forged-by-a-pod"), headers=JSON)
+    serving.ask("POST", "/mutate", b"{", headers=JSON)
+    lines = [line for line in serving.log_lines() if "peer=127.0.0.1" in line]
+    assert any("forged-by-a-pod" in line for line in lines)
+    assert "peer=127.0.0.1" in lines[-1]
+    assert "forged-by-a-pod" not in lines[-1]
+
+
 METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "MADE-UP"]
 
 

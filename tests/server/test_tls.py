@@ -137,6 +137,38 @@ def test_only_clients_of_the_ca_are_served(
         server.get("/healthz")
 
 
+@pytest.mark.parametrize(
+    ("allowed", "served"),
+    [
+        pytest.param(["kube-apiserver"], True, id="common name"),
+        pytest.param(["other", "api.example.com"], True, id="alternative name"),
+        pytest.param(["other", "kube-apiserve"], False, id="other names"),
+    ],
+)
+def test_only_clients_of_these_names_are_served(
+    serve: Serve, pair: Pair, tmp_path: Path, allowed: list[str], served: bool
+) -> None:
+    now = datetime.now(UTC)
+    ca = authority.new_ca("clients", now=now)
+    client = authority.issue(
+        ca,
+        common_name="kube-apiserver",
+        dns_names=["api.example.com"],
+        now=now,
+        usage=authority.Usage.CLIENT,
+    )
+    (tmp_path / "ca.crt").write_bytes(ca.certificate)
+    files = Pair(tmp_path / "client.crt", tmp_path / "client.key")
+    put(files, client)
+    server = serve(client_ca=str(tmp_path / "ca.crt"), client_names=allowed)
+    server.tls.load_cert_chain(files.certfile, files.keyfile)
+    if served:
+        assert server.get("/healthz").status == http.client.OK
+    else:
+        with pytest.raises(OSError, match=r"(?i)reset|closed|eof"):
+            server.get("/healthz")
+
+
 def test_clients_ca_is_that_of_the_start_whatever_becomes_of_its_file(
     serve: Serve, issued: list[KeyPair], pair: Pair, tmp_path: Path
 ) -> None:

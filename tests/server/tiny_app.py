@@ -51,7 +51,7 @@ class TinyHandler:
         self._calls = itertools.count(1)
         self._count = 0
 
-    def prepare(self, path: str, _kind: str, body: bytes, _coding: str) -> Prepared | HttpResponse:
+    def prepare(self, path: str, _kind: str, body: bytes, *_more: str) -> Prepared | HttpResponse:
         if path != "/mutate":
             return self.page("POST", path)
         review = json.loads(body)

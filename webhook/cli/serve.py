@@ -1,5 +1,6 @@
 """`holdfast serve`: the admission server."""
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ from holdfast.webhook.server.settings import ServerSettings
 from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ServerMetrics
 from holdfast.webhook.telemetry.pages import HealthServer
+
+_log = logging.getLogger("holdfast.server")
 
 
 @click.command(epilog="Example: holdfast serve --cert tls.crt --key tls.key --port 8443")
@@ -44,6 +47,13 @@ from holdfast.webhook.telemetry.pages import HealthServer
     help="Accept only clients with a certificate of this CA (PEM), such as the API server. "
     "Requires --health-port.",
 )
+@click.option(
+    "--client-name",
+    "client_names",
+    multiple=True,
+    help="With --client-ca, accept only certificates with this common name or subject alternative "
+    "name. Repeatable. Required if the CA signs certificates of others, as the cluster's CA does.",
+)
 @options.option(
     "--drain",
     type=click.FloatRange(0.0),
@@ -65,6 +75,7 @@ def serve(
     key: Path,
     await_certificate: bool,
     client_ca: Path | None,
+    client_names: tuple[str, ...],
     drain: float,
     health_host: str,
     health_port: int | None,
@@ -75,7 +86,14 @@ def serve(
             "--client-ca keeps probes and metrics off the main port; give them another port "
             "with --health-port"
         )
+    if client_names and client_ca is None:
+        raise StartError("--client-name needs --client-ca, the CA of the clients' certificates")
     logs.set_up(process.log_level, process.log_format)
+    if client_ca is not None and not client_names:
+        _log.warning(
+            "every certificate of --client-ca is accepted: add --client-name if that CA also signs "
+            "others than the API server's, as the cluster's CA does"
+        )
     metrics = ServerMetrics()
     valid_until = 0.0
 
@@ -94,6 +112,7 @@ def serve(
         keyfile=key,
         await_certificate=await_certificate,
         client_ca=client_ca,
+        client_names=frozenset(client_names),
         drain=drain,
         ready_file=process.ready_file,
         exit_with_stdin=process.exit_with_stdin,

@@ -34,9 +34,8 @@ def create_app(handler: AdmissionHandler) -> flask.Flask:
     def review() -> flask.Response:
         request = flask.request
         coding = request.headers.get("Content-Encoding", "")
-        return _response(
-            handler.handle(request.path, request.content_type or "", request.get_data(), coding)
-        )
+        kind, peer = request.content_type or "", request.remote_addr or ""
+        return _response(handler.handle(request.path, kind, request.get_data(), coding, peer))
 
     def page() -> flask.Response:
         return _response(handler.page(flask.request.method, flask.request.path))

@@ -164,6 +164,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to read, after the TLS handshake."""
         self._transport = transport
+        if not self.worker.allows(transport.get_extra_info("peercert"), self.address):
+            self._input_closed = True  # a request may have come with the end of the handshake
+            self.drop()
+            return
         transport.set_read_buffer_limits(high=READ_BUFFER)
         transport.set_write_buffer_limits(high=1)  # pause_writing as soon as the socket is full
         self.enter(Phase.IDLE)
@@ -334,7 +338,7 @@ class Connection(asyncio.Protocol):
         if isinstance(request, HttpResponse):
             self._send(request, close=True)
             return
-        response = self.worker.respond(request)
+        response = self.worker.respond(request, self.address)
         if isinstance(response, HttpResponse):
             self._send(response, close=request.close, is_head=request.method == "HEAD")
         else:

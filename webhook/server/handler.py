@@ -14,6 +14,7 @@ from holdfast.webhook.framework.profiles import Verdict
 from holdfast.webhook.model import review as reviews
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import RESTORED
+from holdfast.webhook.server.peer_log import PeerLogLimit
 from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ServerMetrics
 
@@ -24,6 +25,7 @@ REVIEW_PATHS = ("/mutate", "/validate")
 PAGE_PATHS = ("/healthz", "/readyz", "/conditions", "/metrics")
 
 _log = logging.getLogger("holdfast.review")
+_log.addFilter(PeerLogLimit())
 _FAILED = "the review failed; the reason is in the webhook's log"
 
 
@@ -43,6 +45,17 @@ class PreparedReview(NamedTuple):
     review: PodReview
     may_block: bool
     """Whether a plugin may wait for something before it answers."""
+    peer: str
+    """The address that sent it; the API server's, or a forger's."""
+
+    @property
+    def shown(self) -> str:
+        """Its part of a log line; all but the address is only what the client claims."""
+        return f"{self.review.display_name} uid={self.review.uid}{_sender(self.peer)}"
+
+
+def _sender(peer: str) -> str:
+    return f" peer={peer}" if peer else ""
 
 
 def text(message: str, status: int = 200) -> HttpResponse:
@@ -73,16 +86,16 @@ class AdmissionHandler:
             self.metrics.deadlines.labels(name)
 
     def handle(
-        self, path: str, content_type: str, body: bytes, content_encoding: str = ""
+        self, path: str, content_type: str, body: bytes, content_encoding: str = "", peer: str = ""
     ) -> HttpResponse:
         """Answer a review, in this thread, however long its plugins take."""
-        prepared = self.prepare(path, content_type, body, content_encoding)
+        prepared = self.prepare(path, content_type, body, content_encoding, peer)
         return prepared if isinstance(prepared, HttpResponse) else self.decide(prepared)
 
     def prepare(
-        self, path: str, content_type: str, body: bytes, content_encoding: str = ""
+        self, path: str, content_type: str, body: bytes, content_encoding: str = "", peer: str = ""
     ) -> PreparedReview | HttpResponse:
-        """Parse a review; the response where there is none to decide. Never blocks."""
+        """Parse a review from an address; the response if there is none. Never blocks."""
         if path not in REVIEW_PATHS:
             return self.page("POST", path)
         if content_type != JSON and content_type.partition(";")[0].strip().lower() != JSON:
@@ -93,30 +106,32 @@ class AdmissionHandler:
         try:
             review = reviews.parse(body)
         except ReviewError as error:
-            return self._unreadable(path, str(error))
+            return self._unreadable(path, str(error), peer)
         workload = review.workload
         if path == "/mutate" and workload and (workload.kind != RESTORED.kind or not review.old):
             return self._unreadable(
                 path,
                 f"a review of kind {workload.kind} came to /mutate; register only pods and updates "
                 "of VMs there",
+                peer,
             )
         # Plugins go by either namespace; the API server sends equal ones, a forger may not.
         forged = review.pod.metadata.namespace not in {"", review.request.namespace}
-        return PreparedReview(path[1:], review, forged or self.pipeline.may_block(review))
+        may_block = forged or self.pipeline.may_block(review)
+        return PreparedReview(path[1:], review, may_block, peer)
 
     def decide(self, prepared: PreparedReview) -> HttpResponse:
         """Answer a parsed review; blocks while its plugins do."""
-        path, review, _ = prepared
+        path, review = prepared.path, prepared.review
         try:
             decide = self.pipeline.mutate if path == "mutate" else self.pipeline.validate
             verdict = decide(review, now_ms=self.now_ms())
-            return HttpResponse(200, self._decided(path, review, verdict), JSON)
+            return HttpResponse(200, self._decided(prepared, verdict), JSON)
         except UndecidedError as error:
-            return self._undecided(path, review, str(error))
+            return self._undecided(prepared, str(error))
         except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
             # HTTP 500: the API server then follows failurePolicy, and nothing is let through unheld
-            self._report(logging.ERROR, path, "failed", review, exc_info=True)
+            self._report(logging.ERROR, prepared, "failed", exc_info=True)
             return text(_FAILED, 500)
 
     def reject_late(self, prepared: PreparedReview, seconds: float) -> HttpResponse:
@@ -125,10 +140,10 @@ class AdmissionHandler:
         plugin = self.pipeline.runner.running_plugin(review)
         self.metrics.deadlines.labels(plugin or "unknown").inc()
         _log.error(
-            "given up at its deadline: %s uid=%s, in plugin %s",
-            review.display_name,
-            review.uid,
+            "given up at its deadline: %s, in plugin %s",
+            prepared.shown,
             plugin,
+            extra={"peer": prepared.peer},
         )
         return _too_many(
             review, f"a plugin did not finish the review within {seconds:g} s; try again"
@@ -139,7 +154,9 @@ class AdmissionHandler:
         review = prepared.review
         self.metrics.turned_away.inc()
         _log.warning(
-            "rejected, too many reviews are waiting: %s uid=%s", review.display_name, review.uid
+            "rejected, too many reviews are waiting: %s",
+            prepared.shown,
+            extra={"peer": prepared.peer},
         )
         return _too_many(review, "too many reviews are waiting on plugins that block; try again")
 
@@ -157,46 +174,47 @@ class AdmissionHandler:
             return text(self.conditions)
         return text("ok") if path == "/healthz" or self.ready() else text("not ready", 503)
 
-    def _unreadable(self, path: str, message: str) -> HttpResponse:
-        _log.warning("%s: %s", path[1:], message)
+    def _unreadable(self, path: str, message: str, peer: str) -> HttpResponse:
+        _log.warning("%s: %s%s", path[1:], message, _sender(peer), extra={"peer": peer})
         return self._bad(path, message, 400)
 
     def _bad(self, path: str, message: str, status: int) -> HttpResponse:
         self.metrics.count(path[1:], "bad")
         return text(message, status)
 
-    def _decided(self, path: str, review: PodReview, verdict: Verdict) -> bytes:
+    def _decided(self, prepared: PreparedReview, verdict: Verdict) -> bytes:
         if verdict.code is Code.REJECT:
-            return self._rejected(path, review, verdict)
+            return self._rejected(prepared, verdict)
+        review = prepared.review
         operations = patch(review.target, verdict.edits)
         body = reviews.allowed(review.request, operations, verdict.warnings)
-        self._report(logging.DEBUG, path, "patched" if operations else "allowed", review)
+        self._report(logging.DEBUG, prepared, "patched" if operations else "allowed")
         return body
 
-    def _rejected(self, path: str, review: PodReview, verdict: Verdict) -> bytes:
+    def _rejected(self, prepared: PreparedReview, verdict: Verdict) -> bytes:
         message = verdict.message[: reviews.MESSAGE_LENGTH]
         # Dashboards and alerts use this label value, so it stays though the code is REJECT.
-        self._report(logging.INFO, path, "refused", review, message)
-        return reviews.rejected(review.request, message, verdict.warnings)
+        self._report(logging.INFO, prepared, "refused", message)
+        return reviews.rejected(prepared.review.request, message, verdict.warnings)
 
-    def _undecided(self, path: str, review: PodReview, why: str) -> HttpResponse:
+    def _undecided(self, prepared: PreparedReview, why: str) -> HttpResponse:
         """Reject a pod about which a lookup failed: nothing is let through on a guess."""
-        self._report(logging.ERROR, path, "failed", review, why)
-        if review.workload:
+        self._report(logging.ERROR, prepared, "failed", why)
+        if prepared.review.workload:
             return text(_FAILED, 500)
-        return _too_many(review, f"{why}; try again")
+        return _too_many(prepared.review, f"{why}; try again")
 
     def _report(
         self,
         level: int,
-        path: str,
+        prepared: PreparedReview,
         outcome: str,
-        review: PodReview,
         reason: str | None = None,
         *,
         exc_info: bool = False,
     ) -> None:
         """Count a review, and log its outcome."""
+        path, review, _, peer = prepared
         self.metrics.count(path, outcome)
         if not _log.isEnabledFor(level):
             return
@@ -208,11 +226,18 @@ class AdmissionHandler:
             namespace=review.namespace,
             name=review.name,
             dryRun=bool(review.request.dry_run),
+            peer=peer,
             reason=reason,
         )
         because = "" if reason is None else f": {reason}"
-        shown = (path, outcome, review.display_name, review.uid, because)
-        _log.log(level, "%s %s: %s uid=%s%s", *shown, exc_info=exc_info, extra=fields)
+        extra = {**fields, "peer": peer}
+        _log.log(
+            level,
+            "%s %s: %s%s",
+            *(path, outcome, prepared.shown, because),
+            exc_info=exc_info,
+            extra=extra,
+        )
 
 
 def _too_many(review: PodReview, why: str) -> HttpResponse:

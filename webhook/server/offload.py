@@ -53,11 +53,11 @@ class AsyncHandler:
         self._capacity = _CapacityLimit(2 * self.pool_size, self.body_limit)
 
     def post(
-        self, path: str, content_type: str, body: bytes, content_encoding: str
+        self, path: str, content_type: str, body: bytes, content_encoding: str, peer: str = ""
     ) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
-        """Answer a POST at once, or return what to await where that may block."""
+        """Answer a POST from an address at once, or return what to await where that may block."""
         try:
-            prepared = self.handler.prepare(path, content_type, body, content_encoding)
+            prepared = self.handler.prepare(path, content_type, body, content_encoding, peer)
             if isinstance(prepared, HttpResponse):
                 return prepared
             if not prepared.may_block:

@@ -22,6 +22,8 @@ class ServerSettings:
     """Start without a usable certificate, and be ready when there is one."""
     client_ca: Path | None = None
     """PEM: only clients with a certificate from this CA are served; None serves all."""
+    client_names: frozenset[str] = frozenset()
+    """Names of which a client's certificate must have one; empty accepts all of the CA."""
     host: str = sockets.ANY
     port: int = 8443
     """0 takes a free port, which is written to `ready_file`."""

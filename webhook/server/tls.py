@@ -4,18 +4,22 @@ import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from holdfast.certs import authority
 from holdfast.webhook.errors import StartError
+from holdfast.webhook.model import messages
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - writable also where the root file system is not
 CHECKS_UNTIL_RETRY = 5
 """A pair that could not be used is tried again at each fifth check: the cause may have been a disk
 error, or that no descriptor was left."""
+_MAX_NAMED = 3
+"""Names of a rejected certificate in the log."""
 
 _log = logging.getLogger("holdfast.server")
 
@@ -139,6 +143,21 @@ def new_context(client_ca: Path | None = None, trusted: str | None = None) -> ss
             raise _unusable_ca(client_ca, error) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def find_name_problem(certificate: Mapping[str, Any] | None, allowed: Collection[str]) -> str:
+    """Return why a client may not connect, as a message; empty if it may, or if all may.
+
+    `certificate` is that of `SSLSocket.getpeercert()`.
+    """
+    found = certificate or {}
+    attributes = [pair for group in found.get("subject", ()) for pair in group]
+    names = {value for kind, value in attributes if kind == "commonName"}
+    names |= {value for _, value in found.get("subjectAltName", ())}
+    if not allowed or names.intersection(allowed):
+        return ""
+    shown = ", ".join(messages.quote(str(name)) for name in sorted(names, key=str)[:_MAX_NAMED])
+    return f"its certificate is for {shown or 'no name'}; --client-name allows others"
 
 
 def _unusable_ca(client_ca: Path, error: Exception) -> StartError:

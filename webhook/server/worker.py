@@ -13,7 +13,7 @@ import os
 import selectors
 import socket
 from collections import Counter, deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
@@ -24,8 +24,9 @@ from holdfast.webhook.process import write_whole
 from holdfast.webhook.server.connection import BodyBudget, Connection, HttpRequest, Phase
 from holdfast.webhook.server.handler import HttpResponse
 from holdfast.webhook.server.offload import AsyncHandler
+from holdfast.webhook.server.peer_log import PeerLogLimit
 from holdfast.webhook.server.settings import ServerSettings
-from holdfast.webhook.server.tls import CertWatcher
+from holdfast.webhook.server.tls import CertWatcher, find_name_problem
 from holdfast.webhook.sockets import written
 
 TICK = 0.25
@@ -59,6 +60,7 @@ CAP_LOG_INTERVAL = 10.0
 """Minimum seconds between two log lines about the connection limit."""
 
 _logger = logging.getLogger("holdfast.server")
+_logger.addFilter(PeerLogLimit())
 
 
 class FairSelector(selectors.DefaultSelector):
@@ -129,12 +131,23 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             on_failure=self.settings.on_reload_failure,
         )
 
-    def respond(self, request: HttpRequest) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
-        """Answer a request at once, or return what to await."""
+    def respond(
+        self, request: HttpRequest, peer: str
+    ) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
+        """Answer a request from an address at once, or return what to await."""
         method, path, content_type, content_encoding, body, _ = request
         if method == "POST":
-            return self._handler.post(path, content_type, body, content_encoding)
+            return self._handler.post(path, content_type, body, content_encoding, peer)
         return self._handler.page(method, path)
+
+    def allows(self, certificate: Mapping[str, Any] | None, address: str) -> bool:
+        """Return whether a client with this certificate may send requests."""
+        problem = find_name_problem(certificate, self.settings.client_names)
+        if problem:
+            _logger.warning(
+                "closed a connection from %s: %s", address, problem, extra={"peer": address}
+            )
+        return not problem
 
     def serve_later(self, connection: Connection) -> None:
         """Answer one pipelined request of all connections in each pass of the loop.

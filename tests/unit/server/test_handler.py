@@ -57,7 +57,7 @@ class World:
 
     def post(self, path: str, content: bytes, kind: str = JSON, coding: str = "") -> HttpResponse:
         if self.client is None:
-            return self.handler.handle(path, kind, content, coding)
+            return self.handler.handle(path, kind, content, coding, "127.0.0.1")
         headers = {"Content-Encoding": coding} if coding else {}
         answer = self.client.post(path, data=content, content_type=kind, headers=headers)
         return HttpResponse(answer.status_code, answer.data, answer.content_type)
@@ -127,7 +127,17 @@ def test_refusal(world: World, path: str, caplog: pytest.LogCaptureFixture) -> N
     assert answer["status"]["message"].startswith('annotation delay: invalid value "soon\\n": use')
     assert world.reviews(path, "refused") == 1
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"{path} refused: default/web-0 uid=c0ffee: annotation ")
+    assert record.getMessage().startswith(
+        f"{path} refused: default/web-0 uid=c0ffee peer=127.0.0.1: annotation "
+    )
+
+
+def test_unreadable_review_is_logged_with_its_sender(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.post("/mutate", b"{")
+    (record,) = caplog.records
+    assert record.getMessage().endswith(" peer=127.0.0.1")
 
 
 def test_validate_allows_what_is_held(world: World) -> None:

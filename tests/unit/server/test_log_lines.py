@@ -153,7 +153,7 @@ def broken_server() -> None:
 
     class Ending(AdmissionHandler):
         def prepare(self, *_request: object) -> Any:
-            return PreparedReview("mutate", read_review(POD, **NAMES), may_block=True)
+            return PreparedReview("mutate", read_review(POD, **NAMES), may_block=True, peer="")
 
         def decide(self, *_prepared: object) -> Any:
             raise SystemExit(HOSTILE)

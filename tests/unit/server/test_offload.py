@@ -26,7 +26,7 @@ class Handler:
         self.decided = 0
         self._decide = decide
 
-    def prepare(self, path: str, _kind: str, body: bytes, _coding: str) -> Prepared | HttpResponse:
+    def prepare(self, path: str, _kind: str, body: bytes, *_more: str) -> Prepared | HttpResponse:
         if path == "/broken":
             raise KeyError("oh")
         return Prepared(body) if path == "/mutate" else text("not found", 404)
