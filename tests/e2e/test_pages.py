@@ -79,6 +79,35 @@ def test_documented_manual_cleanup_works(
     assert "finalizers" not in ns.get("pod", "first")["metadata"]
 
 
+def test_documented_command_frees_a_namespace_that_is_being_deleted(
+    plain_ns: Namespace, tmp_path: Path
+) -> None:
+    ns = Namespace.create_new(plain_ns.plane, "ended")
+    for where in (ns, plain_ns):
+        kept = pod("kept")
+        kept["metadata"]["finalizers"] = [KEPT]
+        where.apply(kept)
+    ns.plane.kubectl("delete", "namespace", ns.namespace, "--wait=false")
+
+    def conditions() -> str:
+        return str(ns.get("namespace", ns.namespace)["status"].get("conditions"))
+
+    ns.eventually(lambda: f"{KEPT} in 1 resource instances" in conditions())
+    (step,) = (
+        step
+        for step in pages.steps("docs/how-to/sticky-vms.md")
+        if step.command.startswith("kubectl get pods -A -o go-template")
+    )
+    command = step.command.replace(" -A ", f" -n {ns.namespace} ", 1)
+    Session(tmp_path, environment(ns, tmp_path), list).run(transcript.Step(command, ("…",)))
+    ns.eventually(lambda: ns.namespace not in ns.plane.kubectl("get", "namespaces"))
+    assert plain_ns.get("pod", "kept")["metadata"]["finalizers"] == [KEPT]
+    plain_ns.kubectl("patch", "pod", "kept", "--type=merge", "-p", NO_FINALIZERS)
+
+
+NO_FINALIZERS = '{"metadata": {"finalizers": null}}'
+
+
 def test_gate_can_be_removed_with_kubectl(plain_ns: Namespace, tmp_path: Path) -> None:
     ns = plain_ns
     ns.apply(pod("held", schedulingGates=[{"name": "holdfast.dev/delay"}]))

@@ -125,6 +125,7 @@ def set_node(
     else:
         terminal.write([(f"VM {record.name} returns to {node} at its next start", "green")])
     _warn_of(_state_for(cluster, node, record.vm))
+    record.warn_if_waiting()
 
 
 @sticky.command(epilog="Example: holdfast sticky clear db")
@@ -141,6 +142,7 @@ def clear(
     record = _Record(cluster, namespace or cluster.namespace, vm, settings)
     record.write(None)
     terminal.write([(f"VM {record.name} no longer has a recorded node", "green")])
+    record.warn_if_waiting()
 
 
 @sticky.command(epilog="Example: holdfast sticky move --from node-1 --to node-4 -A")
@@ -168,20 +170,23 @@ def move(
     state = _existing(cluster, new)
     read = _machines(cluster, scope.within(cluster), scope.selector, settings)
     found = [
-        (vm, args)
-        for vm, _, args in read
+        (vm, args, sticky_vms.waiting_start(vm, vmi))
+        for vm, vmi, args in read
         if args is not None and sticky_policy.recorded_node(vm, args) == old
     ]
-    for args in {args.node_annotation: args for _, args in found}.values():
+    for args in {args.node_annotation: args for _, args, _ in found}.values():
         _require_heard(cluster, args)
     if not found:
         click.echo(f"No VM returns to {old}; nothing was changed.", err=True)
         return
     if not yes:
-        names = ["/".join(vm.key) for vm, _ in found]
+        names = ["/".join(vm.key) for vm, _, _ in found]
         question = f"Move {table.counted(len(found), 'VM')} from {old} to {new}?"
         terminal.confirm(question, names, can_ask=sys.stdin.isatty())
-    failed = [vm for vm, args in found if not _move(cluster, vm, new, args)]
+    failed = [vm for vm, args, _ in found if not _move(cluster, vm, new, args)]
+    warnings = [(f"warning: {waiting}", "yellow") for _, _, waiting in found if waiting]
+    if warnings:
+        terminal.write(warnings)
     _warn_of(state)
     if failed:
         count = f"{len(failed)} of {table.counted(len(found), 'VM')}"
@@ -224,14 +229,20 @@ class _Record:
 
     def __init__(self, api: Api, namespace: str, name: str, settings: StickySettings) -> None:
         self._api = api
-        self.vm, vmi = _machine(api, namespace, name)
+        self.vm, self._vmi = _machine(api, namespace, name)
         self.name = f"{self.vm.metadata.namespace}/{name}"
-        self.args = _required(self.vm, settings.of(self.vm, vmi))
+        self.args = _required(self.vm, settings.of(self.vm, self._vmi))
         _require_heard(api, self.args)
 
     def write(self, node: str | None) -> None:
         """Change the record; the UID makes the API server reject a VM that was recreated."""
         _write(self._api, self.vm, sticky_vms.record(self.vm, node, self.args))
+
+    def warn_if_waiting(self) -> None:
+        """Say that a VM that waits to start has a pod with the node recorded before."""
+        waiting = sticky_vms.waiting_start(self.vm, self._vmi)
+        if waiting:
+            terminal.write([(f"warning: {waiting}", "yellow")])
 
 
 def _required(vm: VirtualMachine, args: StickyArgs | None) -> StickyArgs:

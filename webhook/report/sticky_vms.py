@@ -60,6 +60,17 @@ def runs(vm: VirtualMachine, vmi: Instance) -> bool:
     return owner is not None and owner.uid == vm.metadata.uid
 
 
+def waiting_start(vm: VirtualMachine, vmi: Instance | None) -> str:
+    """Say that a changed record does not apply to a start that is waiting; empty if none is."""
+    if vmi is None or not runs(vm, vmi) or vmi.status.node_name:
+        return ""
+    namespace, name = vm.key
+    return (
+        f"VM {namespace}/{name} is starting: its pod keeps the node that was recorded before. To "
+        f"start it again: kubectl delete vmi {name} --namespace {namespace}"
+    )
+
+
 def next_pod(vm: TemplatedMachine, vmi: Instance | None) -> Pod:
     """Return the pod of a VM's next run, as far as the choice of a profile needs it."""
     return kubevirt.pod_of(vmi) if vmi is not None and runs(vm, vmi) else vm.next_pod

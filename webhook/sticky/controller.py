@@ -16,6 +16,7 @@ from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.kube.events import Event
 from holdfast.webhook.model.kubevirt import LauncherPod, VirtualMachine
 from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.sticky import node_problems
 from holdfast.webhook.sticky.decision import RecordChange
@@ -170,7 +171,9 @@ class StickyController:
 
     def _report_record(self, vm: VirtualMachine, result: ReconcileResult) -> None:
         note = f"recorded node {result.node}: the VM starts there again"
-        if result.change is RecordChange.FOLLOWED:
+        if result.args is not None and not sticky_policy.is_sticky(vm, result.args):
+            note = f"recorded node {result.node}: the VM starts there again once it is sticky"
+        elif result.change is RecordChange.FOLLOWED:
             note = f"recorded node {result.node} after a migration: the VM starts there again"
         namespace, name = vm.key
         about = logs.fields(namespace=namespace, name=name, uid=vm.metadata.uid, node=result.node)

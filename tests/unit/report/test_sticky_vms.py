@@ -30,7 +30,7 @@ def replace_metadata(machine: VirtualMachine, **changes: Any) -> VirtualMachine:
     )
 
 
-def vmi(owner: str = "vm-1") -> Instance:
+def vmi(owner: str = "vm-1", node: str = "node-1") -> Instance:
     reference = {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachine",
@@ -39,7 +39,7 @@ def vmi(owner: str = "vm-1") -> Instance:
         "controller": True,
     }
     metadata = {"name": "db", "namespace": "shop", "ownerReferences": [reference]}
-    return msgspec.convert({"metadata": metadata, "status": {"nodeName": "node-1"}}, Instance)
+    return msgspec.convert({"metadata": metadata, "status": {"nodeName": node}}, Instance)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,23 @@ def test_described(annotations: dict[str, str], node: str, sticks: bool, remark:
 def test_an_instance_of_another_vm_does_not_count() -> None:
     assert sticky_vms.described(vm(), vmi("vm-0"), ARGS).runs_on == ""
     assert sticky_vms.described(vm(), None, ARGS).runs_on == ""
+
+
+@pytest.mark.parametrize(
+    ("instance", "waits"),
+    [
+        pytest.param(None, False, id="stopped"),
+        pytest.param(vmi(), False, id="running"),
+        pytest.param(vmi(node=""), True, id="starting"),
+        pytest.param(vmi("vm-0", node=""), False, id="another VM's"),
+    ],
+)
+def test_changed_record_does_not_apply_to_a_start_that_waits(
+    instance: Instance | None, waits: bool
+) -> None:
+    said = sticky_vms.waiting_start(vm(), instance)
+    assert ("kubectl delete vmi db --namespace shop" in said) is waits
+    assert bool(said) is waits
 
 
 OWNED: dict[str, Any] = {"fieldsV1": {"f:metadata": {"f:annotations": {f"f:{NODE}": {}}}}}

@@ -253,3 +253,47 @@ def test_advice_for_a_vm_that_runs_elsewhere() -> None:
         "explains this. To keep it on n2: kubectl annotate vm db --namespace shop --overwrite "
         "holdfast.dev/sticky-node=n2"
     )
+
+
+# --- VMs that are not sticky for a while -------------------------------------------------------
+
+
+def migrates(world: VmWorld) -> None:
+    move(world, "n2")
+
+
+def starts_elsewhere(world: VmWorld) -> None:
+    world.stop()
+    start(world, "n2", finalizer=False)
+
+
+@pytest.mark.parametrize("happens", [migrates, starts_elsewhere], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("watched", [True, False], ids=["watched", "controller restarts"])
+def test_vm_that_is_sticky_again_returns_to_where_it_ran_last(
+    happens: Callable[[VmWorld], None], watched: bool
+) -> None:
+    world, driver = recorded()
+    world.write("vm", {STICKY: "false"})
+    happens(world)
+    assert (driver.work() if watched else restart(driver)) is not None
+    world.stop()
+    driver.work()
+    world.write("vm", {STICKY: None})
+    driver.work()
+    assert world.record() == "n2"
+
+
+@pytest.mark.parametrize("happens", [migrates, starts_elsewhere], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("kept_by", ["a person", "onMigration"])
+def test_record_of_a_person_stays_while_the_vm_is_not_sticky(
+    happens: Callable[[VmWorld], None], kept_by: str
+) -> None:
+    args = StickyArgs(on_migration="keep" if kept_by == "onMigration" else "follow")
+    world, driver = recorded(args)
+    if kept_by == "a person":
+        world.write("vm", {STICKY_NODE: "n3"})
+    world.write("vm", {STICKY: "false"})
+    before = world.record()
+    happens(world)
+    driver.work()
+    assert world.record() == before
