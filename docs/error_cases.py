@@ -221,7 +221,7 @@ REFUSALS: Sequence[Case] = (
     ),
     Case(
         lambda: _crowded(tolerations=[{}] * 1_001),
-        "Limits: 5,000 annotations; 5,000 labels; 1,000 scheduling gates; 1,000 "
+        "Limits: 5,000 annotations; 5,000 labels; 100 scheduling gates; 1,000 "
         "tolerations; 1,000 required and 1,000 preferred node affinity terms; 10,000 "
         "requirements and 50,000 values in them. Updates of existing pods are not affected.",
     ),

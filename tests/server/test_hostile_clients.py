@@ -132,7 +132,7 @@ def test_packed_bodies_are_refused_and_never_unpacked(
     [
         pytest.param({"delay": FORGED}, id="control and right-to-left characters"),
         pytest.param({"delay": "../../etc/passwd"}, id="a path"),
-        pytest.param({f"k{n}": "v" for n in range(10_000)} | {"delay": "soon"}, id="10,000"),
+        pytest.param({f"k{n}": "v" for n in range(4_000)} | {"delay": "soon"}, id="4,000"),
         pytest.param({"delay": "9" * 2**20}, id="1 MiB"),
         pytest.param({"delay": "\u202e" * 2**18}, id="1 MiB of escapes"),
     ],

@@ -71,6 +71,10 @@ SHAPES: dict[str, Make] = {
     "a long duration": lambda n: annotated(delay="1h" * 100 * n),
     "a long time": lambda n: annotated(**{"holdfast.dev/not-before": "2" * 100 * n}),
     "a long hint": lambda n: annotated(**{"holdfast.dev/held": "x=1," * 25 * n}),
+    "a long window": lambda n: annotated(**{"holdfast.dev/window": "Mon 10:00-11:00," * 6 * n}),
+    "a long pace": lambda n: annotated(**{"holdfast.dev/pace": "9" * 100 * n}),
+    "a long list of objects": lambda n: annotated(**{"holdfast.dev/after": "job/x," * 16 * n}),
+    "a long approval": lambda n: annotated(**{"holdfast.dev/approval": "x" * 100 * n}),
     "a long record": lambda n: annotated(
         **{"holdfast.dev/placed": ",".join(f"x{i}@1" for i in range(n))}
     ),

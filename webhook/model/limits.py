@@ -11,8 +11,8 @@ from holdfast.webhook.model.objects import NodeSelectorRequirement, NodeSelector
 
 MAX_ENTRIES = 5_000
 """Annotations, and labels. The admission policies do not let the controller change more."""
-MAX_GATES = 1_000
-"""Scheduling gates: a JSON Patch has at most 10,000 operations, and a release two for each gate."""
+MAX_GATES = 100
+"""Scheduling gates: a release takes two operations for each of ours, and a scrape counts them."""
 MAX_TERMS = 1_000
 """Terms of node affinity, required or preferred; a rule may edit each of them."""
 MAX_TOLERATIONS = 1_000

@@ -18,6 +18,7 @@ from holdfast.webhook.kube.events import EventRecorder
 from holdfast.webhook.kube.leader_election import Leader
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.kube.server_clock import ServerClock
+from holdfast.webhook.model.annotations import OWN_PREFIX
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.policies import guard_check
@@ -163,6 +164,8 @@ def controller(
     if lease_namespace is not None:
         threads.add("guard", partial(_try_guard, cluster, lease_namespace, metrics))
     metrics.count_paces = partial(pipelines.count_paces, decider.profiles)
+    gates = (plugin.gate for plugin in decider.profiles.plugins if plugin.gate)
+    metrics.hold_plugins = {gate.removeprefix(OWN_PREFIX) for gate in gates}
     lookup = ClusterLookup(lambda: cluster, observe=metrics.observe_lookup)
     handle.connect(
         lookup=lookup,

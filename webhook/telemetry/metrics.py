@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import product
@@ -131,11 +131,14 @@ class ControllerMetrics(_Metrics):
         self.holds = self._gauge(
             "holds",
             "Holds, by plugin and what they wait for (time, plugin, or once due: release, or "
-            "freeze in a frozen namespace); a pod may have several.",
+            "freeze in a frozen namespace); a pod may have several. Gates of unknown plugins are "
+            "`other`.",
             ["plugin", "reason"],
         )
         self.count_holds: Callable[[], Mapping[tuple[str, str], int]] = dict
         """Counts the holds at each scrape; set by the controller."""
+        self.hold_plugins: Container[str] | None = None
+        """The plugins counted by name, None for all. Users invent names, so others are `other`."""
         self.pace_starting = self._gauge(
             "pace_starting",
             "Paced pods that are released and not ready yet, by the name of the pace; `inline` "
@@ -245,8 +248,9 @@ class ControllerMetrics(_Metrics):
         """Count holds and paces, and return all metrics in Prometheus' text format."""
         with self._counting:
             self.holds.clear()
-            for labels, count in self.count_holds().items():
-                self.holds.labels(*labels).set(count)
+            for (plugin, reason), count in self.count_holds().items():
+                is_named = self.hold_plugins is None or plugin in self.hold_plugins
+                self.holds.labels(plugin if is_named else "other", reason).inc(count)
             self.pace_starting.clear()
             self.pace_waiting.clear()
             for name, (starting, waiting) in self.count_paces().items():

@@ -51,8 +51,8 @@ TOO_MUCH = [
         id="labels",
     ),
     pytest.param(
-        asking(schedulingGates=[{"name": f"example.com/{i}"} for i in range(1_001)]),
-        "spec.schedulingGates: 1,001 entries exceed the limit of 1,000: remove some",
+        asking(schedulingGates=[{"name": f"example.com/{i}"} for i in range(101)]),
+        "spec.schedulingGates: 101 entries exceed the limit of 100: remove some",
         id="gates",
     ),
     pytest.param(

@@ -237,6 +237,18 @@ def test_failed_job_and_unreadable_kind_are_reported_until_they_are_over() -> No
     assert world.ask() == Wait(None, "waits for job/x:Complete", "job/x has failed")
 
 
+def test_kind_that_is_removed_holds_its_pods_with_the_reason_until_it_is_back() -> None:
+    world = World()
+    world.ask()
+    handler = world.handlers[JOBS]
+    handler.on_sync([seen({})])
+    handler.on_unreadable("jobs are not served")
+    assert world.rechecked == [WEB]
+    assert world.ask() == Wait(None, "waits for job/x:Complete", "jobs are not served")
+    handler.on_sync([seen(ready("Complete"))])
+    assert world.ask() == Allow()
+
+
 def test_kind_is_followed_only_while_pods_wait_for_it() -> None:
     world = World()
     assert not world.handlers

@@ -576,6 +576,29 @@ def test_groups_of_a_long_period_keep_their_releases_only() -> None:
     assert len(groups) <= 601
 
 
+def test_leader_that_dies_between_reserving_and_patching_leaves_no_slot_behind() -> None:
+    cluster = Cluster()
+    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    cluster.create("a", "1")
+    cluster.run(100)
+    assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
+    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.create("b", "1")
+    cluster.start()
+    cluster.run()
+    assert [uid for _, uid in cluster.released] == ["a", "b"]
+    assert cluster.most_starting() == 1
+
+
+def test_thousands_of_different_paces_share_one_series() -> None:
+    cluster = Cluster(JVM)
+    for number in range(1, 2_001):
+        cluster.create(f"p{number}", str(number), owner=f"rs-{number}")
+    cluster.run(10)
+    assert set(cluster.plugin.slots.counts()) == {"jvm", "inline"}
+
+
 def test_pods_and_their_groups_are_forgotten() -> None:
     cluster = Cluster()
     for number in range(200):

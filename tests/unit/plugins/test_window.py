@@ -18,6 +18,7 @@ from holdfast.webhook.framework.plugin import (
 from holdfast.webhook.model.annotations import JITTER
 from holdfast.webhook.model.edits import AddGate
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins import window
 from holdfast.webhook.plugins.named_windows import NamedWindow
 from holdfast.webhook.plugins.window import GATE, KEY, Window, WindowArgs
 from tests.support.builders import (
@@ -169,3 +170,26 @@ def test_delay_and_window_both_count() -> None:
         assert decider.due(pod).at_ms == CREATED_MS + due_ms
         assert decider.permit(pod, CREATED_MS + due_ms).at_ms <= CREATED_MS + due_ms
     assert instant(CREATED_MS) == "2026-03-01T12:00:00Z"
+
+
+def test_clock_that_steps_over_the_edges_releases_only_inside() -> None:
+    plugin, pod = window_of(), pod_of(OPEN_HOURS)
+    opens, closes = CREATED_MS, CREATED_MS + HOUR
+    tomorrow = Wait(opens + 24 * HOUR, f"opens at {instant(opens + 24 * HOUR)}")
+    assert plugin.permit(pod, closes - 1) == Allow()
+    assert plugin.permit(pod, closes) == tomorrow
+    assert plugin.permit(pod, closes + HOUR) == tomorrow
+    assert plugin.permit(pod, closes - 1) == Allow()
+    assert plugin.permit(pod, opens - 1) == Wait(opens, f"opens at {instant(opens)}")
+    assert plugin.permit(pod, opens + 24 * HOUR) == Allow()
+
+
+def test_thousands_of_different_windows_are_kept_in_bounded_memory() -> None:
+    plugin = window_of()
+    for number in range(1_440):
+        plugin.permit(pod_of(f"{number // 60}:{number % 60:02}-24:00"), CREATED_MS)
+    before = window._parse.cache_info().currsize
+    assert before <= 1_024
+    for number in range(100):
+        plugin.permit(pod_of("Mon 10:00-11:00," * 10_000 + str(number)), CREATED_MS)
+    assert window._parse.cache_info().currsize == before  # invalid ones are not kept

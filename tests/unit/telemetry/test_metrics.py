@@ -33,3 +33,16 @@ def test_counters_of_the_server_are_zero_before_the_first_event() -> None:
     assert series(ServerMetrics().reviews) == {
         (path, outcome): 0.0 for path in ("mutate", "validate") for outcome in outcomes
     }
+
+
+def test_gates_of_invented_names_share_one_series() -> None:
+    metrics = ControllerMetrics()
+    metrics.hold_plugins = {"delay"}
+    invented = {(f"x{number}", "time"): 2 for number in range(1_000)}
+    metrics.count_holds = lambda: {("delay", "time"): 3, **invented}
+    exposed = metrics.exposition().decode()
+    held = [line for line in exposed.splitlines() if line.startswith("holdfast_holds{")]
+    assert sorted(held) == [
+        'holdfast_holds{plugin="delay",reason="time"} 3.0',
+        'holdfast_holds{plugin="other",reason="time"} 2000.0',
+    ]
