@@ -262,12 +262,14 @@ def migrates(world: VmWorld) -> None:
     move(world, "n2")
 
 
-def starts_elsewhere(world: VmWorld) -> None:
+def starts_on_another_node(world: VmWorld) -> None:
     world.stop()
     start(world, "n2", finalizer=False)
 
 
-@pytest.mark.parametrize("happens", [migrates, starts_elsewhere], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "happens", [migrates, starts_on_another_node], ids=lambda one: one.__name__
+)
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "controller restarts"])
 def test_vm_that_is_sticky_again_returns_to_where_it_ran_last(
     happens: Callable[[VmWorld], None], watched: bool
@@ -283,7 +285,9 @@ def test_vm_that_is_sticky_again_returns_to_where_it_ran_last(
     assert world.record() == "n2"
 
 
-@pytest.mark.parametrize("happens", [migrates, starts_elsewhere], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "happens", [migrates, starts_on_another_node], ids=lambda one: one.__name__
+)
 @pytest.mark.parametrize("kept_by", ["a person", "onMigration"])
 def test_record_of_a_person_stays_while_the_vm_is_not_sticky(
     happens: Callable[[VmWorld], None], kept_by: str
