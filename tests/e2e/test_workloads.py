@@ -127,14 +127,39 @@ def test_a_template_cannot_be_changed_to_a_bad_value(ns: Namespace, kind: str) -
             pod("fixed", {"delay": "15"}, nodeName="node-1"),
             "not held: spec.nodeName is already set",
         ),
+        (
+            pod("mistyped", {"holdfast.dev/delai": "15"}),
+            (
+                'unknown annotation "holdfast.dev/delai" has no effect: did you mean '
+                "holdfast.dev/delay?"
+            ),
+        ),
+        (
+            workload("StatefulSet", delay="0")
+            | {"metadata": {"name": "it", "annotations": {"delay": "15"}}},
+            (
+                "annotation delay of the StatefulSet itself has no effect: move it to "
+                "spec.template.metadata.annotations"
+            ),
+        ),
+        (
+            pod("past", {"holdfast.dev/not-before": "2020-01-01T00:00:00Z"}),
+            "not held: annotation holdfast.dev/not-before: 2020-01-01T00:00:00Z is in the past",
+        ),
     ],
-    ids=["Deployment", "CronJob", "nodeName"],
+    ids=["Deployment", "CronJob", "nodeName", "mistyped", "misplaced", "past"],
 )
-def test_warning_about_deadlines_that_run_while_held(
+def test_warning_about_what_does_not_hold_as_meant(
     ns: Namespace, made: Object, warning: str
 ) -> None:
     assert f"Warning: holdfast: {warning}" in ns.warnings(made)
     assert ns.get(made["kind"], made["metadata"]["name"])
+
+
+def test_warning_about_a_hold_that_comes_too_late(ns: Namespace) -> None:
+    ns.apply(pod("exists"))
+    late = "holdfast: annotation delay has no effect, because the pod was created without it"
+    assert late in ns.warnings(pod("exists", {"delay": "15"}))
 
 
 def test_a_pod_with_a_generated_name_is_held(ns: Namespace) -> None:

@@ -105,7 +105,8 @@ FILES: Any = [
     ),
     pytest.param(
         HEAD + of_delay("onInvalid: refuse"),
-        "h.yaml: profiles[0].pluginConfig[0].args.onInvalid: Invalid enum value 'refuse'" + SEE,
+        "h.yaml: profiles[0].pluginConfig[0].args.onInvalid: Invalid enum value 'refuse': "
+        "use ignore or reject",
         id="an unknown choice",
     ),
     pytest.param(

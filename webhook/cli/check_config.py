@@ -1,13 +1,18 @@
 """`holdfast check-config`: validate a configuration file."""
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from holdfast.webhook import plugins
 from holdfast.webhook.cli import options
+from holdfast.webhook.config import config, problems
 from holdfast.webhook.config import schema as schemas
+from holdfast.webhook.errors import CommandError
+from holdfast.webhook.report import table
 from holdfast.webhook.runtime import pipelines
 
 
@@ -19,13 +24,23 @@ from holdfast.webhook.runtime import pipelines
     help="Print the JSON Schema of the file, including all installed plugins.",
 )
 def check_config(*, file: Path | None, schema: bool) -> None:
-    """Check a configuration file."""
+    """Check a configuration file, and report everything that is wrong with it."""
     if schema:
         click.echo(json.dumps(schemas.schema(plugins.registry()), indent=2))
         return
     if file is None:
         raise click.MissingParameter(param_type="argument", param_hint="'FILE'")
+    found = [*problems.find(config.content(file), str(file), partial(_build, str(file)))]
+    for problem in found:
+        click.echo(problem, err=True)
+    if found:
+        count = table.counted(len(found), "problem")
+        raise CommandError(f"{file}: {count}; correct the lines above")
     profiles = pipelines.load_profiles(pipelines.Setup(file))
     for profile in profiles.by_name.values():
         names = ", ".join(plugin.name for plugin in profile.plugins) or "no plugin"
         click.echo(f"{file}: profile {profile.name}: {names}")
+
+
+def _build(source: str, document: Any) -> None:
+    pipelines.build_profiles(config.read(document, source), plugins.registry(), source=source)

@@ -13,7 +13,7 @@ from holdfast.webhook.errors import ApiStatusError, HoldfastError, UnreachableEr
 
 COMMANDS = {
     "approve": "Approve held pods that wait for an approval.",
-    "check-config": "Check a configuration file.",
+    "check-config": "Check a configuration file, and report everything that is wrong with it.",
     "controller": "Run the controller that releases held pods on time.",
     "deny": "Deny held pods that wait for an approval: they stay held.",
     "dev": "Run server and controller on this machine against a cluster, until Ctrl-C.",

@@ -91,7 +91,11 @@ def preview(
     read: list[Document] = []
     made = [each for name in names for each in _shown(name, make, read)]
     if not made:
-        click.echo("No pods and no pod templates found.", err=True)
+        kinds = ", ".join(dict.fromkeys(str(each.get("kind")) for each in read))
+        among = f"; the files have {kinds}" if kinds else ""
+        terminal.write(
+            [(f"No pods and no pod templates found{among}.", "")], terminal.console(stderr=True)
+        )
     refused = sum(bool(each.refusals) for each in made)
     if refused:
         raise CommandError(f"{refused} would be rejected; the reasons are above")
@@ -164,7 +168,7 @@ class _DryRun:
         namespace = str(metadata.get("namespace") or self.namespace)
         pod = document if document.get("kind") == "Pod" else previews.pod_of(document)
         try:
-            if pod is not document:
+            if pod is not document and previews.is_known(document):
                 self._apply(document, namespace)
                 if document.get("kind") in workloads.VM_KINDS:
                     return Preview(what)
@@ -174,7 +178,13 @@ class _DryRun:
             if exc.status in _REFUSED:
                 return Preview(what, refusals=[str(exc)])
             raise
-        return Preview(what, before=decided(previews.template(document)), after=decided(stored))
+        known = pod is document or previews.is_known(document)
+        return Preview(
+            what,
+            warnings=[] if known else [previews.unknown_kind(document)],
+            before=decided(previews.template(document)),
+            after=decided(stored),
+        )
 
     def _apply(self, document: Document, namespace: str) -> None:
         group, _, version = str(document.get("apiVersion", "")).rpartition("/")

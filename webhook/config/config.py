@@ -9,12 +9,13 @@ import hashlib
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
 
 from holdfast.webhook import safe_yaml
+from holdfast.webhook.config import conversion
 from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.framework import arg_types
 from holdfast.webhook.framework.profiles import REST_OF_PODS
@@ -23,9 +24,8 @@ from holdfast.webhook.model import messages
 API_VERSION = "holdfast.dev/v1beta1"
 DEPRECATED_VERSIONS = ("holdfast.dev/v1alpha1",)
 """Versions of the file that are still read; v1alpha1 has the fields of v1beta1."""
-T = TypeVar("T")
-
 KIND = "HoldfastConfiguration"
+INVALID_YAML = "invalid YAML: "
 DEFAULT_PLUGINS = ("delay", "window", "after", "pace", "approval", "sticky", "placement")
 """The plugins that a profile has by default, in the order in which they run."""
 ALL_PLUGINS = "*"
@@ -37,7 +37,6 @@ _FIXES = {
     "sticky": "add the component manifests/kubevirt, which grants the rights that it needs, or "
     "remove it from the configuration"
 }
-_SEE_REFERENCE = "see docs/reference/configuration.md"
 
 _log = logging.getLogger("holdfast.config")
 
@@ -146,18 +145,20 @@ class Configuration(_Part, frozen=True):
 
 def load(path: Path | None) -> Configuration:
     """Read a configuration file; None gives the defaults. Raises ConfigurationError."""
-    if path is None:
-        return Configuration()
+    return Configuration() if path is None else parse(content(path), str(path))
+
+
+def content(path: Path) -> bytes:
+    """Read a file. Raises ConfigurationError."""
     try:
         with path.open("rb") as file:
-            text = safe_yaml.read(file)
+            return safe_yaml.read(file)
     except OSError as exc:
         raise ConfigurationError(
             f"{path}: cannot be read ({exc.strerror}): pass a readable file to --config"
         ) from None
     except safe_yaml.SizeError as exc:
         raise ConfigurationError(f"{path}: {exc}: shorten it") from None
-    return parse(text, str(path))
 
 
 def without(
@@ -198,9 +199,14 @@ def digest(configuration: Configuration) -> str:
 def parse(text: bytes, source: str) -> Configuration:
     """Parse a configuration from YAML. Raises ConfigurationError, which names `source`."""
     try:
-        document = yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader, made stricter
+        document = yaml.load(text, StrictLoader)  # noqa: S506 - a SafeLoader, made stricter
     except safe_yaml.MISTAKES as exc:
-        raise ConfigurationError(f"{source}: invalid YAML: {messages.one_line(exc)}") from None
+        raise ConfigurationError(f"{source}: {INVALID_YAML}{messages.one_line(exc)}") from None
+    return read(document, source)
+
+
+def read(document: Any, source: str) -> Configuration:
+    """Read a parsed document. Raises ConfigurationError, which names `source`."""
     if not isinstance(document, dict):
         raise ConfigurationError(
             f"{source}: not a mapping: begin with 'apiVersion: {API_VERSION}', 'kind: {KIND}'"
@@ -213,7 +219,7 @@ def parse(text: bytes, source: str) -> Configuration:
             raise ConfigurationError(
                 f"{source}: {key}: {document.get(key)!r:.60} is not supported: use {wanted}"
             )
-    return converted(document, Configuration, source, joint=": ")
+    return conversion.converted(document, Configuration, source, joint=": ")
 
 
 def check_names(names: Iterable[str], known: Collection[str], where: str) -> None:
@@ -231,34 +237,11 @@ def check_names(names: Iterable[str], known: Collection[str], where: str) -> Non
         seen.add(name)
 
 
-def converted(value: Any, kind: type[T], where: str, *, joint: str = ".") -> T:
-    """Convert a value of the file. Raises ConfigurationError, which names the path in it."""
-    try:
-        return msgspec.convert(value, kind, strict=True)
-    except (msgspec.ValidationError, RecursionError) as exc:
-        text, _, path = str(exc).partition(" - at `$")
-        path = path.strip(".`")
-        place = f"{where}{joint}{path}" if path else where
-        raise ConfigurationError(f"{place}: {_with_fix(text, kind)}") from None
-
-
-def _with_fix(text: str, kind: type[Any]) -> str:
-    _, unknown, name = text.partition("unknown field ")
-    if not unknown:
-        return f"{messages.shorten(text)}: {_SEE_REFERENCE}"
-    name = name.strip("`")
-    parts = msgspec.json.schema(kind).get("$defs", {}).values()
-    fields = {field for part in parts for field in part.get("properties", {})}
-    others = sorted(fields - {name})  # as they are written in the file
-    near = difflib.get_close_matches(name, others, n=2, cutoff=0.5)
-    fix = f"did you mean {' or '.join(near)}?" if near else _SEE_REFERENCE
-    return f"unknown field {name!r:.60}: {fix}"
-
-
-class _StrictLoader(safe_yaml.Loader):
+class StrictLoader(safe_yaml.Loader):
     """YAML that also rejects duplicate keys, which hide mistakes."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        """Construct a mapping. Raises MarkedYAMLError for a duplicate key."""
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):

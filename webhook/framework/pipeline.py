@@ -9,6 +9,7 @@ from holdfast.webhook.framework.json_patch import edited
 from holdfast.webhook.framework.plugin import Code, Context, Plugin, Result, skip
 from holdfast.webhook.framework.profiles import Profile, Profiles, Verdict
 from holdfast.webhook.framework.runner import Runner
+from holdfast.webhook.framework.stray_keys import StrayKeys
 from holdfast.webhook.model import limits, messages
 from holdfast.webhook.model.annotations import (
     ALLOWED_ANNOTATION,
@@ -35,6 +36,9 @@ class AdmissionPipeline:
 
     profiles: Profiles
     runner: Runner
+
+    def __post_init__(self) -> None:
+        self._stray_keys = StrayKeys(self.profiles)
 
     def may_block(self, review: PodReview) -> bool:
         """Return whether a plugin that may block will be called."""
@@ -176,7 +180,7 @@ class AdmissionPipeline:
         workload = review.workload
         where = f"{workload.path}.metadata: " if workload else ""
         reasons = [where + reason for reason in _added_finalizers(review, profile)]
-        warnings: list[str] = []
+        warnings = self._stray_keys.warnings(review)
         for place, result in self._validations(profile, where, context):
             warnings.extend(result.warnings)
             if result.code is Code.REJECT:

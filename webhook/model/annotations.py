@@ -30,6 +30,15 @@ NOT_BEFORE = f"{DOMAIN}/not-before"
 JITTER = f"{DOMAIN}/jitter"
 DELAY_KEYS = (f"{DOMAIN}/delay", "delay")
 """The default annotations of a delay."""
+OWN_KEYS = frozenset(
+    f"{OWN_PREFIX}{name}"
+    for name in (
+        *("delay", "not-before", "jitter", "delay-from", "after", "window", "pace", "approval"),
+        *("held", "profile", "placed", "released", "allowed", "freeze", "freeze-until"),
+        *("approved-by", "denied-by", "denied-reason", "sticky", "sticky-node", "sticky-node-uid"),
+    )
+)
+"""Every annotation of Holdfast, whatever plugins are enabled: those of users, then others."""
 
 NEVER_MS = 2**62
 """The due time of a pod that a plugin holds until an event."""

@@ -122,7 +122,7 @@ class Delay(HoldingPlugin):
                 return success(unheld, warnings=[f"holdfast: not held: {exc}"])
             return reject(str(exc))
         if not request.holds(context.now_ms):
-            return success(unheld)
+            return success(unheld, warnings=_past(request, context.now_ms))
         # The API server rejects a pod that has both a gate and a node.
         if pod.spec.node_name:
             return success(unheld, warnings=[BOUND])
@@ -148,8 +148,10 @@ class Delay(HoldingPlugin):
         problem = self._missing_gate(pod, request, context.now_ms, now_ms) if created else ""
         if problem:
             return reject(problem)
-        if workload is None or not request.holds(now_ms):
+        if workload is None:
             return success()
+        if not request.holds(now_ms):
+            return success(warnings=_past(request, now_ms))
         warnings = delay_warnings.find(pod, workload, request.longest_wait_ms(now_ms))
         if request.longest_wait_ms(now_ms) > self._max_ms:
             too_long = self._too_long(pod, request, now_ms)
@@ -253,6 +255,14 @@ class Delay(HoldingPlugin):
         asked = " and ".join(f"{key}={messages.quote(pod.annotations[key])}" for key in named)
         exceeds = "together exceed" if len(named) > 1 else "exceeds"
         return f"{asked} {exceeds} {limit}: {cure}, or {_RAISE}"
+
+
+def _past(request: HoldRequest, now_ms: int) -> list[str]:
+    """Warn about a time after which pods are no longer held."""
+    if request.not_before_ms is None or request.not_before_ms > now_ms:
+        return []
+    passed = f"{NOT_BEFORE}: {durations.canonical_instant(request.not_before_ms)}"
+    return [f"holdfast: not held: annotation {passed} is in the past: use a later time or none"]
 
 
 def _wrong_clock(gate: str, ours_ms: int, stored_ms: int) -> str:

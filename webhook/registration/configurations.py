@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.webhook.framework import cel, conditions
 from holdfast.webhook.framework.profiles import Profiles, Selectors
+from holdfast.webhook.framework.stray_keys import StrayKeys
 from holdfast.webhook.model import workloads
 from holdfast.webhook.model.workloads import RESOURCES, Resource
 
@@ -90,6 +91,7 @@ class Registration:
         condition = conditions.by_operation(
             conditions.validate_condition(profiles), conditions.update_condition(profiles)
         )
+        condition = _any(condition, StrayKeys(profiles).match(cel.POD))
         return self._webhook("validate.pods", _BOTH, _PODS, condition, profiles.selectors)
 
     def _templates(
@@ -97,7 +99,12 @@ class Registration:
     ) -> Configuration:
         """Reject invalid values in templates; the pods are validated again."""
         pods = [f"{cel.POD}.{template}" for template in templates]
-        condition = conditions.template_condition(profiles, *pods)
+        strays = StrayKeys(profiles)
+        condition = _any(
+            conditions.template_condition(profiles, *pods),
+            *map(strays.match, pods),
+            strays.match_workload(resource.kind for resource in resources),
+        )
         kinds = [(resource.group, resource.name) for resource in resources]
         name, selectors = _TEMPLATE_NAMES[templates[0]], Selectors(profiles.selectors.namespaces)
         webhook = self._webhook(name, _BOTH, kinds, condition, selectors)
@@ -152,6 +159,10 @@ class Registration:
             "timeoutSeconds": TIMEOUT_SECONDS,
             "admissionReviewVersions": ["v1"],
         }
+
+
+def _any(*expressions: str) -> str:
+    return " || ".join(f"({one})" for one in expressions if one != "false") or "false"
 
 
 def digest(profiles: Profiles) -> str:

@@ -102,9 +102,29 @@ def template(document: Document) -> Document:
 
 
 def _template_path(document: Document) -> str | None:
+    group, kind = _kind(document)
+    if (group, kind) == ("", "Pod"):
+        return ""
+    known = workloads.template_path(group, kind)
+    return known or (workloads.TEMPLATE if _has_template(document) else None)
+
+
+def is_known(document: Document) -> bool:
+    """Return whether Holdfast checks the template of an object's kind at `kubectl apply`."""
+    return workloads.template_path(*_kind(document)) is not None
+
+
+def _kind(document: Document) -> tuple[str, str]:
     group, _, _ = str(document.get("apiVersion", "")).rpartition("/")
-    kind = str(document.get("kind", ""))
-    return "" if (group, kind) == ("", "Pod") else workloads.template_path(group, kind)
+    return group, str(document.get("kind", ""))
+
+
+def _has_template(document: Document) -> bool:
+    """Return whether an object of an unknown kind has a pod template where most kinds have it."""
+    found: Any = document
+    for step in (*workloads.TEMPLATE.split("."), "spec", "containers"):
+        found = found.get(step) if isinstance(found, dict) else None
+    return isinstance(found, list)
 
 
 def _preview(
@@ -113,7 +133,9 @@ def _preview(
     is_pod = _template_path(document) == ""
     refusals: list[str] = []
     warnings: list[str] = []
-    if not is_pod:
+    if not is_pod and not is_known(document):
+        warnings.append(unknown_kind(document))
+    elif not is_pod:
         verdict = pipeline.validate(reviewed(document, namespace), now_ms=now_ms)
         refusals, warnings = list(verdict.reasons), list(verdict.warnings)
         if refusals or document.get("kind") in workloads.VM_KINDS:
@@ -132,10 +154,22 @@ def _preview(
     if not refusals:
         stored = reviewed(_after(pod, operations), namespace)
         try:
-            refusals += pipeline.validate(stored, now_ms=now_ms).reasons
+            checked = pipeline.validate(stored, now_ms=now_ms)
+            refusals += checked.reasons
+            # those of a template are there already
+            of_pod = checked.warnings if is_pod or not is_known(document) else ()
+            warnings += [one for one in of_pod if one not in warnings]
         except PluginFailedError as exc:
             refusals.append(str(exc))
     return Preview(what, seen.steps, refusals, warnings, before, _after(before, operations))
+
+
+def unknown_kind(document: Document) -> str:
+    """Say what it means that Holdfast does not know a kind that has a pod template."""
+    return (
+        f"Holdfast does not know kind {document.get('kind')} of {document.get('apiVersion')}: its "
+        "template is not checked at kubectl apply, only its pods when they are created"
+    )
 
 
 def _after(pod: Document, operations: Sequence[edits.Operation]) -> Document:

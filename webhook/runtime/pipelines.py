@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.webhook import plugins
-from holdfast.webhook.config import config
+from holdfast.webhook.config import config, conversion
 from holdfast.webhook.errors import (
     ConfigurationError,
     InvalidValueError,
@@ -247,7 +247,7 @@ def _enabled(listed: config.PluginSet, known: Mapping[str, type[Plugin]], where:
 
 
 def _plugin(plugin: type[Plugin], args: Mapping[str, Any], where: str, handle: Handle) -> Plugin:
-    arguments = config.converted(args, plugin.args_type, where)
+    arguments = conversion.converted(args, plugin.args_type, where)
     try:
         return plugin(arguments, handle)
     except ConfigurationError as exc:

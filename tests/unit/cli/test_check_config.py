@@ -22,6 +22,17 @@ def test_profiles_of_a_good_file_are_listed(tmp_path: Path) -> None:
     assert run(str(file)) == (0, f"{file}: profile a: no plugin\n{file}: profile *: {names}\n")
 
 
+def test_all_problems_of_a_file_are_shown(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(HEAD + "profiles:\n- permitTimeout: soon\n- {x: 1}\n")
+    result = CliRunner().invoke(main.cli, ["check-config", str(file)])
+
+    assert result.exit_code == 1
+    assert f"{file}:4: profiles[0].permitTimeout: " in result.output
+    assert f"{file}:5: profiles[1]: unknown field 'x'" in result.output
+    assert str(result.exception) == f"{file}: 3 problems; correct the lines above"
+
+
 def test_schema_names_the_plugins_that_are_installed() -> None:
     code, text = run("--schema")
 

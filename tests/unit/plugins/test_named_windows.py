@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.config import config
+from holdfast.webhook.config import conversion
 from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.model import windows
 from holdfast.webhook.plugins.named_windows import NamedWindow
@@ -12,7 +12,9 @@ FIELDS = {"name": "nights", "open": ["Mon-Fri 22:00-06:00", "Sat 0:00-24:00"], "
 
 
 def test_fields_are_converted() -> None:
-    named = config.converted({**FIELDS, "closed": ["1970-01-02/1970-01-04"]}, NamedWindow, "args")
+    named = conversion.converted(
+        {**FIELDS, "closed": ["1970-01-02/1970-01-04"]}, NamedWindow, "args"
+    )
     made = named.windows("windows[0]")
 
     assert made.hours == windows.parse("Mon-Fri 22:00-06:00, Sat 00:00-24:00 Japan").hours
@@ -31,6 +33,6 @@ def test_fields_are_converted() -> None:
     ids=["no hours", "invalid hours", "a zone in hours", "an invalid date", "an unknown zone"],
 )
 def test_mistakes_name_the_path(fields: dict[str, Any], message: str) -> None:
-    named = config.converted({**FIELDS, **fields}, NamedWindow, "args")
+    named = conversion.converted({**FIELDS, **fields}, NamedWindow, "args")
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         named.windows("windows[0]")

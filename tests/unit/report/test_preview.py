@@ -198,3 +198,28 @@ def test_of_a_dry_run_only_what_is_decided_is_compared() -> None:
         "metadata": {"annotations": {"a": "b"}},
         "spec": {"schedulingGates": [{"name": "g"}]},
     }
+
+
+def test_template_of_an_unknown_kind() -> None:
+    annotations = {"delay": "15", "holdfast.dev/delai": "15"}
+    shown = made(workload("Rollout", "argoproj.io", annotations))
+
+    assert preview.concerns(workload("Rollout", "argoproj.io", {}))
+    assert not preview.concerns({"apiVersion": "argoproj.io/v1", "kind": "Rollout", "spec": None})
+    assert "+  schedulingGates:" in shown.diff
+    assert list(shown.warnings) == [
+        (
+            "Holdfast does not know kind Rollout of argoproj.io/v1: its template is not checked at "
+            "kubectl apply, only its pods when they are created"
+        ),
+        (
+            'holdfast: unknown annotation "holdfast.dev/delai" has no effect: did you mean '
+            "holdfast.dev/delay?"
+        ),
+    ]
+
+
+def test_mistyped_key_of_a_pod() -> None:
+    (warning,) = made(pod({"holdfast.dev/windov": "15"})).warnings
+
+    assert "did you mean holdfast.dev/window?" in warning

@@ -1,0 +1,104 @@
+"""Annotations that have no effect where they are get a warning that says where they belong."""
+
+from typing import Any
+
+import pytest
+
+from docs.generate import ROOT
+from holdfast.webhook import plugins
+from holdfast.webhook.framework.stray_keys import StrayKeys
+from holdfast.webhook.model.annotations import OWN_KEYS, OWN_PREFIX
+from tests.support.builders import CREATED_MS, held, make_pipeline, make_pod, make_profiles
+from tests.support.builders import read_review as review
+from tests.support.vm_builders import make_vm
+
+APPS = {"group": "apps", "version": "v1", "kind": "Deployment"}
+VM = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
+TYPO = {"holdfast.dev/delai": "15"}
+
+
+def warnings(document: Any, **request: Any) -> list[str]:
+    made = make_pipeline().validate(review(document, **request), now_ms=CREATED_MS)
+    return list(made.warnings)
+
+
+def deployment(own: dict[str, str], template: dict[str, str]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "web", "annotations": own},
+        "spec": {"template": {"metadata": {"annotations": template}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "cure"),
+    [
+        pytest.param("holdfast.dev/delai", "did you mean holdfast.dev/delay?", id="mistyped"),
+        pytest.param("holdfast.dev/notbefore", "did you mean holdfast.dev/not-before?", id="near"),
+        pytest.param("holdfast.dev/qqq", "remove or correct it", id="like no other"),
+    ],
+)
+def test_unknown_key(key: str, cure: str) -> None:
+    expected = f'holdfast: unknown annotation "{key}" has no effect: {cure}'
+
+    assert [expected] == warnings(make_pod({key: "1"}))
+    assert [f"holdfast: spec.template.metadata: {expected.removeprefix('holdfast: ')}"] == warnings(
+        deployment({}, {key: "1"}), kind=APPS
+    )
+
+
+@pytest.mark.parametrize("key", ["holdfast.dev/delay", "delay", "holdfast.dev/window"])
+def test_key_on_the_workload_itself(key: str) -> None:
+    assert [
+        (
+            f"holdfast: annotation {key} of the Deployment itself has no effect: move it to "
+            "spec.template.metadata.annotations"
+        )
+    ] == warnings(deployment({key: "15"}, {}), kind=APPS)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(make_pod({"example.com/delai": "15"}), id="a key of another domain"),
+        pytest.param(make_pod({"holdfast.dev/released": "2026-03-01T12:00:00Z"}), id="written"),
+    ],
+)
+def test_other_keys_get_no_warning(document: Any) -> None:
+    assert warnings(document) == []
+
+
+def test_keys_that_belong_on_a_vm_get_no_warning() -> None:
+    assert warnings(make_vm({"holdfast.dev/sticky-node": "node-1"}), kind=VM) == []
+
+
+def test_hold_that_is_added_to_a_running_pod() -> None:
+    running, asks = make_pod(node="n1"), make_pod({"holdfast.dev/window": "Mon 9:00-10:00"})
+    expected = (
+        "holdfast: annotation holdfast.dev/window has no effect, because the pod was created "
+        "without it: set it in the template of its workload, or create the pod again"
+    )
+
+    assert expected in warnings(asks, old=running, operation="UPDATE")
+    assert warnings(held({"delay": "20"}), old=held({"delay": "15"}), operation="UPDATE") == []
+
+
+def test_warnings_are_few() -> None:
+    many = {f"holdfast.dev/x{number}": "" for number in range(100)}
+
+    assert len(warnings(make_pod(many))) == 3
+
+
+def test_all_keys_are_known() -> None:
+    page = (ROOT / "reference/annotations.md").read_text(encoding="utf-8")
+    documented = {key for key in OWN_KEYS if f"`{key}`" in page}
+    read = {key for plugin in make_profiles().plugins for key in plugin.keys}
+    assert set(plugins.registry([])) == {plugin.name for plugin in make_profiles().plugins}
+
+    assert documented == OWN_KEYS
+    assert {key for key in read if key.startswith(OWN_PREFIX)} <= OWN_KEYS
+
+
+def test_nothing_is_sent_if_no_plugin_is_enabled() -> None:
+    strays = StrayKeys(make_profiles("profiles: [{plugins: {disabled: [{name: '*'}]}}]"))
+
+    assert (strays.match("object"), strays.match_workload(["Deployment"])) == ("false", "false")

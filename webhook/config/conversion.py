@@ -1,0 +1,52 @@
+"""Convert a part of the configuration to its type, with errors that say what to write. Pure."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.model import messages
+
+T = TypeVar("T")
+
+_SEE_REFERENCE = "see docs/reference/configuration.md"
+
+
+def converted(value: Any, kind: type[T], where: str, *, joint: str = ".") -> T:
+    """Convert a value of the file. Raises ConfigurationError, which names the path in it."""
+    try:
+        return msgspec.convert(value, kind, strict=True)
+    except (msgspec.ValidationError, RecursionError) as exc:
+        text, _, path = str(exc).partition(" - at `$")
+        path = path.strip(".`")
+        place = f"{where}{joint}{path}" if path else where
+        raise ConfigurationError(f"{place}: {_with_fix(text, kind, path)}") from None
+
+
+def _with_fix(text: str, kind: type[Any], path: str) -> str:
+    _, unknown, name = text.partition("unknown field ")
+    schema = msgspec.json.schema(kind)
+    if not unknown:
+        accepted = _accepted(schema, path) if "enum" in text else ()
+        fix = f"use {' or '.join(accepted)}" if accepted else _SEE_REFERENCE
+        return f"{messages.shorten(text)}: {fix}"
+    name = name.strip("`")
+    parts = schema.get("$defs", {}).values()
+    fields = {field for part in parts for field in part.get("properties", {})}
+    others = sorted(fields - {name})  # as they are written in the file
+    near = difflib.get_close_matches(name, others, n=2, cutoff=0.5)
+    fix = f"did you mean {' or '.join(near)}?" if near else _SEE_REFERENCE
+    return f"unknown field {name!r:.60}: {fix}"
+
+
+def _accepted(schema: Mapping[str, Any], path: str) -> Sequence[str]:
+    """List the values that the field at a path accepts, as they are written in the file."""
+    parts, part = schema["$defs"], schema
+    for step in re.findall(r"\w+", path):
+        part = parts[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        part = part.get("items" if step.isdigit() else "properties", {})
+        part = part if step.isdigit() else part.get(step, {})
+    return [str(value) or '""' for value in part.get("enum", ())]
