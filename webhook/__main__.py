@@ -1,6 +1,21 @@
-"""`python -m holdfast.webhook` is the `holdfast` command."""
+"""The `holdfast` command, which a signal ends from its very start: `python -m holdfast.webhook`."""
 
-from holdfast.webhook.cli.main import main
+import signal
+import sys
+
+from holdfast.webhook import process
+
+
+def main() -> None:
+    """Run the command. Signals end it without a traceback while modules are still imported."""
+    process.exit_on_signals()
+    # as PID 1, a process without a handler ignores the signal
+    signal.signal(signal.SIGINT, lambda number, _frame: sys.exit(128 + number))
+    from holdfast.webhook.cli.main import main as command  # noqa: PLC0415 - slow to import
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    command()
+
 
 if __name__ == "__main__":
     main()

@@ -70,8 +70,16 @@ class NoCredentialsError(UnreachableError):
     """This process has no credentials for the API server."""
 
 
+class CredentialsError(UnreachableError):
+    """The API server was not asked, because this machine's credentials cannot be used."""
+
+
 class StartError(HoldfastError):
     """A command cannot start; the message has the file, port or setting and what to do."""
+
+
+class KubeconfigError(StartError):
+    """A kubeconfig names something that cannot be used; the message says what to do about it."""
 
 
 class CommandError(HoldfastError):

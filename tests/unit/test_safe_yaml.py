@@ -74,7 +74,7 @@ def listing(file: Path) -> str:
 def _said(*arguments: str, given: bytes = b"") -> str:
     done = CliRunner().invoke(main.cli, arguments, input=given)
     assert isinstance(done.exception, HoldfastError), done.output
-    return main.with_advice(done.exception)
+    return f"{done.output}{main.with_advice(done.exception)}"
 
 
 PREVIEWS: list[Refused] = [preview, preview_of_the_input]

@@ -9,7 +9,12 @@ from click.exceptions import NoSuchCommand
 from click.shell_completion import ShellComplete
 
 from holdfast.webhook import process
-from holdfast.webhook.errors import ApiStatusError, HoldfastError, UnreachableError
+from holdfast.webhook.errors import (
+    ApiStatusError,
+    CredentialsError,
+    HoldfastError,
+    UnreachableError,
+)
 
 COMMANDS = {
     "approve": "Approve held pods that wait for an approval.",
@@ -105,7 +110,7 @@ def complete() -> None:
 
 def with_advice(exc: HoldfastError) -> str:
     """Return an error's message, with advice for errors of the API server."""
-    if isinstance(exc, UnreachableError):
+    if isinstance(exc, UnreachableError) and not isinstance(exc, CredentialsError):
         return (
             f"{exc}; check that the cluster is running, and check --kubeconfig, --context and "
             "KUBECONFIG"

@@ -202,7 +202,10 @@ def parse(text: bytes, source: str) -> Configuration:
         document = yaml.load(text, StrictLoader)  # noqa: S506 - a SafeLoader, made stricter
     except safe_yaml.MISTAKES as exc:
         raise ConfigurationError(f"{source}: {INVALID_YAML}{messages.one_line(exc)}") from None
-    return read(document, source)
+    made = read(document, source)
+    if (version := document["apiVersion"]) in DEPRECATED_VERSIONS:
+        _log.warning("%s: apiVersion %s is deprecated: use %s", source, version, API_VERSION)
+    return made
 
 
 def read(document: Any, source: str) -> Configuration:
@@ -211,9 +214,8 @@ def read(document: Any, source: str) -> Configuration:
         raise ConfigurationError(
             f"{source}: not a mapping: begin with 'apiVersion: {API_VERSION}', 'kind: {KIND}'"
         )
-    if (version := document.get("apiVersion")) in DEPRECATED_VERSIONS:
-        _log.warning("%s: apiVersion %s is deprecated: use %s", source, version, API_VERSION)
-        document["apiVersion"] = API_VERSION
+    if document.get("apiVersion") in DEPRECATED_VERSIONS:
+        document = {**document, "apiVersion": API_VERSION}
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if document.get(key) != wanted:
             raise ConfigurationError(

@@ -17,7 +17,13 @@ import urllib3
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
-from holdfast.webhook.errors import ApiStatusError, StartError, UnreachableError
+from holdfast.webhook.errors import (
+    ApiStatusError,
+    CredentialsError,
+    KubeconfigError,
+    StartError,
+    UnreachableError,
+)
 from holdfast.webhook.kube.kubeconfig import load_kubeconfig
 from holdfast.webhook.kube.transport import (
     TRANSPORT_ERRORS,
@@ -152,6 +158,14 @@ class Cluster:
                 renew=renew,
                 has_expired=has_expired,
             )
+        except KubeconfigError:
+            raise
+        except OSError as exc:
+            reason = exc.strerror or messages.one_line(exc)
+            raise KubeconfigError(
+                f"cannot write the kubeconfig's certificates to a temporary file ({reason}): set "
+                "TMPDIR to a folder with free space"
+            ) from None
         except Exception as exc:  # noqa: BLE001 - on a broken file the client raises anything
             named = f" {kubeconfig}" if kubeconfig else ""
             problem = messages.one_line(exc)  # it may quote the file
@@ -271,19 +285,19 @@ class Cluster:
         return {**headers, **self._authorization()}
 
     def _authorization(self) -> Mapping[str, str]:
-        """Return the Authorization header. Raises UnreachableError if the token cannot be read."""
+        """Return the Authorization header. Raises CredentialsError if the token cannot be read."""
         asked, known = self._token
         now = self._now()
         if now - asked < TOKEN_SECONDS:
             return known
         headers: dict[str, str] = {}
         try:
-            if self._has_expired():
+            if self._has_expired() or self._lacks_files():
                 self._renew_credentials()
             self._client.update_params_for_auth(headers, [], ["BearerToken"], "", "", None)
         except _UNREADABLE as exc:
-            reason = f"no token: {messages.one_line(exc)}"
-            raise UnreachableError(f"{self.server} cannot be asked: {reason}") from exc
+            reason = f"no credentials: {messages.one_line(exc)}"
+            raise CredentialsError(f"{self.server} cannot be asked: {reason}") from exc
         self._token = now, headers
         return headers
 
@@ -294,6 +308,12 @@ class Cluster:
                 self._renew_credentials()
             self._token = float("-inf"), {}
         return status_error(response)
+
+    def _lacks_files(self) -> bool:
+        """Return whether a file is gone that the client wrote, as when /tmp is cleaned."""
+        known = self._client.configuration
+        files = (known.ssl_ca_cert, known.cert_file, known.key_file)
+        return any(file and not Path(file).exists() for file in files)
 
     def _renew_credentials(self) -> None:
         """Renew; connections keep the certificate of their start, so idle ones are closed."""

@@ -2,7 +2,7 @@
 
 The client's own loader expands YAML aliases, takes quadratic time for base-60 numbers and reads
 without a limit. It ignores impersonation, reads a token file once and keeps its line break, and
-goes on without credentials after a credential plugin has failed.
+goes on without credentials after a credential plugin has failed: see `exec_plugin`.
 """
 
 import copy
@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 from kubernetes.client import Configuration
-from kubernetes.config.kube_config import KubeConfigLoader
 
 from holdfast.webhook import safe_yaml
-from holdfast.webhook.errors import StartError
+from holdfast.webhook.errors import KubeconfigError, StartError
+from holdfast.webhook.kube.exec_plugin import PluginLoader
 from holdfast.webhook.model import messages
 
 _LISTS = ("clusters", "contexts", "users")
@@ -73,9 +73,13 @@ def load_kubeconfig(
     """
     found = Kubeconfig(files)
     merged = found.merged()
+    known = [one["name"] for one in merged["contexts"]]
+    if context and context not in known:
+        listed = ", ".join(map(messages.quote, known)) or "none"
+        raise KubeconfigError(f"no context {messages.quote(context)}; there are: {listed}")
     user = _active_user(merged, context)
     token_file = None if user.get("auth-provider") else user.pop("tokenFile", None)
-    loader: Any = KubeConfigLoader(  # type: ignore[no-untyped-call]
+    loader: Any = PluginLoader(  # type: ignore[no-untyped-call]
         config_dict=merged, active_context=context, config_persister=found.save
     )
 
@@ -86,18 +90,13 @@ def load_kubeconfig(
             try:
                 user["token"] = Path(token_file).read_text(encoding="ascii").strip()
             except (OSError, ValueError) as exc:
-                raise StartError(
+                raise KubeconfigError(
                     f"tokenFile {token_file}: cannot be read ({exc}); name a readable file"
                 ) from None
         with lock:
             for name in _FROM_PLUGIN:
                 loader.__dict__.pop(name, None)
             loader.load_and_set(configuration)
-            given = [loader.__dict__.get(name) for name in ("token", "cert_file")]
-        if "exec" in user and not any(given):
-            # The client only logs this, and would send requests with old credentials or none.
-            command = user["exec"]["command"]
-            raise StartError(f"credential plugin {command} failed; its message is above")
         if token_file:
             configuration.refresh_api_key_hook = load  # type: ignore[assignment]
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.errors import ApiStatusError, CredentialsError
 from holdfast.webhook.model import messages
 
 CHUNK = 1 << 16
@@ -139,14 +139,21 @@ class Transport:
 
     def _context(self) -> ssl.SSLContext:
         known = self._credentials
-        context = ssl.create_default_context(cafile=known.ssl_ca_cert, cadata=known.ca_cert_data)
+        file = known.ssl_ca_cert
+        try:
+            context = ssl.create_default_context(cafile=file, cadata=known.ca_cert_data)
+            if known.cert_file:
+                file = f"{known.cert_file} with the key {known.key_file}"
+                context.load_cert_chain(known.cert_file, known.key_file)
+        except OSError as exc:
+            raise CredentialsError(
+                f"cannot use the certificate {file} ({exc.strerror}); correct the kubeconfig"
+            ) from None
         context.set_alpn_protocols(["http/1.1"])
         if not known.verify_ssl or known.assert_hostname is False:
             context.check_hostname = False
         if not known.verify_ssl:
             context.verify_mode = ssl.CERT_NONE
-        if known.cert_file:
-            context.load_cert_chain(known.cert_file, known.key_file)
         return context
 
 

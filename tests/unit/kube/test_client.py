@@ -123,7 +123,7 @@ def test_token_that_cannot_be_read_is_a_failure_of_the_request_alone(
     server, one, connected = token
     one.problem = problem
     with pytest.raises(
-        UnreachableError, match=r"^http://127.0.0.1:[0-9]+ cannot be asked: no token: "
+        UnreachableError, match=r"^http://127.0.0.1:[0-9]+ cannot be asked: no credentials: "
     ):
         connected.request("GET", "/version")
     assert server.requests == []

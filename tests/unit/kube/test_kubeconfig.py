@@ -4,6 +4,7 @@ import base64
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -22,7 +23,8 @@ from hypothesis import strategies as st
 from kubernetes.config import incluster_config
 
 from holdfast.certs import authority
-from holdfast.webhook.errors import StartError
+from holdfast.webhook.cli import main
+from holdfast.webhook.errors import CredentialsError, KubeconfigError, StartError
 from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.kube.kubeconfig import Kubeconfig
 from tests.support.kubeconfigs import RIGHT, check, complaint
@@ -308,6 +310,19 @@ def test_token_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         token(file)
 
 
+EMPTY = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{}}'
+
+
+def certificate() -> dict[str, str]:
+    """Make what a kubeconfig has of a user with a client certificate."""
+    ca = authority.new_ca("ca", now=datetime.now(UTC))
+    pair = authority.issue(ca, common_name="u", now=datetime.now(UTC))
+    return {
+        "client-certificate-data": base64.b64encode(pair.certificate).decode(),
+        "client-key-data": base64.b64encode(pair.key).decode(),
+    }
+
+
 def plugin(folder: Path, script: str) -> Path:
     program = folder / "plugin"
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -317,9 +332,98 @@ def plugin(folder: Path, script: str) -> Path:
     return written(folder / "a", users=[{"name": "u", "user": {"exec": command}}])
 
 
-def test_credential_plugin_that_fails_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=r"credential plugin .*/plugin failed"):
-        token(plugin(tmp_path, "echo no login >&2; exit 1"))
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        pytest.param("exit 3", "failed with exit code 3: its message is above", id="fails"),
+        pytest.param("echo no", "did not print an ExecCredential", id="prints something else"),
+        pytest.param(
+            'echo \'{"apiVersion":"v2","status":{}}\'', "of client.auth", id="another version"
+        ),
+        pytest.param(f"echo '{EMPTY}'", "gave neither a token nor a certificate", id="nothing"),
+    ],
+)
+def test_credential_plugin_that_fails_is_an_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], script: str, problem: str
+) -> None:
+    file = plugin(tmp_path, f"echo log in first >&2; {script}")
+    with pytest.raises(KubeconfigError, match=rf"^credential plugin .*/plugin .*{problem}"):
+        Cluster.connect(file)
+
+    assert capfd.readouterr().err == "log in first\n"
+
+
+def test_credential_plugin_that_is_missing(tmp_path: Path) -> None:
+    command = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-program"}
+    users = [{"name": "u", "user": {"exec": {**command, "installHint": "see example.com"}}}]
+    with pytest.raises(KubeconfigError) as caught:
+        Cluster.connect(written(tmp_path / "a", users=users))
+
+    assert str(caught.value) == (
+        "credential plugin no-such-program cannot be run (No such file or directory): "
+        "see example.com"
+    )
+
+
+def test_messages_of_a_credential_plugin_that_succeeds_are_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = EMPTY.replace("{}", '{"token": "t"}')
+    assert token(plugin(tmp_path, f"echo open a page >&2; echo '{given}'")) == "Bearer t"
+    assert "open a page\n" in capfd.readouterr().err
+
+
+def test_unknown_context_lists_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(KubeconfigError) as caught:
+        Cluster.connect(written(tmp_path / "a"), "nope")
+
+    assert str(caught.value) == 'no context "nope"; there are: "here"'
+
+
+def test_no_temporary_folder_is_not_a_fault_of_the_kubeconfig(tmp_path: Path) -> None:
+    file = written(tmp_path / "a", users=[{"name": "u", "user": certificate()}])
+    program = "import sys; from holdfast.webhook.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "list", "--kubeconfig", str(file)],
+        env={**os.environ, "TMPDIR": str(tmp_path / "none")},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "set TMPDIR to a folder with free space" in done.stderr
+
+
+def test_certificates_are_written_again_when_the_temporary_folder_is_cleaned(
+    tmp_path: Path,
+) -> None:
+    file = written(tmp_path / "a", users=[{"name": "u", "user": certificate()}])
+    with closing(Cluster.connect(file)) as cluster:
+        known = cluster._client.configuration
+        before = Path(str(known.key_file)).read_bytes()
+        for gone in (known.cert_file, known.key_file):
+            Path(str(gone)).unlink()
+        cluster._authorization()
+        assert Path(str(known.key_file)).read_bytes() == before
+        assert cluster._manager.connection_pool_kw["key_file"] == known.key_file
+
+
+def test_certificate_file_that_is_gone_is_not_an_outage(tmp_path: Path) -> None:
+    for name, data in certificate().items():
+        (tmp_path / name).write_bytes(base64.b64decode(data))
+    user = {key.removesuffix("-data"): key for key in certificate()}
+    with closing(
+        Cluster.connect(written(tmp_path / "a", users=[{"name": "u", "user": user}]))
+    ) as one:
+        (tmp_path / "client-key-data").unlink()
+        with pytest.raises(
+            CredentialsError, match=r"no credentials: File does not exist: .*key"
+        ) as caught:
+            one.request("GET", "/version")
+
+    assert "check that the cluster is running" not in main.with_advice(caught.value)
 
 
 def test_credential_plugin_runs_again_to_renew(tmp_path: Path) -> None:
@@ -371,12 +475,7 @@ def test_certificate_of_a_credential_plugin_is_renewed_when_it_expires(tmp_path:
 def test_command_that_is_ended_removes_its_temporary_keys(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    ca = authority.new_ca("ca", now=datetime.now(UTC))
-    pair = authority.issue(ca, common_name="u", now=datetime.now(UTC))
-    data = {
-        "client-certificate-data": base64.b64encode(pair.certificate).decode(),
-        "client-key-data": base64.b64encode(pair.key).decode(),
-    }
+    data = certificate()
     keys = tmp_path / "keys"
     keys.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as silent:
