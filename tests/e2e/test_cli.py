@@ -8,6 +8,7 @@ import pty
 import re
 import resource
 import select
+import shlex
 import struct
 import subprocess
 import sys
@@ -527,6 +528,7 @@ def test_doctor_on_an_empty_cluster(bare: tuple[Namespace, Cli]) -> None:
     assert (found["webhooks"], found["leader"]) == ("PROBLEM", "WARNING")
     assert found["held pods"] == "OK"
     assert "no mutating and no validating webhook is registered" in done.stdout
+    assert "there is no Deployment holdfast-controller in namespace" in done.stdout
     for asked in (("list",), ("show", "db")):
         assert "this cluster has no KubeVirt" in cli.refused("sticky", *asked)
     gated = [{"name": GATE}]
@@ -539,6 +541,22 @@ def test_doctor_on_an_empty_cluster(bare: tuple[Namespace, Cli]) -> None:
     assert "is still held" in cli.here("explain", "stuck")
     assert cli.here("list").splitlines()[1].split()[3] == "overdue"
     ns.kubectl("delete", "pod", "stuck")
+
+
+@pytest.mark.xdist_group("cli")
+def test_doctor_frees_a_deleted_pod_of_a_vm(bare: tuple[Namespace, Cli]) -> None:
+    ns, cli = bare
+    kept = pod("kept")
+    kept["metadata"] |= {
+        "labels": {"kubevirt.io": "virt-launcher"},
+        "finalizers": ["holdfast.dev/sticky", "example.com/other"],
+    }
+    ns.apply(kept)
+    ns.kubectl("delete", "pod", "kept", "--wait=false", "--grace-period=0")
+    found = ns.eventually(lambda: re.search("run: (kubectl .*)", cli.run("doctor").stdout), 120)
+    ns.kubectl(*shlex.split(found[1])[1:])
+    assert ns.get("pod", "kept")["metadata"]["finalizers"] == ["example.com/other"]
+    ns.kubectl("patch", "pod", "kept", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
 
 def test_doctor_for_a_user_without_rights(ns: Namespace, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from holdfast.certs import authority
-from holdfast.webhook.cli import options, rights, terminal
+from holdfast.webhook.cli import inspection, options, rights, terminal
 from holdfast.webhook.cli.freeze_lookup import read_all
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import cel
@@ -29,9 +29,10 @@ from holdfast.webhook.policies import builder, guard_check
 from holdfast.webhook.policies.pods import CONTROLLER_PODS
 from holdfast.webhook.registration import configurations as webhook_configurations
 from holdfast.webhook.registration.secrets import LEAF_SECRET
-from holdfast.webhook.report import diagnosis, held_pods
+from holdfast.webhook.report import diagnosis, held_pods, installation
 from holdfast.webhook.report.diagnosis import Finding, Level
 from holdfast.webhook.report.held_pods import HeldPodSummary
+from holdfast.webhook.report.installation import Runs
 from holdfast.webhook.runtime import pipelines
 
 LABEL = "app.kubernetes.io/name=holdfast"
@@ -92,12 +93,14 @@ def examine(api: Api, server: str, time: listing.Time, own: str) -> Iterator[Fin
     yield from _bundles(clients, now_ms)
     for client in _addresses(clients):
         yield from _endpoint(api, client, now_ms)
+    yield from _read("configuration", "it", lambda: inspection.size(api, own, found))
     freezes: list[Freeze] = []
     about_freezes = _read("freezes", "namespaces", lambda: _freezes(api, freezes, own, now_ms))
     pods: list[HeldPodSummary] = []
     about_pods = _read("held pods", "pods", lambda: _held(api, pods, Freezes(freezes), now_ms))
-    yield from _read("leader", "Leases", lambda: [diagnosis.leader(_lease(api), pods, own, now_ms)])
+    yield from _read("leader", "Leases", lambda: [_leader(api, pods, own, found, now_ms)])
     yield from about_pods
+    yield from _read("deleted pods", "pods of VMs", lambda: inspection.kept(api, now_ms))
     yield from about_freezes
     yield from _read("guard", "the guard's policies", lambda: _guard(api, own))
     yield from _read("freezes", "the controller's permissions", lambda: _follows_freezes(api, own))
@@ -201,7 +204,7 @@ def _by_url(address: str, bundle: bytes, now_ms: int) -> Iterator[Finding]:
     try:
         pem = ssl.get_server_certificate((host, int(port)), timeout=TLS_TIMEOUT).encode()
     except (OSError, ValueError) as exc:
-        yield diagnosis.server(address, 0)
+        yield diagnosis.server(address, 0, installation.start(Runs.DEV, ""))
         yield diagnosis.unread("certificate", f"{address} does not answer from here ({exc})")
     else:
         yield diagnosis.server(address, 1)
@@ -264,6 +267,26 @@ def _virt_controllers(api: Api) -> list[tuple[str, bool]]:
         )
         for name in namespaces
     ]
+
+
+def _leader(
+    api: Api,
+    pods: Sequence[HeldPodSummary],
+    own: str,
+    registered: Sequence[tuple[str, Document]],
+    now_ms: int,
+) -> Finding:
+    lease = _lease(api)
+    try:
+        by = inspection.runs(api, own, registered)
+    except ApiStatusError as exc:
+        if exc.status not in _REFUSED:
+            raise
+        by = Runs.DEPLOYMENT
+    start = installation.start(by, own)
+    if by is Runs.DEV and lease is None:
+        return diagnosis.dev(pods, start, now_ms)
+    return diagnosis.leader(lease, pods, start, now_ms)
 
 
 def _lease(api: Api) -> tuple[str, int] | None:

@@ -102,7 +102,11 @@ def guard(user: str, *, restricts: bool | None, refuses: bool) -> Finding:
     return Finding(Level.OK, "guard", f"it restricts {user}")
 
 
-def server(address: str, ready: int) -> Finding:
+def server(
+    address: str,
+    ready: int,
+    cure: str = "check the pods of Deployment holdfast-webhook, and their logs",
+) -> Finding:
     """Judge the number of ready servers at an address where the API server calls the webhooks."""
     if ready:
         return Finding(Level.OK, "server", f"{ready} ready at {address}")
@@ -110,7 +114,7 @@ def server(address: str, ready: int) -> Finding:
         Level.PROBLEM,
         "server",
         f"no admission server is ready at {address}, so requesting pods are rejected",
-        "check the pods of Deployment holdfast-webhook, and their logs",
+        cure,
     )
 
 
@@ -144,15 +148,15 @@ def _certificate(
 
 
 def leader(
-    lease: tuple[str, int] | None, pods: Sequence[HeldPodSummary], namespace: str, now_ms: int
+    lease: tuple[str, int] | None, pods: Sequence[HeldPodSummary], start: str, now_ms: int
 ) -> Finding:
-    """Judge the holder of the Lease, and when it expires (ms); None if there is no Lease."""
+    """Judge the holder of the Lease, and when it expires (ms); None if there is no Lease.
+
+    `start` says how to start the controller.
+    """
     if lease is not None and lease[0] and lease[1] > now_ms:
         return Finding(Level.OK, "leader", f"{lease[0]} is the leader")
-    start = (
-        f"start the controller: kubectl -n {namespace} rollout restart "
-        "deployment/holdfast-controller; meanwhile, holdfast release releases pods by hand"
-    )
+    start = f"{start}; meanwhile, holdfast release releases pods by hand"
     waiting = f"{table.counted(len(pods), 'held pod')} wait{'s' if len(pods) == 1 else ''}"
     if lease is None:
         # one that runs alone, as holdfast dev does, needs no Lease
@@ -163,6 +167,14 @@ def leader(
     ago = table.duration(max(0, now_ms - lease[1]))
     text = f"no controller is the leader; the last Lease expired {ago} ago; {waiting}"
     return Finding(Level.PROBLEM, "leader", text, start)
+
+
+def dev(pods: Sequence[HeldPodSummary], start: str, now_ms: int) -> Finding:
+    """Judge a cluster for which `holdfast dev` runs, without a Lease."""
+    if not _late(pods, now_ms):
+        text = "holdfast dev has registered the webhooks, and needs no election"
+        return Finding(Level.OK, "leader", text)
+    return Finding(Level.PROBLEM, "leader", "holdfast dev does not release pods", start)
 
 
 def _late(pods: Sequence[HeldPodSummary], now_ms: int) -> list[str]:

@@ -1,0 +1,75 @@
+"""What `holdfast doctor` finds out about the installation's objects and kept pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.cli import inspection
+from holdfast.webhook.kube import listing
+from holdfast.webhook.model.freezes import NAMESPACES
+from holdfast.webhook.report.diagnosis import Level
+from holdfast.webhook.report.installation import MAX_BYTES, Runs
+from tests.support.builders import CREATED_MS, HOUR
+from tests.support.fakes import FakeApi
+from tests.support.vm_builders import make_launcher
+
+OWN = "apart"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{OWN}/deployments/holdfast-controller"
+
+
+def registered(name: str, expression: str = "true") -> list[tuple[str, Any]]:
+    condition = {"name": "asks", "expression": expression}
+    return [
+        ("mutating", {"metadata": {"name": name}, "webhooks": [{"matchConditions": [condition]}]})
+    ]
+
+
+def with_deployment(config: str = "") -> FakeApi:
+    api = FakeApi()
+    volumes = [{"name": "config", "configMap": {"name": "holdfast-config-x"}}]
+    api.put(DEPLOYMENT, {"metadata": {}, "spec": {"template": {"spec": {"volumes": volumes}}}})
+    api.put(
+        f"/api/v1/namespaces/{OWN}/configmaps/holdfast-config-x",
+        {"metadata": {}, "data": {"holdfast.yaml": config}},
+    )
+    return api
+
+
+def test_what_runs_the_controller() -> None:
+    assert inspection.runs(with_deployment(), OWN, registered("holdfast")) is Runs.DEPLOYMENT
+    assert inspection.runs(FakeApi(), OWN, registered("holdfast-dev")) is Runs.DEV
+    assert inspection.runs(FakeApi(), OWN, registered("holdfast")) is Runs.NOTHING
+
+
+def test_size_of_the_configuration() -> None:
+    large = with_deployment("x" * (MAX_BYTES - 1))
+    found = [*inspection.size(large, OWN, registered("holdfast", "x" * 99_000))]
+
+    assert [one.level for one in found] == [Level.WARNING, Level.WARNING]
+    assert [one.text for one in found] == [
+        "99,000 of at most 100,000 characters of a match condition",
+        "1,048,575 of at most 1,048,576 bytes of holdfast-config-x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("deleted_ms", "finalizers", "count"),
+    [
+        pytest.param(CREATED_MS, ["holdfast.dev/sticky"], 1, id="kept"),
+        pytest.param(CREATED_MS + HOUR, ["holdfast.dev/sticky"], 0, id="still ends"),
+        pytest.param(CREATED_MS, ["x.io/y"], 0, id="kept by another finalizer"),
+    ],
+)
+def test_deleted_pods(deleted_ms: int, finalizers: list[str], count: int) -> None:
+    api, pod = FakeApi(), make_launcher(finalizers=finalizers)
+    hour = (deleted_ms - CREATED_MS) // HOUR
+    pod["metadata"]["deletionTimestamp"] = f"2026-03-01T{12 + hour}:00:00Z"
+    api.put(f"{listing.pods_path('default')}/{pod['metadata']['name']}", pod)
+    api.put(f"{NAMESPACES}/default", {"metadata": {}, "status": {"phase": "Terminating"}})
+
+    found = [*inspection.kept(api, CREATED_MS + HOUR)]
+
+    assert len(found) == count
+    assert all("terminating namespace default" in one.text for one in found)

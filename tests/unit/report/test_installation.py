@@ -1,0 +1,48 @@
+"""`holdfast doctor` gives commands that work, and restarts nothing that does not exist."""
+
+import json
+
+import pytest
+
+from holdfast.webhook.report import installation
+from holdfast.webhook.report.diagnosis import Level
+from holdfast.webhook.report.installation import KeptPods, Runs
+
+
+@pytest.mark.parametrize(
+    ("runs", "advice"),
+    [
+        (Runs.DEPLOYMENT, "kubectl -n apart rollout restart deployment/holdfast-controller"),
+        (Runs.DEV, "start holdfast dev again, or end it: kubectl delete"),
+        (Runs.NOTHING, "there is no Deployment holdfast-controller in namespace apart"),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_how_to_start_the_controller(runs: Runs, advice: str) -> None:
+    text = installation.start(runs, "apart")
+
+    assert advice in text
+    assert ("rollout restart" in text) is (runs is Runs.DEPLOYMENT)
+
+
+@pytest.mark.parametrize(
+    ("length", "levels"), [(0, []), (79, [Level.OK]), (80, [Level.WARNING]), (101, [Level.WARNING])]
+)
+def test_size(length: int, levels: list[Level]) -> None:
+    assert [one.level for one in installation.size(length, 100, "bytes")] == levels
+
+
+def test_kept_pods_and_the_command_that_frees_them() -> None:
+    found = installation.kept(
+        KeptPods("shop", ["db-1", "db-2"], "holdfast.dev/sticky"), terminating=True
+    )
+    command, patch = found.cure.rstrip("'").split(" -p '")
+
+    assert found.text == (
+        "2 deleted pods in terminating namespace shop kept by finalizer holdfast.dev/sticky: "
+        "db-1, db-2"
+    )
+    assert command.endswith("kubectl -n shop patch pod db-1 db-2")
+    assert json.loads(patch)["metadata"] == {
+        "$deleteFromPrimitiveList/finalizers": ["holdfast.dev/sticky"]
+    }

@@ -1,0 +1,73 @@
+"""What `holdfast doctor` reads of the installation's own objects, and of pods that it keeps."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.freezes import NAMESPACES
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.report import installation
+from holdfast.webhook.report.diagnosis import Finding
+from holdfast.webhook.report.installation import KeptPods, Runs
+from holdfast.webhook.runtime import dev
+
+Document = dict[str, Any]
+
+_PATIENCE_MS = 60_000
+"""How long after the end of a deleted pod the controller may take to remove its finalizer."""
+
+
+def runs(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Runs:
+    """Return what runs the controller, by the objects there are. Raises ClusterError."""
+    if _deployment(api, own) is not None:
+        return Runs.DEPLOYMENT
+    names = {one.get("metadata", {}).get("name") for _, one in registered}
+    return Runs.DEV if dev.NAME in names else Runs.NOTHING
+
+
+def _deployment(api: Api, own: str) -> Document | None:
+    namespace = quote(own, safe="")
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{installation.CONTROLLER}"
+    return listing.one(api, path, Document)
+
+
+def size(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
+    """Judge the size of the configuration in the cluster. Raises ClusterError."""
+    lengths = [
+        len(condition.get("expression", ""))
+        for _, one in registered
+        for webhook in one.get("webhooks") or ()
+        for condition in webhook.get("matchConditions") or ()
+    ]
+    limit = configurations.MAX_EXPRESSION_CHARACTERS
+    yield from installation.size(max(lengths, default=0), limit, "characters of a match condition")
+    for volume in _volumes(_deployment(api, own) or {}):
+        if name := (volume.get("configMap") or {}).get("name"):
+            path = f"/api/v1/namespaces/{quote(own, safe='')}/configmaps/{quote(name, safe='')}"
+            found = listing.one(api, path, Document) or {}
+            length = sum(len(text.encode()) for text in (found.get("data") or {}).values())
+            yield from installation.size(length, installation.MAX_BYTES, f"bytes of {name}")
+
+
+def _volumes(deployment: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    spec = deployment.get("spec", {}).get("template", {}).get("spec", {})
+    return spec.get("volumes") or ()
+
+
+def kept(api: Api, now_ms: int) -> Iterator[Finding]:
+    """Judge deleted pods of VMs that a finalizer of Holdfast keeps. Raises ClusterError."""
+    found: dict[str, list[str]] = {}
+    query = {"labelSelector": kubevirt.LAUNCHERS}
+    for pod in listing.objects(api, listing.pods_path(""), kubevirt.LauncherPod, query):
+        deleted = pod.metadata.deletion_timestamp
+        if deleted and pod.has_finalizer and deleted.timestamp() * 1_000 + _PATIENCE_MS < now_ms:
+            found.setdefault(pod.metadata.namespace, []).append(pod.metadata.name)
+    for namespace, names in found.items():
+        there = listing.one(api, f"{NAMESPACES}/{quote(namespace, safe='')}", Document) or {}
+        terminating = (there.get("status") or {}).get("phase") == "Terminating"
+        yield installation.kept(
+            KeptPods(namespace, names, kubevirt.STICKY), terminating=terminating
+        )

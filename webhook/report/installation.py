@@ -1,0 +1,75 @@
+"""Judge the installation's own objects, and the pods that it keeps. Pure."""
+
+import enum
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from holdfast.webhook.report import table
+from holdfast.webhook.report.diagnosis import Finding, Level
+
+CONTROLLER = "holdfast-controller"
+"""The Deployment of the controller."""
+MAX_BYTES = 1 << 20
+"""Bytes of a ConfigMap."""
+_NEAR = 0.8
+"""The share of a limit that is worth a warning."""
+_MOST_NAMED = 20
+_DEV = "mutatingwebhookconfiguration,validatingwebhookconfiguration holdfast-dev"
+
+
+class Runs(enum.Enum):
+    """What runs the controller."""
+
+    DEPLOYMENT = enum.auto()
+    DEV = enum.auto()
+    NOTHING = enum.auto()
+
+
+class KeptPods(NamedTuple):
+    """Deleted pods of a namespace, and the finalizer that keeps them."""
+
+    namespace: str
+    names: Sequence[str]
+    finalizer: str
+
+
+def start(runs: Runs, namespace: str) -> str:
+    """Say how to start the controller."""
+    if runs is Runs.DEV:
+        return f"start holdfast dev again, or end it: kubectl delete {_DEV}"
+    if runs is Runs.DEPLOYMENT:
+        return (
+            f"start the controller: kubectl -n {namespace} rollout restart deployment/{CONTROLLER}"
+        )
+    return (
+        f"start the controller: there is no Deployment {CONTROLLER} in namespace {namespace}, so "
+        "install Holdfast, or name its namespace with --namespace"
+    )
+
+
+def size(length: int, limit: int, unit: str) -> Iterator[Finding]:
+    """Judge how near a length is to its limit."""
+    if length:
+        text = f"{length:,} of at most {limit:,} {unit}"
+        if length < limit * _NEAR:
+            yield Finding(Level.OK, "configuration", text)
+        else:
+            cure = "use fewer placement rules, values and namespaces: beyond it, none is accepted"
+            yield Finding(Level.WARNING, "configuration", text, cure)
+
+
+def kept(pods: KeptPods, *, terminating: bool) -> Finding:
+    """Judge deleted pods that a finalizer of Holdfast keeps."""
+    names = pods.names[:_MOST_NAMED]
+    more = f" and {len(pods.names) - len(names)} more" if len(pods.names) > len(names) else ""
+    patch = json.dumps({"metadata": {"$deleteFromPrimitiveList/finalizers": [pods.finalizer]}})
+    state = "terminating namespace" if terminating else "namespace"
+    return Finding(
+        Level.PROBLEM,
+        "deleted pods",
+        f"{table.counted(len(pods.names), 'deleted pod')} in {state} {pods.namespace} kept by "
+        f"finalizer {pods.finalizer}: {', '.join(names)}{more}",
+        f"without a controller, run: kubectl -n {pods.namespace} patch pod {' '.join(names)} "
+        f"-p '{patch}'",
+    )
