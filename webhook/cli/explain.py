@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import click
 import msgspec
 
 from holdfast.webhook.cli import nodes, options, terminal
 from holdfast.webhook.cli.freeze_lookup import FreezeLookup
-from holdfast.webhook.errors import ClusterError, CommandError
+from holdfast.webhook.errors import ApiStatusError, ClusterError, CommandError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
@@ -18,9 +20,13 @@ from holdfast.webhook.kube.client import Api, pod_path
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import kubevirt, review
 from holdfast.webhook.plugins import sticky_policy
-from holdfast.webhook.report import explanation, trace
+from holdfast.webhook.report import explanation, obstacles, trace
+from holdfast.webhook.report.next_steps import PodFacts
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
 from holdfast.webhook.runtime import pipelines
+
+_RECREATING = frozenset({"StatefulSet", "DaemonSet"})
+"""Kinds that keep a pod of an old template until it is deleted."""
 
 EXAMPLES = """\b
 Examples:
@@ -52,7 +58,7 @@ def explain(
     handle.connect(lookup=ClusterLookup(lambda: cluster))
     decider = pipelines.release_decider(pipelines.Setup(config_path), handle=handle)
     found = _pod(cluster, namespace or cluster.namespace, pod)
-    facts = explanation.PodFacts(
+    facts = PodFacts(
         pod=found,
         now_ms=time.now_ms(),
         trace=_asked_again(found, decider, time.now_ms()),
@@ -61,6 +67,7 @@ def explain(
             found.metadata.namespace
         ),
         vm=[*_vm(cluster, found, decider)],
+        template=_template(cluster, found),
     )
     lines: list[terminal.Styled] = []
     for section in explanation.explain(facts, decider):
@@ -108,9 +115,27 @@ def _creator(pod: PodWithStatus, decider: ReleaseDecider) -> str:
 def _nodes(api: Api, pod: PodWithStatus) -> Sequence[NodeState]:
     """Read the nodes that a pod is restricted to."""
     if pod.spec.node_name:
-        return []
+        return [*nodes.bound(api, pod.spec.node_name)]
     claims = [one.claim for one in pod.spec.volumes or () if one.claim]
     return [*nodes.pinned(api, pod, claims)]
+
+
+def _template(api: Api, pod: PodWithStatus) -> obstacles.Template | None:
+    """Read the present template of a pod's StatefulSet or DaemonSet, as far as that is allowed."""
+    owners = pod.metadata.owner_references or ()
+    owner = next((one for one in owners if one.controller and one.kind in _RECREATING), None)
+    if owner is None or pod.spec.node_name:
+        return None
+    namespace, name = quote(pod.metadata.namespace, safe=""), quote(owner.name, safe="")
+    path = f"/apis/apps/v1/namespaces/{namespace}/{owner.kind.lower()}s/{name}"
+    try:
+        found = listing.one(api, path, dict[str, Any]) or {}
+    except ApiStatusError:
+        return None
+    metadata = found.get("spec", {}).get("template", {}).get("metadata")
+    if metadata is None or found["metadata"].get("uid") != owner.uid:
+        return None
+    return obstacles.Template(owner.kind, owner.name, metadata.get("annotations") or {})
 
 
 def _vm(api: Api, pod: PodWithStatus, decider: ReleaseDecider) -> Iterator[str]:

@@ -42,6 +42,18 @@ def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
             yield node_state(api, pin.value, pod, claims)
 
 
+def bound(api: Api, name: str) -> Iterator[NodeState]:
+    """Read the node to which a pod is bound, if pods on it do not run."""
+    try:
+        node = listing.one(api, f"{NODES}/{quote(name, safe='')}", Node)
+    except ApiStatusError:
+        return
+    if node is None:
+        yield pod_status.node_state(name, None)
+    elif node.not_ready:
+        yield pod_status.not_ready(name, node)
+
+
 def recreated(api: Api, vm: VirtualMachine, args: StickyArgs) -> str:
     """Say that a VM's node is younger than its record; empty if it is not, or nobody knows."""
     name, recorded = sticky_policy.recorded_node(vm, args), vm.written_at(args.node_annotation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,7 +11,7 @@ from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.framework.profiles import scheduler_of
-from holdfast.webhook.model import approvals, durations, kubevirt, messages
+from holdfast.webhook.model import durations, kubevirt, messages
 from holdfast.webhook.model.annotations import (
     DELAY_GATE,
     HELD_ANNOTATION,
@@ -23,28 +23,13 @@ from holdfast.webhook.model.annotations import (
     jitter_share_ms,
     was_released,
 )
-from holdfast.webhook.model.freezes import Freeze, thaw
 from holdfast.webhook.model.objects import SchedulingGate
-from holdfast.webhook.report import held_pods, table
-from holdfast.webhook.report.held_pods import PATIENCE_MS, HeldPodSummary
-from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
-from holdfast.webhook.report.trace import Trace
+from holdfast.webhook.report import held_pods, next_steps, table
+from holdfast.webhook.report.held_pods import HeldPodSummary
+from holdfast.webhook.report.next_steps import PodFacts
+from holdfast.webhook.report.pod_status import PodWithStatus
 
 _SHOWN_CHARACTERS = 120
-
-
-@dataclass(frozen=True, slots=True)
-class PodFacts:
-    """Facts about a pod. `trace` has the results of running its plugins again."""
-
-    pod: PodWithStatus
-    now_ms: int
-    trace: Trace
-    nodes: Sequence[NodeState] = ()
-    vm: Sequence[str] = ()
-    """Lines about the VM that the pod runs; empty for other pods."""
-    freeze: Freeze | None = None
-    """The freeze of its namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +50,8 @@ def explain(facts: PodFacts, decider: ReleaseDecider) -> list[Section]:
         Section("Decision", list(_decision(facts))),
         Section("Gates", list(_gates(facts, held, decider))),
         Section("VM", facts.vm),
-        Section("Nodes", list(_nodes(facts))),
-        Section("What to do", list(_next_steps(facts, held))),
+        Section("Nodes", list(_nodes(facts, decider))),
+        Section("What to do", list(next_steps.find(facts, held, decider))),
     ]
     return [section for section in sections if section.lines]
 
@@ -86,6 +71,9 @@ def _state(facts: PodFacts, held: HeldPodSummary | None) -> str:
 
 
 def _unheld(pod: PodWithStatus) -> str:
+    ours = [one for one in pod.finalizers if one.startswith(OWN_PREFIX)]
+    if pod.metadata.deletion_timestamp is not None and ours:
+        return f"is being deleted, and kept by Holdfast's finalizer {' and '.join(ours)}"
     if pod.spec.node_name:
         return f"is not held: it is on {pod.spec.node_name}, {pod.status.phase or 'phase unknown'}"
     if pod.gates:
@@ -183,49 +171,13 @@ def _was_free_before(due_ms: int, facts: PodFacts) -> bool:
     return facts.now_ms < due_ms
 
 
-def _nodes(facts: PodFacts) -> Iterator[str]:
+def _nodes(facts: PodFacts, decider: ReleaseDecider) -> Iterator[str]:
+    bound = "is bound to" if facts.pod.spec.node_name else "must run on"
     for state in facts.nodes:
-        yield f"must run on {state.name}: {state.problem or 'it accepts pods'}"
+        yield f"{bound} {state.name}: {state.problem or 'it accepts pods'}"
         yield from state.remarks
+    if clash := next_steps.contradiction(facts, decider):
+        yield clash
     condition = facts.pod.condition("PodScheduled")
     if condition and condition.status == "False" and condition.reason != "SchedulingGated":
         yield f"scheduler: {condition.reason}: {condition.message}"
-
-
-def _next_steps(facts: PodFacts, held: HeldPodSummary | None) -> Iterator[str]:
-    pod = facts.pod
-    name = f"{pod.metadata.name} -n {pod.metadata.namespace}"
-    if held is not None:
-        if approvals.GATE in pod.gates:
-            yield f"ask for its approval: holdfast approve {name}"
-        elif held.due_ms is None and not held.remark:
-            yield "ask the operator of that plugin"
-        elif held.due_ms is not None and held.due_ms + PATIENCE_MS < facts.now_ms:
-            yield "no controller releases it; run holdfast doctor to find out why"
-        if facts.freeze is not None and held.due_ms in {None, facts.freeze.until_ms}:
-            yield f"end the freeze: {thaw(facts.freeze)}"
-        yield f"wait, or release it now: holdfast release {name}"
-    if not pod.spec.node_name and pod.status.phase in {"", "Pending"}:
-        yield from _to_be_scheduled(facts, "after that, " if held else "")
-    if held is None and not pod.gates:
-        yield f"Holdfast does not hold it; check its Events: kubectl describe pod {name}"
-
-
-def _to_be_scheduled(facts: PodFacts, then: str) -> Iterator[str]:
-    """List what else keeps the pod from being scheduled."""
-    pod = facts.pod
-    others = [gate for gate in pod.gates if not gate.startswith(OWN_PREFIX)]
-    if others:
-        yield f"{then}the component that added {_listed(others)} must remove it"
-    if facts.nodes and all(state.problem for state in facts.nodes):
-        if any(state.excluded for state in facts.nodes):
-            yield f"{then}correct the pod's requirements, or the recorded node of its VM"
-        else:
-            yield f"{then}make {_listed(state.name for state in facts.nodes)} accept pods again"
-    condition = pod.condition("PodScheduled")
-    if condition and condition.reason == "Unschedulable":
-        yield f"{then}fix what the scheduler reports: the nodes, or the pod's requirements"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return " and ".join(names)

@@ -49,13 +49,18 @@ def node_state(name: str, node: Node | None, pod: Pod | None = None) -> NodeStat
     if node.spec.unschedulable:
         return NodeState(name, f"it is cordoned; run kubectl uncordon {name}")
     if node.not_ready:
-        return NodeState(name, f"it is not ready ({node.not_ready})")
+        return not_ready(name, node)
     unmet = node_affinity.unmet(pod, node) if pod else ()
     if unmet:
         quoted = " and ".join(messages.quote(str(one)) for one in unmet[:_MAX_NAMED])
         why = f"the node selector or affinity of the pod requires {quoted}"
         return NodeState(name, why, excluded=True)
     return NodeState(name)
+
+
+def not_ready(name: str, node: Node) -> NodeState:
+    """Describe a node that is not ready."""
+    return NodeState(name, f"it is not ready ({node.not_ready})")
 
 
 def with_volume(state: NodeState, node: Node, claim: str, volume: PersistentVolume) -> NodeState:

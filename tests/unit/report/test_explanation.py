@@ -10,7 +10,7 @@ from holdfast.webhook.cli import explain
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.report import explanation, trace
-from holdfast.webhook.report.explanation import PodFacts
+from holdfast.webhook.report.next_steps import PodFacts
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
 from tests.support.builders import (
     CREATED_MS,

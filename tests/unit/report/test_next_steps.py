@@ -1,0 +1,138 @@
+"""What `holdfast explain` says of pods that do not run as their users expect."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.webhook.cli import explain, nodes
+from holdfast.webhook.report import explanation, trace
+from holdfast.webhook.report.next_steps import PodFacts
+from holdfast.webhook.report.obstacles import Template
+from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
+from tests.support.builders import (
+    CREATED_MS,
+    held,
+    make_decider,
+    make_pod,
+    read_review,
+)
+from tests.support.fakes import FakeApi
+from tests.support.vm_builders import make_launcher, owner_of
+
+DECIDER = make_decider()
+ROLE = "kubernetes.io/role"
+
+
+def explained(
+    source: dict[str, Any], *, template: Template | None = None, nodes: Sequence[NodeState] = ()
+) -> dict[str, str]:
+    pod = msgspec.convert({**source, "status": {"phase": "Pending"}}, PodWithStatus)
+    seen = trace.mutate(DECIDER.profiles, read_review(source), now_ms=CREATED_MS)
+    facts = PodFacts(pod, CREATED_MS, seen, nodes, template=template)
+    return {
+        section.title.partition(" ")[0]: "\n".join(section.lines)
+        for section in explanation.explain(facts, DECIDER)
+    }
+
+
+def requiring(pod: dict[str, Any], *values: tuple[str, str], field: str = "") -> dict[str, Any]:
+    term: dict[str, Any] = {
+        "matchExpressions": [
+            {"key": key, "operator": "In", "values": [value]} for key, value in values
+        ]
+    }
+    if field:
+        named = {"key": "metadata.name", "operator": "In", "values": field.split()}
+        term["matchFields"] = [{**named, "values": [one]} for one in field.split()]
+    required = {"nodeSelectorTerms": [term]}
+    pod["spec"]["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    }
+    return pod
+
+
+def test_contradiction_of_a_pod_and_a_rule() -> None:
+    pod = make_pod({"type": "space", "holdfast.dev/placed": "space@82541989"})
+    pod["spec"]["nodeSelector"] = {ROLE: "core"}
+    told = explained(requiring(pod, (ROLE, "edge")))
+    advice = "change one of the requirements that exclude each other: "
+    clash = (
+        f'no node can meet "{ROLE} In [core]" (nodeSelector) and "{ROLE} In [edge]" '
+        "(placement rule space)"
+    )
+
+    assert told["Nodes"] == clash
+    assert told["What"].startswith(advice + clash)
+
+
+def test_contradiction_of_a_pod_and_a_record() -> None:
+    pod = requiring(make_launcher(finalizers=["holdfast.dev/sticky"]), field="node-1 node-2")
+
+    assert explained(pod)["Nodes"].endswith(
+        '"metadata.name In [node-2]" (the recorded node of the VM)'
+    )
+
+
+def test_requirements_that_some_node_can_meet() -> None:
+    pod = make_pod({})
+    pod["spec"]["nodeSelector"] = {ROLE: "edge"}
+
+    assert "Nodes" not in explained(requiring(pod, (ROLE, "edge"), ("zone", "a")))
+
+
+@pytest.mark.parametrize(
+    ("template", "advice"),
+    [
+        pytest.param({"holdfast.dev/delay": "5s"}, 'apply holdfast.dev/delay "5s", d', id="other"),
+        pytest.param({}, "apply holdfast.dev/delay (none), d", id="none"),
+        pytest.param({"holdfast.dev/delay": "1h", "team": "a"}, "", id="another key"),
+    ],
+)
+def test_template_that_differs_from_the_pod(template: dict[str, str], advice: str) -> None:
+    told = explained(
+        held({"holdfast.dev/delay": "1h"}), template=Template("StatefulSet", "web", template)
+    )
+    expected = (
+        f"the template of StatefulSet web has changed; to {advice}elete the pod: kubectl delete "
+        "pod web-0 -n default"
+    )
+
+    assert (expected in told["What"]) is bool(advice)
+
+
+@pytest.mark.parametrize("uid", ["u", "another"])
+def test_template_of_the_pod_s_own_controller(uid: str) -> None:
+    api, owner = FakeApi(), owner_of("StatefulSet", "web", "u", api_version="apps/v1")
+    template = {"metadata": {"annotations": {"delay": "5s"}}}
+    api.put(
+        "/apis/apps/v1/namespaces/default/statefulsets/web",
+        {"metadata": {"uid": owner["uid"] if uid == "u" else uid}, "spec": {"template": template}},
+    )
+    pod = msgspec.convert(held({"delay": "1h"}, owners=[owner]), PodWithStatus)
+    expected = Template("StatefulSet", "web", {"delay": "5s"}) if uid == "u" else None
+
+    assert explain._template(api, pod) == expected
+
+
+def test_deleted_pod_that_a_finalizer_of_holdfast_keeps() -> None:
+    pod = make_launcher(finalizers=["holdfast.dev/sticky"], node="node-1")
+    pod["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+    told = explained(pod)
+
+    assert told["Pod"] == "is being deleted, and kept by Holdfast's finalizer holdfast.dev/sticky"
+    assert "the controller removes its finalizer; if it stays, run holdfast doctor" in told["What"]
+
+
+def test_pod_on_a_node_that_is_not_ready() -> None:
+    api = FakeApi()
+    condition = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+    api.put("/api/v1/nodes/node-1", {"metadata": {}, "status": {"conditions": [condition]}})
+    api.put("/api/v1/nodes/node-2", {"metadata": {}})
+    told = explained(make_pod({}, node="node-1"), nodes=[*nodes.bound(api, "node-1")])
+
+    assert told["Nodes"] == "is bound to node-1: it is not ready (NodeStatusUnknown)"
+    assert "kubectl describe node node-1" in told["What"]
+    assert [*nodes.bound(api, "node-2")] == []
+    assert [state.problem for state in nodes.bound(api, "x")] == ["the node does not exist"]

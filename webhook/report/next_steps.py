@@ -1,0 +1,112 @@
+"""What to do about a pod that is held, or that does not start. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.webhook.framework.permit import ReleaseDecider
+from holdfast.webhook.model import approvals
+from holdfast.webhook.model.annotations import OWN_PREFIX
+from holdfast.webhook.model.freezes import Freeze, thaw
+from holdfast.webhook.report import obstacles
+from holdfast.webhook.report.held_pods import PATIENCE_MS, HeldPodSummary
+from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
+from holdfast.webhook.report.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """Facts about a pod. `trace` has the results of running its plugins again."""
+
+    pod: PodWithStatus
+    now_ms: int
+    trace: Trace
+    nodes: Sequence[NodeState] = ()
+    vm: Sequence[str] = ()
+    """Lines about the VM that the pod runs; empty for other pods."""
+    freeze: Freeze | None = None
+    """The freeze of its namespace."""
+    template: obstacles.Template | None = None
+    """The template of the StatefulSet or DaemonSet that would create the pod again."""
+
+
+def contradiction(facts: PodFacts, decider: ReleaseDecider) -> str:
+    """Name requirements of a pod without a node that no node can meet together."""
+    pod = facts.pod
+    bound = pod.spec.node_name or pod.status.phase not in {"", "Pending"}
+    return "" if bound else obstacles.contradiction(pod, decider.profiles.select(pod))
+
+
+def find(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider) -> Iterator[str]:
+    """List what a user can do, for a pod that is held or not."""
+    pod = facts.pod
+    name = f"{pod.metadata.name} -n {pod.metadata.namespace}"
+    if held is not None:
+        yield from _of_hold(facts, held, name)
+    if pod.spec.node_name:
+        yield from _bound(facts)
+    elif pod.status.phase in {"", "Pending"}:
+        yield from _of_template(facts, decider, name)
+        clash = contradiction(facts, decider)
+        if clash:
+            yield f"change one of the requirements that exclude each other: {clash}"
+        else:
+            yield from _to_be_scheduled(facts, "after that, " if held else "")
+    if held is None and not pod.gates:
+        yield f"Holdfast does not hold it; check its Events: kubectl describe pod {name}"
+
+
+def _of_hold(facts: PodFacts, held: HeldPodSummary, name: str) -> Iterator[str]:
+    if approvals.GATE in facts.pod.gates:
+        yield f"ask for its approval: holdfast approve {name}"
+    elif held.due_ms is None and not held.remark:
+        yield "ask the operator of that plugin"
+    elif held.due_ms is not None and held.due_ms + PATIENCE_MS < facts.now_ms:
+        yield "no controller releases it; run holdfast doctor to find out why"
+    if facts.freeze is not None and held.due_ms in {None, facts.freeze.until_ms}:
+        yield f"end the freeze: {thaw(facts.freeze)}"
+    yield f"wait, or release it now: holdfast release {name}"
+
+
+def _of_template(facts: PodFacts, decider: ReleaseDecider, name: str) -> Iterator[str]:
+    if facts.template is None:
+        return
+    changed = obstacles.differences(facts.pod, facts.template, decider.profiles.select(facts.pod))
+    if changed:
+        owner = f"{facts.template.kind} {facts.template.name}"
+        yield (
+            f"the template of {owner} has changed; to apply {_listed(changed)}, delete the pod: "
+            f"kubectl delete pod {name}"
+        )
+
+
+def _bound(facts: PodFacts) -> Iterator[str]:
+    pod = facts.pod
+    if pod.metadata.deletion_timestamp is not None and any(
+        one.startswith(OWN_PREFIX) for one in pod.finalizers
+    ):
+        yield "the controller removes its finalizer; if it stays, run holdfast doctor"
+    for state in facts.nodes:
+        if state.problem:
+            yield f"repair the node, or delete the pod: kubectl describe node {state.name}"
+
+
+def _to_be_scheduled(facts: PodFacts, then: str) -> Iterator[str]:
+    """List what else keeps the pod from being scheduled."""
+    pod = facts.pod
+    others = [gate for gate in pod.gates if not gate.startswith(OWN_PREFIX)]
+    if others:
+        yield f"{then}the component that added {_listed(others)} must remove it"
+    if facts.nodes and all(state.problem for state in facts.nodes):
+        if any(state.excluded for state in facts.nodes):
+            yield f"{then}correct the pod's requirements, or the recorded node of its VM"
+        else:
+            yield f"{then}make {_listed(state.name for state in facts.nodes)} accept pods again"
+    condition = pod.condition("PodScheduled")
+    if condition and condition.reason == "Unschedulable":
+        yield f"{then}fix what the scheduler reports: the nodes, or the pod's requirements"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(names)
