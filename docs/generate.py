@@ -33,6 +33,7 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics, ServerMetrics
 from tests.e2e.needs import NEEDS
 from tests.support.after_values import OBJECTS
 from tests.support.delay_values import DELAYS, INSTANTS
+from tests.support.troubleshooting import MISTAKES
 
 COMMAND = "python -m docs.generate"
 LONGEST_VALUE = 40
@@ -287,8 +288,20 @@ def errors() -> str:
 
 def error(case: error_cases.Case) -> tuple[str, str]:
     """Make the cells of one message."""
-    text = case.produce()
-    return f"`` {text} ``" if "`" in text else f"`{text}`", case.note
+    return _quoted(case.produce()), case.note
+
+
+def troubleshooting() -> str:
+    """Make the tables of ordinary mistakes and their answers."""
+    parts = []
+    for title, mistakes in MISTAKES.items():
+        rows = [(one.mistake, _quoted(one.answer())) for one in mistakes]
+        parts.append(f"## {title}\n\n{table(('mistake', 'answer'), rows)}")
+    return "\n\n".join(parts)
+
+
+def _quoted(text: str) -> str:
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
 # --- rights ------------------------------------------------------------------------------------
@@ -322,6 +335,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
         "reference/cli.md": {"commands": commands},
         "reference/metrics.md": {"metrics": metrics},
         "reference/errors.md": {"errors": errors},
+        "how-to/troubleshooting.md": {"mistakes": troubleshooting},
         "explanation/failure-modes.md": {"latest": fault_tables.latest},
         "reference/rights.md": {"rights": rights, "needs": needs},
     }

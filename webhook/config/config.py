@@ -155,7 +155,7 @@ def content(path: Path) -> bytes:
             return safe_yaml.read(file)
     except OSError as exc:
         raise ConfigurationError(
-            f"{path}: cannot be read ({exc.strerror}): pass a readable file to --config"
+            f"{path}: cannot be read ({exc.strerror}): name a readable file"
         ) from None
     except safe_yaml.SizeError as exc:
         raise ConfigurationError(f"{path}: {exc}: shorten it") from None

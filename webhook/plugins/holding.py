@@ -19,7 +19,7 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
 
-BOUND = "holdfast: not held: spec.nodeName is already set"
+BOUND = "holdfast: not held: spec.nodeName is already set: use a nodeSelector instead"
 """The warning about a pod that has a node: the API server rejects one that has a gate as well."""
 _FORBIDDEN = 403
 

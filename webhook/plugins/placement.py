@@ -34,7 +34,9 @@ from holdfast.webhook.plugins import placement_checks, placement_rules
 from holdfast.webhook.plugins.placement_rules import Rule, RuleBook
 
 # A DaemonSet's pod with two requirements on its node's name stays Pending (kubernetes#61886).
-_DAEMON = "the DaemonSet controller assigns its pods to nodes"
+_DAEMON = (
+    "the DaemonSet controller assigns its pods to nodes: set node affinity in its template instead"
+)
 _BOUND = "spec.nodeName is already set"
 _PINNED = "its node affinity already names its node"
 _QUOTED_CHARACTERS = 60

@@ -161,7 +161,7 @@ def _removed_gates(facts: PodFacts, decider: ReleaseDecider) -> Iterator[str]:
         if _was_free_before(due_ms, facts):
             due = f" the due time {durations.canonical_instant(due_ms)}"
             due = due if due_ms < NEVER_MS else " it was due"
-            yield f"{plugin.gate}: removed by someone else before{due}"
+            yield f"{plugin.gate}: removed by someone else before{due}; the guard prevents it"
 
 
 def _was_free_before(due_ms: int, facts: PodFacts) -> bool:

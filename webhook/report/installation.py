@@ -19,7 +19,7 @@ _DEV = "mutatingwebhookconfiguration,validatingwebhookconfiguration holdfast-dev
 
 
 class Runs(enum.Enum):
-    """What runs the controller."""
+    """The process that runs the controller."""
 
     DEPLOYMENT = enum.auto()
     DEV = enum.auto()

@@ -1,4 +1,4 @@
-"""What keeps a pod from running as its user expects, apart from holds. Pure."""
+"""Find why a pod does not run as its user expects, apart from holds. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

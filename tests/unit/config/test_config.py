@@ -164,7 +164,7 @@ def test_load_of_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         config.load(tmp_path / "none.yaml")
 
-    assert f"{tmp_path}/none.yaml: cannot be read ({os.strerror(2)}): pass a readable file to " in (
+    assert f"{tmp_path}/none.yaml: cannot be read ({os.strerror(2)}): name a readable file" in (
         str(caught.value)
     )
 

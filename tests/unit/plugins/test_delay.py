@@ -177,7 +177,7 @@ def test_other_pods_with_the_marks_of_kubevirt_are_held(pod: Any, creator: Any) 
         ),
         pytest.param(
             make_pod({"delay": "15"}, node="n1"),
-            ["holdfast: not held: spec.nodeName is already set"],
+            ["holdfast: not held: spec.nodeName is already set: use a nodeSelector instead"],
             id="bound already",
         ),
     ],

@@ -397,7 +397,10 @@ def test_pod_that_may_run_on_several_nodes_is_placed(pod: Any) -> None:
 
 BOUND = "holdfast: not placed: spec.nodeName is already set"
 PINNED = "holdfast: not placed: its node affinity already names its node"
-DAEMON = "holdfast: not placed: the DaemonSet controller assigns its pods to nodes"
+DAEMON = (
+    "holdfast: not placed: the DaemonSet controller assigns its pods to nodes: set node affinity "
+    "in its template instead"
+)
 
 
 @pytest.mark.parametrize(
@@ -758,7 +761,7 @@ def test_updates_are_not_judged() -> None:
             "DaemonSet",
             only_warning(
                 "holdfast: the pods will not be placed: the DaemonSet controller assigns its pods "
-                "to nodes"
+                "to nodes: set node affinity in its template instead"
             ),
             id="of a DaemonSet",
         ),

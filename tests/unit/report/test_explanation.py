@@ -166,7 +166,7 @@ def test_a_gate_that_someone_else_removed_early(
     written = {"held": "delay=15s", **annotations}
     ours = {f"holdfast.dev/{key}": text for key, text in written.items() if text}
     told = explained(make_pod({"delay": "15", **ours}), **{"now_ms": NOW_MS, **facts})
-    due = "removed by someone else before the due time 2026-03-01T12:00:15Z"
+    due = "removed by someone else before the due time 2026-03-01T12:00:15Z; the guard prevents it"
     assert told.get("Gates") == (f"holdfast.dev/delay: {due}" if early else None)
 
 
@@ -201,7 +201,9 @@ def test_a_gate_of_another_plugin_that_someone_else_removed_early(
 ) -> None:
     written = {"profile": "*", **annotations}
     ours = {f"holdfast.dev/{key}": text for key, text in written.items() if text}
-    assert explained(make_pod(ours, owners=owners)).get("Gates", "") == told
+    assert explained(make_pod(ours, owners=owners)).get("Gates", "") == (
+        told and f"{told}; the guard prevents it"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`holdfast doctor` gives commands that work, and restarts nothing that does not exist."""
+"""`holdfast doctor` gives commands that work, and restarts only a Deployment that exists."""
 
 import json
 

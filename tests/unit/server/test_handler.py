@@ -149,7 +149,9 @@ def test_validate_allows_what_is_held(world: World) -> None:
 def test_warnings_are_answered(world: World) -> None:
     answer = world.answer("/mutate", body(make_pod({"delay": "15"}, node="n1")))
 
-    assert answer["warnings"] == ["holdfast: not held: spec.nodeName is already set"]
+    assert answer["warnings"] == [
+        "holdfast: not held: spec.nodeName is already set: use a nodeSelector instead"
+    ]
     assert "patch" not in answer
 
 

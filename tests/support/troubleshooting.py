@@ -1,0 +1,780 @@
+"""Ordinary mistakes, and what Holdfast answers: the rows of docs/how-to/troubleshooting.md.
+
+Each answer comes from the product's own code. `tests/tooling/test_troubleshooting.py` checks that
+it names the thing and the fix.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml
+from click import UsageError
+from click.testing import CliRunner
+
+from holdfast.webhook import plugins
+from holdfast.webhook.cli import main
+from holdfast.webhook.config import config, problems
+from holdfast.webhook.errors import ApiStatusError, HoldfastError, UnreachableError
+from holdfast.webhook.kube.client import Cluster
+from holdfast.webhook.model.freezes import Freeze
+from holdfast.webhook.report import diagnosis, explanation, installation, preview, trace
+from holdfast.webhook.report.diagnosis import Finding
+from holdfast.webhook.report.installation import KeptPods, Runs
+from holdfast.webhook.report.next_steps import PodFacts
+from holdfast.webhook.report.obstacles import Template
+from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
+from holdfast.webhook.runtime import pipelines
+from tests.support.builders import (
+    CREATED_MS,
+    GATE,
+    HOUR,
+    MINUTE,
+    held,
+    make_decider,
+    make_pipeline,
+    make_pod,
+    read_review,
+)
+from tests.support.kubeconfigs import RIGHT
+from tests.support.vm_builders import make_launcher, make_vm
+
+_HEAD = f"apiVersion: {config.API_VERSION}\nkind: {config.KIND}\n"
+_VM = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
+
+
+class Mistake(NamedTuple):
+    """A mistake, its answer, and what the answer must name: the thing and the fix."""
+
+    mistake: str
+    answer: Callable[[], str]
+    thing: str
+    fix: str
+
+
+# --- manifests ---------------------------------------------------------------------------------
+
+
+def _annotated(text: str, kind: str = "Pod", **spec: Any) -> Callable[[], str]:
+    """Preview an object with these annotations, as YAML, on its pod or template."""
+
+    def produce() -> str:
+        annotations = yaml.safe_load(text)
+        return _previewed(_object(kind, {}, annotations, spec))
+
+    return produce
+
+
+def _object(
+    kind: str, own: Mapping[str, str], annotations: Mapping[str, str], spec: Mapping[str, Any]
+) -> dict[str, Any]:
+    group = {"Job": "batch/v1", "CronJob": "batch/v1", "Rollout": "argoproj.io/v1alpha1"}
+    metadata = {"name": "web", "annotations": annotations}
+    pod_spec = {"containers": [{"name": "main", "image": "busybox"}]}
+    if kind == "Pod":
+        spec = {**pod_spec, **spec}
+        return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
+    inner = {"template": {"metadata": {"annotations": annotations}, "spec": pod_spec}}
+    whole: dict[str, Any] = {**inner, **spec}
+    if kind == "CronJob":
+        whole = {"jobTemplate": {"spec": inner}, **spec}
+    return {
+        "apiVersion": group.get(kind, "apps/v1"),
+        "kind": kind,
+        "metadata": {"name": "web", "annotations": dict(own)},
+        "spec": whole,
+    }
+
+
+def _previewed(document: Mapping[str, Any]) -> str:
+    made = preview.preview(document, make_pipeline(), namespace="shop", now_ms=CREATED_MS)
+    return [*made.refusals, *made.warnings][0]
+
+
+def _misplaced() -> str:
+    return _previewed(_object("Deployment", {"holdfast.dev/delay": "15s"}, {}, {}))
+
+
+def _reviewed(document: Any, old: Any = None, **request: Any) -> str:
+    if old is not None:
+        request |= {"old": old, "operation": "UPDATE"}
+    verdict = make_pipeline().validate(read_review(document, **request), now_ms=CREATED_MS)
+    return verdict.message or verdict.warnings[0]
+
+
+def _added_later() -> str:
+    return _reviewed(make_pod({"holdfast.dev/delay": "15s"}), old=make_pod(node="node-1"))
+
+
+def _clone() -> str:
+    copied = {"holdfast.dev/sticky-node": "node-1", "holdfast.dev/sticky-node-uid": "another"}
+    moved = make_vm({**copied, "holdfast.dev/sticky-node": "node-2"})
+    return _reviewed(moved, old=make_vm(copied), kind=_VM)
+
+
+MANIFESTS: Sequence[Mistake] = (
+    Mistake(
+        "`holdfast.dev/delay: soon`",
+        _annotated("holdfast.dev/delay: soon"),
+        "annotation holdfast.dev/delay",
+        "use whole seconds",
+    ),
+    Mistake(
+        '`holdfast.dev/delay: "-15"`',
+        _annotated('holdfast.dev/delay: "-15"'),
+        "annotation holdfast.dev/delay",
+        "use",
+    ),
+    Mistake(
+        "`holdfast.dev/delay: 1d`",
+        _annotated("holdfast.dev/delay: 1d"),
+        "annotation holdfast.dev/delay",
+        "use whole seconds",
+    ),
+    Mistake(
+        "`holdfast.dev/delay: 15` (a number)",
+        _annotated("holdfast.dev/delay: 15"),
+        "annotation values",
+        "must be strings",
+    ),
+    Mistake(
+        "`holdfast.dev/delay: 200h`",
+        _annotated("holdfast.dev/delay: 200h"),
+        "holdfast.dev/delay",
+        "shorten the hold",
+    ),
+    Mistake(
+        "`holdfast.dev/delai: 15s`",
+        _annotated("holdfast.dev/delai: 15s"),
+        "holdfast.dev/delai",
+        "did you mean holdfast.dev/delay?",
+    ),
+    Mistake(
+        "`holdfast.dev/delay` and `delay` with different values",
+        _annotated("{holdfast.dev/delay: 15s, delay: 20s}"),
+        "holdfast.dev/delay",
+        "remove one of them",
+    ),
+    Mistake(
+        "`holdfast.dev/delay: 15s` in the metadata of a Deployment",
+        _misplaced,
+        "annotation holdfast.dev/delay",
+        "move it to spec.template.metadata.annotations",
+    ),
+    Mistake(
+        "`kubectl annotate pod web holdfast.dev/delay=15s`, while it runs",
+        _added_later,
+        "annotation holdfast.dev/delay",
+        "set it in the template",
+    ),
+    Mistake(
+        "`holdfast.dev/not-before: tomorrow`",
+        _annotated("holdfast.dev/not-before: tomorrow"),
+        "annotation holdfast.dev/not-before",
+        "use an RFC 3339 time",
+    ),
+    Mistake(
+        "`holdfast.dev/not-before` in the past",
+        _annotated('holdfast.dev/not-before: "2026-02-28T18:00:00Z"'),
+        "annotation holdfast.dev/not-before",
+        "use a later time",
+    ),
+    Mistake(
+        "`holdfast.dev/not-before` next year",
+        _annotated('holdfast.dev/not-before: "2027-03-01T12:00:00Z"'),
+        "annotation holdfast.dev/not-before",
+        "use an earlier time",
+    ),
+    Mistake(
+        "`holdfast.dev/jitter: some`",
+        _annotated("holdfast.dev/jitter: some"),
+        "annotation holdfast.dev/jitter",
+        "use whole seconds",
+    ),
+    Mistake(
+        "`holdfast.dev/delay-from: revision`",
+        _annotated("{delay: 15s, holdfast.dev/delay-from: revision}"),
+        "annotation holdfast.dev/delay-from",
+        "use pod or owner",
+    ),
+    Mistake(
+        "`holdfast.dev/window: nights`",
+        _annotated("holdfast.dev/window: nights"),
+        "annotation holdfast.dev/window",
+        "use",
+    ),
+    Mistake(
+        "`holdfast.dev/window: Mon 25:00-26:00`",
+        _annotated("holdfast.dev/window: Mon 25:00-26:00"),
+        "annotation holdfast.dev/window",
+        "use",
+    ),
+    Mistake(
+        "`holdfast.dev/window: Mon 9:00-10:00 Berlin`",
+        _annotated("holdfast.dev/window: Mon 9:00-10:00 Berlin"),
+        "annotation holdfast.dev/window",
+        "use",
+    ),
+    Mistake(
+        '`holdfast.dev/pace: "0"`',
+        _annotated('holdfast.dev/pace: "0"'),
+        "annotation holdfast.dev/pace",
+        "must be 1 to 10000",
+    ),
+    Mistake(
+        "`holdfast.dev/pace: slow`",
+        _annotated("holdfast.dev/pace: slow"),
+        "annotation holdfast.dev/pace",
+        "use",
+    ),
+    Mistake(
+        "`holdfast.dev/after: migrate`",
+        _annotated("holdfast.dev/after: migrate"),
+        "annotation holdfast.dev/after",
+        "use",
+    ),
+    Mistake(
+        "`holdfast.dev/after: node/a`",
+        _annotated("holdfast.dev/after: node/a"),
+        "annotation holdfast.dev/after",
+        "use",
+    ),
+    Mistake(
+        '`holdfast.dev/approval: ""`',
+        _annotated('holdfast.dev/approval: ""'),
+        "annotation holdfast.dev/approval",
+        "write a reason",
+    ),
+    Mistake(
+        "a delay on a pod with `spec.nodeName`",
+        _annotated("delay: 15s", nodeName="node-1"),
+        "spec.nodeName",
+        "use a nodeSelector instead",
+    ),
+    Mistake(
+        "finalizer `holdfast.dev/sticky` in a manifest",
+        lambda: _reviewed(make_pod({}, finalizers=["holdfast.dev/sticky"])),
+        "finalizer",
+        "remove it",
+    ),
+    Mistake(
+        "`holdfast.dev/sticky: yes` on a VM",
+        lambda: _reviewed(make_vm({"holdfast.dev/sticky": "yes"}), kind=_VM),
+        "annotation holdfast.dev/sticky",
+        "use",
+    ),
+    Mistake(
+        "`holdfast.dev/sticky-node: Node 1` on a VM",
+        lambda: _reviewed(make_vm({"holdfast.dev/sticky-node": "Node 1"}), kind=_VM),
+        "annotation holdfast.dev/sticky-node",
+        "use a node name",
+    ),
+    Mistake(
+        "another `holdfast.dev/sticky-node` on a cloned VM",
+        _clone,
+        "holdfast.dev/sticky-node-uid",
+        "remove",
+    ),
+)
+
+WORKLOADS: Sequence[Mistake] = (
+    Mistake(
+        "a Deployment whose `progressDeadlineSeconds` is shorter than the delay",
+        _annotated("delay: 15m", "Deployment", progressDeadlineSeconds=600),
+        "spec.progressDeadlineSeconds",
+        "increase it",
+    ),
+    Mistake(
+        "a Job whose `activeDeadlineSeconds` is shorter than the delay",
+        _annotated("delay: 60s", "Job", activeDeadlineSeconds=30),
+        "activeDeadlineSeconds",
+        "increase it",
+    ),
+    Mistake(
+        "a StatefulSet whose pods start one after another, each with a delay",
+        _annotated("delay: 60s", "StatefulSet", replicas=3),
+        "3 pods start one at a time",
+        "set spec.podManagementPolicy: Parallel",
+    ),
+    Mistake(
+        "a delay with `strategy: Recreate`",
+        _annotated("delay: 60s", "Deployment", strategy={"type": "Recreate"}),
+        "spec.strategy",
+        "set spec.strategy.type: RollingUpdate",
+    ),
+    Mistake(
+        "a CronJob that starts more often than its delay",
+        _annotated("delay: 10m", "CronJob", schedule="*/5 * * * *", concurrencyPolicy="Replace"),
+        "spec.schedule",
+        "shorten the delay",
+    ),
+    Mistake(
+        "a placement rule that matches a DaemonSet",
+        _annotated("type: space", "DaemonSet"),
+        "DaemonSet controller",
+        "set node affinity in its template",
+    ),
+    Mistake(
+        "a placement rule that contradicts the pod's nodeSelector",
+        _annotated("type: space", nodeSelector={"kubernetes.io/role": "core"}),
+        "rule space",
+        "contradicts nodeSelector",
+    ),
+    Mistake(
+        "a delay in an Argo Rollout",
+        _annotated("delay: 15s", "Rollout"),
+        "Rollout",
+        "only its pods",
+    ),
+)
+
+# --- the configuration -------------------------------------------------------------------------
+
+
+def _configured(text: str) -> Callable[[], str]:
+    def build(document: Any) -> None:
+        read = config.read(document, "holdfast.yaml")
+        pipelines.build_profiles(read, plugins.registry([]), source="holdfast.yaml")
+
+    return lambda: problems.find(text.encode(), "holdfast.yaml", build)[0]
+
+
+def _args(plugin: str, args: str) -> Callable[[], str]:
+    profile = f"{{pluginConfig: [{{name: {plugin}, args: {args}}}]}}"
+    return _configured(f"{_HEAD}profiles:\n- {profile}\n")
+
+
+CONFIGURATION: Sequence[Mistake] = (
+    Mistake("a file that is not YAML", _configured("profiles: ["), "holdfast.yaml", "invalid YAML"),
+    Mistake("an empty file", _configured(""), "holdfast.yaml", "begin with"),
+    Mistake(
+        "`apiVersion: v1`",
+        _configured(f"apiVersion: v1\nkind: {config.KIND}"),
+        "holdfast.yaml:1: apiVersion",
+        "use holdfast.dev/",
+    ),
+    Mistake(
+        "the same key twice",
+        _configured(f"{_HEAD}profiles: []\nprofiles: []\n"),
+        "profiles",
+        "remove one",
+    ),
+    Mistake(
+        "an alias", _configured(f"{_HEAD}a: &a x\nb: *a\n"), "holdfast.yaml", "write the value out"
+    ),
+    Mistake("`profiles: []`", _configured(f"{_HEAD}profiles: []"), "profiles", "add a profile"),
+    Mistake("`profile:`", _configured(f"{_HEAD}profile: []"), "profile", "did you mean profiles?"),
+    Mistake(
+        "two profiles for all schedulers",
+        _configured(f"{_HEAD}profiles: [{{}}, {{}}]"),
+        "profiles[1].schedulerName",
+        "merge them",
+    ),
+    Mistake(
+        "`plugins: {enabled: [{name: place}]}`",
+        _configured(f"{_HEAD}profiles: [{{plugins: {{enabled: [{{name: place}}]}}}}]"),
+        "unknown plugin 'place'",
+        "did you mean",
+    ),
+    Mistake("`maxDelays: 24h`", _args("delay", "{maxDelays: 24h}"), "maxDelays", "did you mean"),
+    Mistake("`maxDelay: 24`", _args("delay", "{maxDelay: 24}"), "args.maxDelay", "Expected `str`"),
+    Mistake("`maxDelay: 1d`", _args("delay", "{maxDelay: 1d}"), "args.maxDelay", "use whole"),
+    Mistake(
+        "`onInvalid: refuse`",
+        _args("delay", "{onInvalid: refuse}"),
+        "args.onInvalid",
+        "use ignore or reject",
+    ),
+    Mistake(
+        "a rule that changes nothing",
+        _args("placement", "{rules: [{name: a, when: {label: b, exists: true}}]}"),
+        "rules[0]",
+        "add require",
+    ),
+    Mistake(
+        "a rule that no node can meet",
+        _args(
+            "placement",
+            "{rules: [{name: a, when: {label: b, exists: true}, require: "
+            "[{key: c, operator: Exists}, {key: c, operator: DoesNotExist}]}]}",
+        ),
+        "rules[0]",
+        "change or remove one",
+    ),
+)
+
+# --- commands ----------------------------------------------------------------------------------
+
+
+def _command(*arguments: str, **files: str) -> Callable[[], str]:
+    """Run a command in a folder with these files, and return the last line that it prints."""
+
+    def produce() -> str:
+        with TemporaryDirectory() as folder:
+            for name, text in files.items():
+                Path(folder, f"{name}.yaml").write_text(textwrap.dedent(text), encoding="utf-8")
+            given = [each.replace("@", f"{folder}/") for each in arguments]
+            done = CliRunner().invoke(main.cli, given)
+            error = done.exception
+            text = main.with_advice(error) if isinstance(error, HoldfastError) else done.output
+            return text.strip().splitlines()[-1].replace(f"{folder}/", "")
+
+    return produce
+
+
+def _connected(user: Mapping[str, Any], context: str | None = None) -> Callable[[], str]:
+    def produce() -> str:
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "config")
+            file.write_text(yaml.safe_dump({**RIGHT, "users": [{"name": "u", "user": user}]}))
+            try:
+                Cluster.connect(file, context)
+            except (HoldfastError, UsageError) as exc:
+                return str(exc).replace(f"{folder}/", "")
+        raise AssertionError("nothing was raised")
+
+    return produce
+
+
+def _missing_kubeconfig() -> str:
+    try:
+        Cluster.connect(Path("nowhere"))
+    except HoldfastError as exc:
+        return str(exc)
+    raise AssertionError("nothing was raised")
+
+
+def _plugin(command: str, *arguments: str) -> Callable[[], str]:
+    version = "client.authentication.k8s.io/v1"
+    program = {"apiVersion": version, "command": command, "args": [*arguments]}
+    return _connected({"exec": program})
+
+
+_FORBIDDEN = 'HTTP 403: pods is forbidden: User "jane" cannot list resource "pods" in API group ""'
+_POD = (
+    "kind: Pod\napiVersion: v1\nmetadata: {{name: {}, annotations: {{holdfast.dev/after: {}}}}}\n"
+)
+_WAITING = f"{_POD.format('a', 'pod/b')}---\n{_POD.format('b', 'pod/a')}"
+
+COMMANDS: Sequence[Mistake] = (
+    Mistake("`holdfast lst`", _command("lst"), "lst", "Did you mean"),
+    Mistake("`holdfast preview`", _command("preview"), "-f", "give a file"),
+    Mistake(
+        "`holdfast preview` on a missing file",
+        _command("preview", "-f", "@web.yaml"),
+        "web.yaml",
+        "name a readable file",
+    ),
+    Mistake(
+        "`holdfast preview` on a file that is not YAML",
+        _command("preview", "-f", "@web.yaml", web="a: ["),
+        "web.yaml",
+        "correct it there",
+    ),
+    Mistake(
+        "`holdfast preview` on a ConfigMap",
+        _command("preview", "-f", "@web.yaml", web="kind: ConfigMap"),
+        "ConfigMap",
+        "No pods and no pod templates found",
+    ),
+    Mistake(
+        "`holdfast preview` on pods that wait for each other",
+        _command("preview", "-f", "@web.yaml", web=_WAITING),
+        "pod/a > pod/b > pod/a",
+        "remove one from annotation holdfast.dev/after",
+    ),
+    Mistake(
+        "`holdfast check-config` on a missing file",
+        _command("check-config", "@holdfast.yaml"),
+        "holdfast.yaml",
+        "name a readable file",
+    ),
+    Mistake("a kubeconfig that does not exist", _missing_kubeconfig, "nowhere", "--kubeconfig"),
+    Mistake(
+        "`--context staging`, which the kubeconfig lacks",
+        _connected({"token": "t"}, "staging"),
+        'context "staging"',
+        'there are: "here"',
+    ),
+    Mistake(
+        "a `tokenFile` that cannot be read",
+        _connected({"tokenFile": "token"}),
+        "tokenFile",
+        "name a readable file",
+    ),
+    Mistake(
+        "a credential plugin that is not installed",
+        _plugin("no-such-login"),
+        "credential plugin no-such-login",
+        "install it",
+    ),
+    Mistake(
+        "a credential plugin that fails",
+        _plugin("sh", "-c", "exit 1"),
+        "credential plugin sh",
+        "its message is above",
+    ),
+    Mistake(
+        "no permission",
+        lambda: main.with_advice(ApiStatusError(_FORBIDDEN, status=403)),
+        'User "jane"',
+        "ask an admin",
+    ),
+    Mistake(
+        "a session that has expired",
+        lambda: main.with_advice(ApiStatusError("HTTP 401: Unauthorized", status=401)),
+        "HTTP 401",
+        "log in again",
+    ),
+    Mistake(
+        "a cluster that does not run",
+        lambda: main.with_advice(
+            UnreachableError("https://127.0.0.1:6443 does not answer: refused")
+        ),
+        "https://127.0.0.1:6443",
+        "check that the cluster is running",
+    ),
+)
+
+# --- pods that do not start --------------------------------------------------------------------
+
+_DECIDER = make_decider()
+
+
+def _explained(
+    source: dict[str, Any], section: str = "What to do", line: int = 0, **given: Any
+) -> Callable[[], str]:
+    """Return a line of a section of `holdfast explain`; the rest are facts about the pod."""
+
+    def produce() -> str:
+        now_ms = given.get("now_ms", CREATED_MS + MINUTE)
+        status = {"phase": "Pending", **given.get("status", {})}
+        pod = msgspec.convert({**source, "status": status}, PodWithStatus)
+        seen = trace.mutate(_DECIDER.profiles, read_review(source), now_ms=now_ms)
+        of_pod = {key: fact for key, fact in given.items() if key not in {"now_ms", "status"}}
+        facts = PodFacts(pod, now_ms, seen, **of_pod)
+        found = {one.title: one.lines for one in explanation.explain(facts, _DECIDER)}
+        return found.get(section, next(iter(found.values())))[line]
+
+    return produce
+
+
+def _required(pod: dict[str, Any]) -> dict[str, Any]:
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/role": "core"}
+    term = {
+        "matchExpressions": [{"key": "kubernetes.io/role", "operator": "In", "values": ["edge"]}]
+    }
+    required = {"nodeSelectorTerms": [term]}
+    pod["spec"]["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    }
+    return pod
+
+
+def _deleted(pod: dict[str, Any]) -> dict[str, Any]:
+    pod["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+    return pod
+
+
+_HINTED = {"delay": "1h", "holdfast.dev/held": "delay=1h"}
+_STARTED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-03-01T12:00:01Z"}
+_UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+
+PODS: Sequence[Mistake] = (
+    Mistake(
+        "the pod is held, and should start now",
+        _explained(held({"delay": "1h"})),
+        "web-0 -n default",
+        "holdfast release",
+    ),
+    Mistake(
+        "the pod is overdue",
+        _explained(held({"delay": "1s"}), now_ms=CREATED_MS + HOUR),
+        "no controller releases it",
+        "run holdfast doctor",
+    ),
+    Mistake(
+        "the pod waits for an approval",
+        _explained(held({"holdfast.dev/approval": "costs money"}, gates=["holdfast.dev/approval"])),
+        "approval",
+        "holdfast approve web-0",
+    ),
+    Mistake(
+        "the namespace is frozen",
+        _explained(held({"delay": "1s"}), freeze=Freeze("default", "incident 42")),
+        "freeze",
+        "holdfast thaw -n default",
+    ),
+    Mistake(
+        "another component's gate is left",
+        _explained(held({}, gates=["example.com/quota"])),
+        "example.com/quota",
+        "must remove it",
+    ),
+    Mistake(
+        "somebody else removed the gate",
+        _explained(make_pod(_HINTED, node="node-1"), "Gates", status={"conditions": [_STARTED]}),
+        GATE,
+        "the guard prevents it",
+    ),
+    Mistake(
+        "the delay in the StatefulSet's template was changed, and the pod keeps the old one",
+        _explained(
+            held({"delay": "1h"}), line=1, template=Template("StatefulSet", "web", {"delay": "5s"})
+        ),
+        "template of StatefulSet web",
+        "kubectl delete pod web-0",
+    ),
+    Mistake(
+        "the pod's nodeSelector contradicts a placement rule",
+        _explained(
+            _required(make_pod({"type": "space", "holdfast.dev/placed": "space@82541989"})), "Nodes"
+        ),
+        "placement rule space",
+        "no node can meet",
+    ),
+    Mistake(
+        "the scheduler finds no node",
+        _explained(make_pod({}), status={"conditions": [_UNSCHEDULABLE]}),
+        "the scheduler",
+        "fix",
+    ),
+    Mistake(
+        "the VM's recorded node is cordoned",
+        _explained(
+            make_launcher(),
+            "Nodes",
+            nodes=[NodeState("node-1", "it is cordoned; run kubectl uncordon node-1")],
+        ),
+        "node-1",
+        "run kubectl uncordon node-1",
+    ),
+    Mistake(
+        "the pod is on a node that is not ready",
+        _explained(
+            make_pod({}, node="node-1"),
+            nodes=[NodeState("node-1", "it is not ready (NodeStatusUnknown)")],
+        ),
+        "the node",
+        "kubectl describe node node-1",
+    ),
+    Mistake(
+        "the pod of a deleted VM stays",
+        _explained(_deleted(make_launcher(finalizers=["holdfast.dev/sticky"], node="node-1"))),
+        "finalizer",
+        "run holdfast doctor",
+    ),
+)
+
+# --- the installation --------------------------------------------------------------------------
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.about}: {finding.text}: {finding.cure}"
+
+
+def _found(make: Callable[[], Finding]) -> Callable[[], str]:
+    return lambda: _said(make())
+
+
+_URL = "127.0.0.1:8443"
+INSTALLATION: Sequence[Mistake] = (
+    Mistake(
+        "no webhook is registered",
+        _found(lambda: diagnosis.webhooks([])),
+        "no mutating and no validating webhook",
+        "start the controller",
+    ),
+    Mistake(
+        "no admission server runs",
+        _found(lambda: diagnosis.server("Service holdfast-system/holdfast-webhook", 0)),
+        "Service holdfast-system/holdfast-webhook",
+        "check the pods of Deployment holdfast-webhook",
+    ),
+    Mistake(
+        "`holdfast dev` was killed, and its webhooks are left",
+        _found(lambda: diagnosis.server(_URL, 0, installation.start(Runs.DEV, ""))),
+        _URL,
+        "kubectl delete",
+    ),
+    Mistake(
+        "the certificate was not renewed",
+        _found(
+            lambda: next(
+                diagnosis.served("Service a/b", None, CREATED_MS, trusted=True),
+            )
+        ),
+        "certificate of Service a/b",
+        "check its log",
+    ),
+    Mistake(
+        "a GitOps tool has reset the caBundle",
+        _found(lambda: diagnosis.ca("pods.holdfast.dev (mutating)", 1, None, CREATED_MS)),
+        "webhook pods.holdfast.dev",
+        "the leading controller writes the caBundle",
+    ),
+    Mistake(
+        "the controller is not installed in this namespace",
+        _found(
+            lambda: diagnosis.leader(
+                ("pod-1", CREATED_MS - MINUTE),
+                [],
+                installation.start(Runs.NOTHING, "holdfast-system"),
+                CREATED_MS,
+            )
+        ),
+        "no Deployment holdfast-controller in namespace holdfast-system",
+        "--namespace",
+    ),
+    Mistake(
+        "the guard is not installed",
+        _found(lambda: diagnosis.guard("holdfast-controller", restricts=None, refuses=True)),
+        "guard",
+        "run holdfast policies",
+    ),
+    Mistake(
+        "the clocks differ",
+        _found(lambda: diagnosis.clock(90.0)),
+        "this machine's clock",
+        "synchronize the clocks with NTP",
+    ),
+    Mistake(
+        "KubeVirt's account has another name",
+        _found(lambda: next(diagnosis.virt_controllers([("cnv", False)]))),
+        "account cnv",
+        "set the argument account",
+    ),
+    Mistake(
+        "a deleted namespace stays, because the controller is gone",
+        _found(
+            lambda: installation.kept(
+                KeptPods("shop", ["db-1"], "holdfast.dev/sticky"), terminating=True
+            )
+        ),
+        "terminating namespace shop",
+        "kubectl -n shop patch pod db-1",
+    ),
+    Mistake(
+        "the configuration is nearly too large",
+        _found(lambda: next(installation.size(99_000, 100_000, "characters of a match condition"))),
+        "configuration",
+        "use fewer placement rules",
+    ),
+)
+
+MISTAKES: Mapping[str, Sequence[Mistake]] = MappingProxyType(
+    {
+        "Annotations": MANIFESTS,
+        "Workloads": WORKLOADS,
+        "Configuration": CONFIGURATION,
+        "Commands": COMMANDS,
+        "Pods that do not start": PODS,
+        "Installation": INSTALLATION,
+    }
+)

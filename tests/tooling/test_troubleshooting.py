@@ -1,0 +1,22 @@
+"""Every row of the troubleshooting page is produced, and names the thing and the fix."""
+
+import pytest
+
+from tests.support.troubleshooting import MISTAKES, Mistake
+
+ROWS = [pytest.param(one, id=one.mistake) for rows in MISTAKES.values() for one in rows]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_answer_names_the_thing_and_the_fix(row: Mistake) -> None:
+    answer = row.answer()
+
+    assert row.thing in answer
+    assert row.fix in answer
+    assert answer.isprintable()
+
+
+def test_there_are_many_rows_and_no_two_alike() -> None:
+    mistakes = [one.mistake for rows in MISTAKES.values() for one in rows]
+
+    assert len({*mistakes}) == len(mistakes) >= 60
