@@ -1,17 +1,18 @@
-"""The site's hook: files outside docs/ that pages link to become part of it.
+"""Builds the documentation site: `make docs` writes it to build/site.
 
-Pages are written to be read in the repository too, so their links are those of the repository.
+Pages are written to be read in the repository, so their links are those of the repository. Before
+the build, they are copied to build/pages, with some files from outside docs/ and with links that
+fit there.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path, PurePosixPath
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = PurePosixPath("docs")
@@ -30,18 +31,17 @@ FILES = (
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files from outside docs/."""
+def stage(root: Path) -> None:
+    """Write the pages of the site below a copy of the repository to its build/pages."""
+    pages = root / "build" / "pages"
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(root / DOCS, pages, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     for name in FILES:
-        content = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, str(OUTSIDE / name), content=content))
-    return files
-
-
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn the links of the repository into those of the site."""
-    del config, files
-    return relinked(markdown, PurePosixPath(page.file.src_uri))
+        (pages / OUTSIDE / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / name, pages / OUTSIDE / name)
+    for path in pages.rglob("*.md"):
+        here = PurePosixPath(path.relative_to(pages).as_posix())
+        path.write_text(relinked(path.read_text(encoding="utf-8"), here), encoding="utf-8")
 
 
 def relinked(markdown: str, here: PurePosixPath) -> str:
@@ -66,3 +66,14 @@ def site_path(repository: PurePosixPath) -> PurePosixPath:
     if repository.is_relative_to(DOCS):
         return repository.relative_to(DOCS)
     return OUTSIDE / repository
+
+
+def main(root: Path) -> int:
+    """Build the site; a link or an anchor that leads nowhere fails it."""
+    stage(root)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    return subprocess.run(command, cwd=root, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if sys.argv[1:] else ROOT))

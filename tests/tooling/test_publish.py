@@ -1,5 +1,6 @@
 """The site of the docs has the links of the repository."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -32,32 +33,56 @@ def test_links_of_the_repository_become_those_of_the_site(here: str, link: str, 
     assert made == f"see [this]({there})."
 
 
-def build(config: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--config-file", str(config)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def build(root: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "docs.publish", str(root)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_broken_link_fails_the_build(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site of a copy of the repository."""
+    root = tmp_path_factory.mktemp("site")
     for name in ("docs", "examples"):
-        shutil.copytree(ROOT / name, tmp_path / name)
+        shutil.copytree(ROOT / name, root / name)
     for path in (ROOT / "mkdocs.yml", *ROOT.glob("*.md")):
-        shutil.copy(path, tmp_path)
-    index = tmp_path / "docs" / "index.md"
+        shutil.copy(path, root)
+    done = build(root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return root
+
+
+@pytest.mark.parametrize("dead", ["[x](reference/none.md)", "[x](reference/cli.md#none)"])
+def test_broken_link_fails_the_build(copied: Path, dead: str) -> None:
+    index = copied / "docs" / "index.md"
     whole = index.read_text()
-    assert build(tmp_path / "mkdocs.yml").returncode == 0
-    for dead in ("[x](reference/none.md)", "[x](reference/cli.md#none)"):
-        index.write_text(f"{whole}\n{dead}\n")
-        done = build(tmp_path / "mkdocs.yml")
-        assert done.returncode == 1
-        assert "'reference/" in done.stderr
+    index.write_text(f"{whole}\n{dead}\n")
+    done = build(copied)
+    index.write_text(whole)
+    assert done.returncode != 0
+    assert "does not exist" in done.stdout + done.stderr
 
 
-def test_the_site_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-    pages = list(tmp_path.rglob("*.html"))
+def test_the_site_loads_nothing_from_elsewhere(copied: Path) -> None:
+    pages = list((copied / "build" / "site").rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
         text = page.read_text()
-        for mark in ('<script src="http', '<script src="//', '<link href="http', '<img src="http'):
-            assert mark not in text, page
+        for found in re.findall(r"<(?:script|link|img|iframe)[^>]*https?://[^>]*>", text):
+            assert 'rel="canonical"' in found or "rel=canonical" in found, (page, found)
+
+
+def test_every_page_is_two_clicks_from_the_start(copied: Path) -> None:
+    site = copied / "build" / "site"
+    every = {page for page in site.rglob("*.html") if page.name != "404.html"}
+    seen, border = {site / "index.html"}, {site / "index.html"}
+    for _ in range(2):
+        border = {target for page in border for target in _links(page)} & every - seen
+        seen |= border
+    assert every - seen == set()
+
+
+def _links(page: Path) -> set[Path]:
+    """Read the pages that the text of a page links to, the menu left out."""
+    (text,) = re.findall(r"<article.*?</article>", page.read_text(), re.DOTALL)
+    targets = re.findall(r'href="?([^"#>\s]+\.html)', text)
+    return {(page.parent / target).resolve() for target in targets}
