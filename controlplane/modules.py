@@ -209,10 +209,19 @@ ACTIONLINT = ModuleSet(
 )
 """actionlint 1.7.12, which checks .github/workflows."""
 
+GLUA = ModuleSet(
+    name="glua",
+    folder=_HERE / "glua",
+    packages=MappingProxyType({"glua": "github.com/yuin/gopher-lua/cmd/glua"}),
+    landmark="github.com/yuin/gopher-lua",
+    ldflags=("-s", "-w"),
+)
+"""GopherLua 1.1.1, with which Argo CD runs health checks."""
+
 SETS = MappingProxyType(
     {
         each.name: each
-        for each in (KUBERNETES, KUBEVIRT, NODE, CONTAINERD, RUNC, HELM, KREW, ACTIONLINT)
+        for each in (KUBERNETES, KUBEVIRT, NODE, CONTAINERD, RUNC, HELM, KREW, ACTIONLINT, GLUA)
     }
 )
 """All rows by name."""

@@ -25,6 +25,7 @@ FILES = (
     "SECURITY.md",
     "GOVERNANCE.md",
     "CODE_OF_CONDUCT.md",
+    "examples/argocd/argocd-cm.yaml",
     "examples/plugin/holdfast_signoff.py",
     "examples/plugin/test_signoff.py",
 )
