@@ -33,9 +33,11 @@ _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 
 
 def stage(root: Path) -> None:
-    """Write the pages of the site below a copy of the repository to its build/pages."""
+    """Write what the site is built from to the folder build/ of the repository."""
     pages = root / "build" / "pages"
     shutil.rmtree(pages, ignore_errors=True)
+    (root / "build").mkdir(exist_ok=True)
+    shutil.copyfile(root / "mkdocs.yml", root / "build" / "mkdocs.yml")
     shutil.copytree(root / DOCS, pages, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     for name in FILES:
         (pages / OUTSIDE / name).parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,9 @@ def main(root: Path) -> int:
     """Build the site; a link or an anchor that leads nowhere fails it."""
     stage(root)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
-    return subprocess.run(command, cwd=root, check=False).returncode
+    return subprocess.run(
+        command, cwd=root / "build", check=False
+    ).returncode  # leaves a cache there
 
 
 if __name__ == "__main__":
