@@ -30,6 +30,8 @@ UNUSED = frozenset(
     ]
 )
 """Packages that others name and nothing imports."""
+GENERATED = re.compile(r"kubernetes/(aio/|client/(api|models)/(?!__init__\.py))")
+"""Parts of the Kubernetes client that nothing imports: it is loaded without them."""
 _SHEBANG = b"#!/usr/bin/env python3\n"
 
 
@@ -52,7 +54,7 @@ def _placed(path: Path, packed: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
     """Say where each file of a wheel goes: compiled ones are apart for each Python."""
     names = [name for name in packed.namelist() if not name.endswith("/")]
     if path.name.endswith("-none-any.whl"):
-        wanted = (name for name in names if not name.startswith("kubernetes/aio/"))
+        wanted = (name for name in names if not GENERATED.match(name))
         yield from ((name, f"site/{name}") for name in wanted)
         return
     place = path.parent.name  # PLATFORM/PYTHON, one folder of downloads each
