@@ -1,5 +1,6 @@
 """The site of the docs has the links of the repository."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from docs import publish
+from docs import publish, versions
 
 ROOT = publish.ROOT
 
@@ -86,3 +87,14 @@ def _links(page: Path) -> set[Path]:
     (text,) = re.findall(r"<article.*?</article>", page.read_text(), re.DOTALL)
     targets = re.findall(r'href="?([^"#>\s]+\.html)', text)
     return {(page.parent / target).resolve() for target in targets}
+
+
+def test_versions_are_listed_with_the_newest_release_first(tmp_path: Path) -> None:
+    site, folder = tmp_path / "site", tmp_path / "all"
+    site.mkdir()
+    (site / "index.html").write_text("one")
+    for version in ("0.9.0", "main", "0.10.0", "0.9.0"):
+        versions.add(site, folder, version)
+    listed = json.loads((folder / "versions.json").read_text())
+    assert [one["version"] for one in listed] == ["0.10.0", "0.9.0", "main"]
+    assert "url=0.10.0/index.html" in (folder / "index.html").read_text()
