@@ -49,6 +49,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             Elsewhere(r"helm install", "tests/node/test_release.py", '"install"'),
             Elsewhere(r"kubectl run held", "tests/node/test_release.py", '"run", "held"'),
             Elsewhere(r"make run\b", "tests/e2e/test_demo.py", "make_run"),
+            Elsewhere(r"make up\b", "tests/e2e/test_demo.py", "make_up"),
             Elsewhere(r"make test\b", ".ci/run", "make test"),
         ),
         "CONTRIBUTING.md": (

@@ -1,0 +1,66 @@
+"""Records `make run` as docs/images/run.svg, an animated terminal: `python -m docs.recording`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "docs" / "images" / "run.svg"
+LONGEST_PAUSE = 3.0
+"""Seconds: a longer pause, such as the wait for a pod, is shortened to this."""
+_LINE, _MARGIN, _WIDTH = 20, 16, 860
+_STYLE = """
+    rect { fill: #0d1117; }
+    text { fill: #e6edf3; font: 14px ui-monospace, Menlo, Consolas, monospace; white-space: pre; }
+    .command { fill: #7ee787; }
+    .line { opacity: 0; animation: appear 1ms linear forwards; }
+    @keyframes appear { to { opacity: 1; } }
+    @media (prefers-reduced-motion: reduce) { .line { opacity: 1; animation: none; } }"""
+
+
+def record(command: Sequence[str]) -> list[tuple[float, str]]:
+    """Run a command; return its lines with the seconds at which they came."""
+    began = time.monotonic()
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        lines = [(time.monotonic() - began, line.rstrip()) for line in running.stdout or ()]
+    if running.returncode:
+        raise SystemExit("\n".join(line for _, line in lines))
+    return lines
+
+
+def drawn(lines: Sequence[tuple[float, str]]) -> str:
+    """Draw lines of a terminal, each of which appears at its time."""
+    height = 2 * _MARGIN + _LINE * len(lines)
+    shown, last, at = [], 0.0, 0.5
+    for number, (seconds, line) in enumerate(lines):
+        at += min(seconds - last, LONGEST_PAUSE)
+        last = seconds
+        kind = "line command" if line.lstrip().startswith("$ ") else "line"
+        y = _MARGIN + _LINE * number + 14
+        shown.append(
+            f'  <text class="{kind}" style="animation-delay: {at:.2f}s" x="{_MARGIN}" y="{y}">'
+            f"{escape(line)}</text>"
+        )
+    title = "A recording of make run: a pod is held for 15 seconds, released, and runs"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
+            f"  <title>{title}</title>",
+            f"  <style>{_STYLE}\n  </style>",
+            f'  <rect width="{_WIDTH}" height="{height}" rx="8"/>',
+            *shown,
+            "</svg>\n",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    made = [(0.0, "$ make run"), *record([sys.executable, "-m", "demo", "run"])]
+    TARGET.write_text(drawn(made), encoding="utf-8")
