@@ -21,6 +21,8 @@ from tests.e2e.test_cli import CRDS
 PICTURES = Path(os.environ.get("HOLDFAST_PICTURES", "build/pictures"))
 MINUTES = (5, 9, 9, 10, 10, 10, 22, 22, 35, 48, 48, 56)
 """After which the pods that are shown go."""
+WIDTHS = (320, 768, 1_100)
+"""Pixels: a phone, a tablet and a desk."""
 LARGEST = 200_000
 """Bytes of a picture in the pages."""
 READABLE = 4.5
@@ -103,7 +105,13 @@ def test_page_shows_held_released_and_sticky(tab: Tab) -> None:
     text = tab.evaluate("document.body.innerText")
     for wanted in ("12 held pods", "shop/web-11", "shop/batch-1", "2 VMs", "shop/db", "node-2"):
         assert wanted in text
-    for wanted in ("This controller\nleader", " late on average", "Last 2 releases"):
+    for wanted in (
+        "This controller\nleader",
+        " late on average",
+        "Last 2 releases",
+        "Healthy",
+        "Held pods by namespace",
+    ):
         assert wanted in text
 
 
@@ -133,12 +141,14 @@ def test_page_is_accessible_to_screen_readers(tab: Tab) -> None:
     assert len(headings) > 4
     assert all(name for _, name in headings)
     tables = named(nodes, "table")
-    assert len(tables) == 3
+    assert len(tables) == 4
     assert all(tables)
     assert "shop/web-11" in named(nodes, "rowheader")
     assert {"Pod", "Due", "Left", "Returns to"} <= set(named(nodes, "columnheader"))
-    (picture,) = named(nodes, "image")
-    assert "held pods are due in the next hour" in picture
+    assert named(nodes, "image") == [
+        "Next hour: 12 of 12 held pods due",
+        "Next day: 12 of 12 held pods due",
+    ]
     assert tab.evaluate("document.documentElement.lang") == "en"
     assert tab.evaluate("document.title") == "Holdfast: 12 held pods"
 
@@ -158,21 +168,33 @@ def test_contrast_check_detects_pale_text(tab: Tab, url: str) -> None:
     tab.open(url)
 
 
-@pytest.mark.parametrize("width", [pytest.param(360, id="phone"), pytest.param(1100, id="desk")])
-def test_page_does_not_scroll_sideways(tab: Tab, width: int) -> None:
-    tab.window(width, 900)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
-def test_screenshots_are_taken(tab: Tab, url: str, dark: bool) -> None:
-    tab.window(1000, 1000)
+def test_filter_links_lead_to_a_namespace_and_an_owner(tab: Tab, url: str) -> None:
+    tab.open(tab.evaluate("document.querySelector('table a').href"))
+    assert "Namespace shop, by owner" in tab.evaluate("document.body.innerText")
+    tab.open(tab.evaluate("document.querySelector('header a').href"))
+    assert "not refreshed" in tab.evaluate("document.body.innerText")
     tab.open(url)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("path", ["", "?namespace=shop"])
+def test_page_does_not_scroll_sideways(tab: Tab, url: str, width: int, path: str) -> None:
+    tab.window(width, 900)
+    tab.open(url + path)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    tab.open(url)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
+def test_screenshots_are_taken(tab: Tab, url: str, width: int, dark: bool) -> None:
+    tab.window(width, 1000)
+    tab.open(f"{url}?paused=1")
     height = tab.evaluate("document.documentElement.scrollHeight")
-    tab.window(1000, height, dark=dark)
+    tab.window(width, height, dark=dark)
     taken = tab.picture()
     assert taken.startswith(b"\x89PNG")
-    assert struct.unpack(">II", taken[16:24]) == (1000, height)
+    assert struct.unpack(">II", taken[16:24]) == (width, height)
     assert len(taken) < LARGEST
     PICTURES.mkdir(parents=True, exist_ok=True)
-    (PICTURES / f"status-page-{'dark' if dark else 'light'}.png").write_bytes(taken)
+    (PICTURES / f"status-page-{width}-{'dark' if dark else 'light'}.png").write_bytes(taken)

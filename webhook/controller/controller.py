@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from holdfast.webhook.controller.freeze_watch import FreezeWatch
 from holdfast.webhook.controller.notifier import ReleaseNotifier
@@ -160,6 +160,12 @@ class ReleaseController:
             return None
         due = Due(pending.due_ms, pending.problem, pending.reason)
         return extended(due, self.freeze_watch.freezes.of(key[0], self._now_ms()))
+
+    def gates(self, key: ObjectKey) -> Sequence[str]:
+        """Return the gates of a held pod; none if it is not held."""
+        with self._changed:
+            pending = self._scheduler.get(key)
+        return pending.gates if pending else ()
 
     def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
         """Ask the plugins about a pod again, now or at a time."""

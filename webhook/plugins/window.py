@@ -123,6 +123,20 @@ class Window(HoldingPlugin):
         opens = f"opens at {durations.canonical_instant(opens_ms)}"
         return Wait(starts_ms, opens if opens_ms > now_ms else "is open; the jitter has to pass")
 
+    def states(self, now_ms: int) -> dict[str, str]:
+        """Describe whether each configured window is open, by its name."""
+        return {name: _state(one, now_ms) for name, one in self._named.items()}
+
+
+def _state(window: Windows, now_ms: int) -> str:
+    opens_ms = window.next_open_ms(now_ms)
+    if opens_ms is None:
+        return _NEVER
+    if opens_ms > now_ms:
+        return f"opens at {durations.canonical_instant(opens_ms)}"
+    closes_ms = window.closes_ms(now_ms)
+    return "open" if closes_ms is None else f"open until {durations.canonical_instant(closes_ms)}"
+
 
 def _with_jitter(pod: Pod, windows: Windows, open_ms: int) -> int:
     """Return when a pod may start in the window that is open at a time.

@@ -3,136 +3,241 @@
 It needs no JavaScript and loads nothing. Text from pods is escaped.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
+from typing import NamedTuple
+from urllib.parse import urlencode
 
 from holdfast.webhook.controller.history import Released
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import NEVER_MS
 from holdfast.webhook.model.objects import ObjectKey
-from holdfast.webhook.report import table
+from holdfast.webhook.report import table, timeline
+from holdfast.webhook.report.diagnosis import Level
 from holdfast.webhook.report.sticky_vms import StickyVm
 
 MOST_ROWS = 500
 """Rows in a table, those due first; `holdfast list -A` shows all."""
-TIMELINE_MINUTES = 60
-_BAR_WIDTH, _HEIGHT = 12, 80
+MOST_GROUPS = 100
+REFRESH_SECONDS = 10
 _SECOND_MS = 1_000
 
-_HEAD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">"""
 _STYLE = """
 :root { color-scheme: light dark }
-body { font: 1rem/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100%; margin: 0 0 2rem }
-caption { text-align: left } h2 { font-size: 1.1rem; margin: .5rem 0 }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1rem auto; padding: 0 1rem }
+a { color: LinkText } h2 { font-size: 1.1rem; margin: .5rem 0 }
+section, table { margin: 0 0 2rem }
+table { border-collapse: collapse; width: 100% } caption { text-align: left }
 th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #8888;
   overflow-wrap: anywhere }
+.health { border-left: .5rem solid; padding: .25rem .75rem }
+.health strong { display: block; font-size: 1.25rem }
+.ok { border-color: #1a7f37 } .warning { border-color: #bf8700 } .problem { border-color: #cf222e }
 .bad { font-weight: bold } .bad::before { content: "! " }
 dl { display: grid; grid-template-columns: fit-content(50%) 1fr; gap: .25rem 1rem;
   overflow-wrap: anywhere }
-dd { margin: 0 } svg { width: 100%; height: auto } rect { fill: #3d7cc9 }
+dd { margin: 0 }
+@media (max-width: 40rem) {
+  thead { position: absolute; clip-path: inset(50%) }
+  tr { display: block; padding: .25rem 0; border-bottom: 1px solid #8888 }
+  th, td { display: block; border: 0; padding: 0 }
+  td:empty { display: none } td::before { content: attr(data-label) ": " }
+}
 """
+_HEALTH = {
+    Level.OK: ("ok", "Healthy"),
+    Level.WARNING: ("warning", "Needs attention"),
+    Level.PROBLEM: ("problem", "Not healthy"),
+}
+
+
+class Fact(NamedTuple):
+    """A name and its value, and whether that is healthy."""
+
+    name: str
+    value: str
+    level: Level = Level.OK
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPodRow:
-    """A row of the table of held pods."""
+    """A row of the table of held pods. `owner` is empty if it is not known."""
 
     pod: ObjectKey
     due_ms: int
-    problem: str = ""
+    held_by: str = ""
+    note: str = ""
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which pods a page shows: those of a namespace and of an owner in it, if not empty."""
+
+    namespace: str = ""
+    owner: str = ""
+    is_paused: bool = False
+
+    def link(self, text: str, **changes: object) -> str:
+        """Make a link to the page with another selection."""
+        shown = {"namespace": self.namespace, "owner": self.owner, "paused": self.is_paused}
+        query = {name: value for name, value in {**shown, **changes}.items() if value}
+        return f'<a href="/?{escape(urlencode(query))}">{escape(text)}</a>'
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The content of the page. A fact is a name, a value, and whether the value is healthy."""
+    """The content of the page.
+
+    `held` has the pods of the selected namespace, or all. `paces` has the numbers of starting and
+    waiting pods, and `windows` says of each configured window whether it is open. `machines` are
+    VMs and the nodes that they return to; None without KubeVirt.
+    """
 
     server: str
     now_ms: int
-    facts: Sequence[tuple[str, str, bool]]
+    facts: Sequence[Fact]
     held: Sequence[HeldPodRow]
-    released: Sequence[Released]
+    released: Sequence[Released] = ()
     machines: Sequence[StickyVm] | None = None
-    """VMs and the nodes that they return to; None without KubeVirt."""
+    paces: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    windows: Mapping[str, str] = field(default_factory=dict)
+    selection: Selection = Selection()
 
 
 def page(status: Status) -> bytes:
     """Write the page."""
+    selection = status.selection
     held = sorted(status.held, key=lambda one: (one.due_ms, one.pod))
-    now = durations.canonical_instant(status.now_ms // _SECOND_MS * _SECOND_MS)
-    as_of = f"{escape(status.server)}, as of {now}"
+    if selection.owner:
+        held = [one for one in held if one.owner == selection.owner]
+    due = [one.due_ms for one in held]
     parts = [
-        _HEAD,
-        f"<title>Holdfast: {table.counted(len(held), 'held pod')}</title>",
-        f"<style>{_STYLE}</style></head><body>",
-        f"<header><h1>Holdfast</h1><p>{as_of}. Reload the page to refresh.</p></header>",
+        *_head(status, len(held)),
         "<main>",
-        *_facts(status.facts),
-        *_timeline(held, status.now_ms),
-        *_held(held, status.now_ms),
+        *_health(status.facts),
+        *timeline.drawn(timeline.HOUR, due, status.now_ms),
+        *timeline.drawn(timeline.DAY, due, status.now_ms),
+        *_counts("Paces", ("Pace", "Starting", "Waiting"), status.paces),
+        *_counts("Windows", ("Window", "State"), {k: (v,) for k, v in status.windows.items()}),
+        *_groups(status.held, selection, status.now_ms),
+        *_held(held, selection, status.now_ms),
         *_released(status.released, status.now_ms),
         *_machines(status.machines),
+        *_facts(status.facts),
         "</main></body></html>",
     ]
     return "\n".join(parts).encode()
 
 
-def _facts(facts: Iterable[tuple[str, str, bool]]) -> Iterator[str]:
-    yield "<section><h2>Status</h2><dl>"
-    for name, value, ok in facts:
-        kind = "" if ok else ' class="bad"'
+def _head(status: Status, held: int) -> Iterator[str]:
+    selection = status.selection
+    yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    if not selection.is_paused:
+        yield f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">'
+    yield f"<title>Holdfast: {table.counted(held, 'held pod')}</title>"
+    yield f"<style>{_STYLE}{timeline.STYLE}</style></head><body>"
+    now = durations.canonical_instant(status.now_ms // _SECOND_MS * _SECOND_MS)
+    refresh = f"refreshed every {REFRESH_SECONDS} s ({selection.link('pause', paused=1)})"
+    if selection.is_paused:
+        refresh = f"not refreshed ({selection.link('continue', paused=0)})"
+    place = f"{escape(status.server)}, as of {now}"
+    yield f"<header><h1>Holdfast</h1><p>{place}, {refresh}</p></header>"
+
+
+def _health(facts: Sequence[Fact]) -> Iterator[str]:
+    bad = [one for one in facts if one.level is not Level.OK]
+    problem = any(one.level is Level.PROBLEM for one in bad)
+    level = Level.PROBLEM if problem else Level.WARNING if bad else Level.OK
+    kind, text = _HEALTH[level]
+    reasons = "; ".join(f"{one.name}: {one.value}" for one in bad)
+    yield f'<section class="health {kind}" aria-label="Health"><strong>{text}</strong>'
+    yield f"{escape(reasons)}</section>"
+
+
+def _facts(facts: Iterable[Fact]) -> Iterator[str]:
+    yield "<section><h2>Details</h2><dl>"
+    for name, value, level in facts:
+        kind = "" if level is Level.OK else ' class="bad"'
         yield f"<dt>{escape(name)}</dt><dd{kind}>{escape(value)}</dd>"
     yield "</dl></section>"
 
 
-def _timeline(held: Sequence[HeldPodRow], now_ms: int) -> Iterator[str]:
-    """Draw the number of pods due in each minute of the next hour; overdue pods come first."""
-    counts = [0] * TIMELINE_MINUTES
+def _counts(
+    title: str, head: Sequence[str], found: Mapping[str, Sequence[object]]
+) -> Iterator[str]:
+    rows = ([escape(str(cell)) for cell in (name, *cells)] for name, cells in sorted(found.items()))
+    if found:
+        yield from _table(title, head, ((row, True) for row in rows))
+
+
+def _groups(held: Sequence[HeldPodRow], selection: Selection, now_ms: int) -> Iterator[str]:
+    """Count the pods of each namespace, or in one namespace those of each owner."""
+    kind = "Owner" if selection.namespace else "Namespace"
+
+    def name(one: HeldPodRow) -> str:
+        return one.owner if selection.namespace else one.pod[0]
+
+    numbers = Counter(map(name, held))
+    first: dict[str, int] = {}
     for one in held:
-        minute = max(0, one.due_ms - now_ms) // 60_000
-        if minute < TIMELINE_MINUTES:
-            counts[minute] += 1
-    text = f"{sum(counts)} of {len(held)} held pods are due in the next hour"
-    yield "<section><h2>Next hour</h2>"
-    yield f"<p>{text}. Each bar is one minute.</p>"
-    width = TIMELINE_MINUTES * _BAR_WIDTH
-    yield f'<svg role="img" aria-label="{text}" viewBox="0 0 {width} {_HEIGHT + 4}">'
-    yield f'<rect x="0" y="{_HEIGHT}" width="{width}" height="1"/>'
-    most = max(*counts, 1)
-    for minute, count in enumerate(counts):
-        if count:
-            height = max(2, _HEIGHT * count // most)
-            place = f'x="{minute * _BAR_WIDTH}" y="{_HEIGHT - height}"'
-            size = f'width="{_BAR_WIDTH - 2}" height="{height}"'
-            yield f"<rect {place} {size}><title>in {minute} min: {count}</title></rect>"
-    yield "</svg></section>"
+        first[name(one)] = min(one.due_ms, first.get(name(one), one.due_ms))
+    rows = (
+        (
+            (
+                selection.link(group, **{kind.lower(): group}) if group else "(none)",
+                str(number),
+                _left(first[group], now_ms),
+            ),
+            True,
+        )
+        for group, number in numbers.most_common(MOST_GROUPS)
+    )
+    title = f"Held pods by {kind.lower()}"
+    if selection.namespace:
+        title = f"Namespace {selection.namespace}, by owner"
+        yield f"<p>{selection.link('All namespaces', namespace='', owner='')}</p>"
+    yield from _table(title, (kind, "Pods", "Next due in"), rows)
 
 
-def _held(held: Sequence[HeldPodRow], now_ms: int) -> Iterator[str]:
-    shown = held[:MOST_ROWS]
+def _held(held: Sequence[HeldPodRow], selection: Selection, now_ms: int) -> Iterator[str]:
     more = f" (first {MOST_ROWS})" if len(held) > MOST_ROWS else ""
-    rows = (_held_row(one, now_ms) for one in shown)
-    caption = f"{table.counted(len(held), 'held pod')}{more}"
-    yield from _table(caption, ("Pod", "Due", "Left", "Note"), rows)
+    of = f" of {selection.owner}" if selection.owner else ""
+    rows = (_held_row(one, now_ms) for one in held[:MOST_ROWS])
+    caption = f"{table.counted(len(held), 'held pod')}{of}{more}"
+    yield from _table(caption, ("Pod", "Held by", "Due", "Left", "Note"), rows)
 
 
 def _held_row(one: HeldPodRow, now_ms: int) -> tuple[Sequence[str], bool]:
-    name = "/".join(one.pod)
-    if one.due_ms >= NEVER_MS:
-        return (name, "not known", "unknown", one.problem), True
-    late = one.due_ms <= now_ms
-    length = table.duration(abs(one.due_ms - now_ms))
-    left = f"overdue {length}" if late else length
-    return (name, durations.canonical_instant(one.due_ms), left, one.problem), not late
+    name, is_known = escape("/".join(one.pod)), one.due_ms < NEVER_MS
+    due = durations.canonical_instant(one.due_ms) if is_known else "not known"
+    cells = (name, escape(one.held_by), due, _left(one.due_ms, now_ms), escape(one.note))
+    return cells, not is_known or one.due_ms > now_ms
+
+
+def _left(due_ms: int, now_ms: int) -> str:
+    if due_ms >= NEVER_MS:
+        return "unknown"
+    length = table.duration(abs(due_ms - now_ms))
+    return f"overdue {length}" if due_ms <= now_ms else length
 
 
 def _released(released: Sequence[Released], now_ms: int) -> Iterator[str]:
     newest = sorted(released, key=lambda one: -one.at_ms)
     rows = (
-        (("/".join(one.pod), f"{table.duration(now_ms - one.at_ms)} ago", one.note), True)
+        (
+            (
+                escape("/".join(one.pod)),
+                f"{table.duration(now_ms - one.at_ms)} ago",
+                escape(one.note),
+            ),
+            True,
+        )
         for one in newest
     )
     caption = f"Last {table.counted(len(newest), 'release')}"
@@ -151,16 +256,20 @@ def _machines(machines: Sequence[StickyVm] | None) -> Iterator[str]:
 
 def _machine_row(one: StickyVm) -> tuple[Sequence[str], bool]:
     name, note = f"{one.namespace}/{one.name}", one.remark if one.is_sticky else "not sticky"
-    return (name, one.node or "any", one.runs_on or "not running", note), True
+    cells = (name, one.node or "any", one.runs_on or "not running", note)
+    return [*map(escape, cells)], True
 
 
 def _table(
     caption: str, head: Sequence[str], rows: Iterable[tuple[Sequence[str], bool]]
 ) -> Iterator[str]:
+    """Write a table of cells that are HTML already."""
     cells = "".join(f'<th scope="col">{name}</th>' for name in head)
-    yield f"<table><caption><h2>{caption}</h2></caption><thead><tr>{cells}</tr></thead><tbody>"
+    title = f"<caption><h2>{escape(caption)}</h2></caption>"
+    yield f"<table>{title}<thead><tr>{cells}</tr></thead><tbody>"
     for (first, *others), ok in rows:
         kind = "" if ok else ' class="bad"'
-        rest = "".join(f"<td>{escape(other)}</td>" for other in others)
-        yield f'<tr><th scope="row"{kind}>{escape(first)}</th>{rest}</tr>'
+        named = zip(head[1:], others, strict=True)
+        rest = "".join(f'<td data-label="{name}">{cell}</td>' for name, cell in named)
+        yield f'<tr><th scope="row"{kind}>{first}</th>{rest}</tr>'
     yield "</tbody></table>"

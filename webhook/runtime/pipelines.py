@@ -31,6 +31,7 @@ from holdfast.webhook.plugins.pace import Pace
 from holdfast.webhook.plugins.placement import PlacementArgs
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.plugins.window import Window
 from holdfast.webhook.registration import configurations
 
 _log = logging.getLogger("holdfast.plugins")
@@ -100,6 +101,12 @@ def count_paces(profiles: Profiles) -> dict[str, tuple[int, int]]:
     """Count the pods that start and that wait, by the name of the pace."""
     slots = {one.slots for one in profiles.plugins if isinstance(one, Pace)}
     return slots.pop().counts() if slots else {}
+
+
+def window_states(profiles: Profiles, now_ms: int) -> dict[str, str]:
+    """Describe whether each configured window is open, by its name."""
+    plugins = (one for one in profiles.plugins if isinstance(one, Window))
+    return {name: text for one in plugins for name, text in one.states(now_ms).items()}
 
 
 def _sticky(found: Sequence[Plugin]) -> Sticky | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -12,14 +13,17 @@ from typing import TYPE_CHECKING
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.model import durations, kubevirt
+from holdfast.webhook.model.annotations import OWN_PREFIX
 from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.model.kubevirt import Instance, TemplatedMachine
-from holdfast.webhook.report import status_page, sticky_vms, table
-from holdfast.webhook.report.status_page import MOST_ROWS, HeldPodRow, Status
+from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.report import held_pods, status_page, sticky_vms, table
+from holdfast.webhook.report.diagnosis import Level
+from holdfast.webhook.report.status_page import MOST_ROWS, Fact, HeldPodRow, Selection, Status
 from holdfast.webhook.report.sticky_vms import StickyVm
 from holdfast.webhook.runtime import pipelines
 from holdfast.webhook.sticky.reconciler import ArgsForPod
-from holdfast.webhook.telemetry.pages import PageServer, create_app
+from holdfast.webhook.telemetry.pages import PageServer, create_app, query
 
 if TYPE_CHECKING:
     from holdfast.webhook.kube.client import Api
@@ -31,6 +35,8 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
 }
 MOST_FREEZES = 5
+MOST_PODS = 5_000
+"""Pods of a namespace whose owners a page names: reading them takes a moment."""
 _SECOND_MS = 1_000
 _NOT_FOUND = 404
 _log = logging.getLogger("holdfast.controller")
@@ -43,7 +49,11 @@ def server(port: int, mgr: Manager) -> PageServer:
     """Make the server of the status page. Raises StartError if the port cannot be bound."""
 
     def page() -> tuple[bytes, int, Mapping[str, str]]:
-        return status_page.page(status(mgr)), 200, _HEADERS
+        wanted = query()
+        shown = Selection(
+            wanted.get("namespace", ""), wanted.get("owner", ""), bool(wanted.get("paused"))
+        )
+        return status_page.page(status(mgr, shown)), 200, _HEADERS
 
     app = create_app({"/": page}, local=True)
     served = PageServer(LOOPBACK, port, app, option="--status-port")
@@ -51,25 +61,52 @@ def server(port: int, mgr: Manager) -> PageServer:
     return served
 
 
-def status(mgr: Manager) -> Status:
-    """Collect what the page shows."""
+def status(mgr: Manager, selection: Selection) -> Status:
+    """Collect what the page shows of the pods of a namespace, or of all."""
     now_ms = int((mgr.server_time() or time.time()) * _SECOND_MS)
-    held = []
-    for key in mgr.releases:
-        due = mgr.releases.get(key)
-        if due is not None:
-            note = "; ".join(filter(None, (due.reason, due.problem)))
-            held.append(HeldPodRow(key, due.at_ms, note))
     found = [*facts(mgr.metrics.registry.get_sample_value, now_ms, synced=mgr.synced)]
     watch = mgr.releases.freeze_watch
     found.append(frozen(watch.freezes.active(now_ms), watch.unreadable))
+    held = [*_held(mgr, selection.namespace)]
+    if selection.namespace:
+        try:
+            owners = owners_of(mgr.cluster, selection.namespace)
+            held = [replace(one, owner=owners.get(one.pod, "")) for one in held]
+        except ClusterError as exc:
+            found.append(Fact("Owners", f"cannot be listed: {exc}", Level.WARNING))
     seen = None
     if mgr.sticky_args is not None:
         try:
             seen = machines(mgr.cluster, partial(pipelines.sticky_args, mgr.profiles))
         except ClusterError as exc:
-            found.append(("VMs", f"cannot be listed: {exc}", False))
-    return Status(mgr.cluster.server, now_ms, found, held, mgr.history.released(), seen)
+            found.append(Fact("VMs", f"cannot be listed: {exc}", Level.WARNING))
+    return Status(
+        mgr.cluster.server,
+        now_ms,
+        found,
+        held,
+        mgr.history.released(),
+        seen,
+        paces=pipelines.count_paces(mgr.profiles),
+        windows=pipelines.window_states(mgr.profiles, now_ms),
+        selection=selection,
+    )
+
+
+def _held(mgr: Manager, namespace: str) -> Iterator[HeldPodRow]:
+    for key in mgr.releases:
+        if namespace in {"", key[0]} and (due := mgr.releases.get(key)) is not None:
+            gates = (gate for gate in mgr.releases.gates(key) if gate.startswith(OWN_PREFIX))
+            held_by = ", ".join(gate.removeprefix(OWN_PREFIX) for gate in gates)
+            note = "; ".join(filter(None, (due.reason, due.problem)))
+            yield HeldPodRow(key, due.at_ms, held_by, note)
+
+
+def owners_of(api: Api, namespace: str) -> Mapping[ObjectKey, str]:
+    """Read the owners of a namespace's pending pods: the first ones. Raises ClusterError."""
+    query = {"fieldSelector": listing.PENDING}
+    pods = listing.objects(api, listing.pods_path(namespace), Pod, query)
+    return {pod.key: held_pods.owner(pod) for pod in islice(pods, MOST_PODS)}
 
 
 def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
@@ -90,42 +127,48 @@ def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
     ]
 
 
-def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[tuple[str, str, bool]]:
-    """Yield the name and value of each fact, and whether it is healthy."""
+def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[Fact]:
+    """Yield each fact. What only the leader does is not expected of another controller."""
     leads = sample("holdfast_leader") == 1
-    yield "This controller", "leader" if leads else "standby", True
-    yield "Synced with the API server", "yes" if synced else "not yet", synced
+    yield Fact("This controller", "leader" if leads else "standby")
+    yield Fact("Synced with the API server", *_judged("yes", "not yet", Level.WARNING, ok=synced))
     overdue = int(sample("holdfast_overdue_pods") or 0)
-    yield "Overdue pods", str(overdue), not (leads and overdue)
+    yield Fact("Overdue pods", str(overdue), Level.PROBLEM if leads and overdue else Level.OK)
     released = sample("holdfast_release_lateness_seconds_count") or 0
     if released:
         late = (sample("holdfast_release_lateness_seconds_sum") or 0) / released
-        yield "Releases", f"{released:.0f}, {late:.3f} s late on average", True
+        yield Fact("Releases", f"{released:.0f}, {late:.3f} s late on average")
     uncertainty = sample("holdfast_clock_uncertainty_seconds") or 0
-    yield "Clock uncertainty", f"{uncertainty:.3f} s", True
+    yield Fact("Clock uncertainty", f"{uncertainty:.3f} s")
     kept, back = (int(sample(f"holdfast_vm_pods_{name}") or 0) for name in ("kept", "kept_back"))
-    yield "Sticky VM pods kept by the finalizer", str(kept), True
-    yield "VMs waiting for their record", str(back), not back
+    yield Fact("Sticky VM pods kept by the finalizer", str(kept))
+    yield Fact("VMs waiting for their record", str(back), Level.WARNING if back else Level.OK)
     yield from _certificates(sample, now_ms, leads=leads)
 
 
-def frozen(freezes: Sequence[Freeze], unreadable: str) -> tuple[str, str, bool]:
+def frozen(freezes: Sequence[Freeze], unreadable: str) -> Fact:
     """Return the fact about freezes."""
     if unreadable:
-        return "Freezes", f"ignored: {unreadable}", False
+        return Fact("Freezes", f"ignored: {unreadable}", Level.PROBLEM)
     shown = [str(one) for one in freezes[:MOST_FREEZES]]
     if len(freezes) > MOST_FREEZES:
         shown.append(f"and {len(freezes) - MOST_FREEZES} more")
-    return "Freezes", "; ".join(shown) or "none", not freezes
+    return Fact("Freezes", *_judged("none", "; ".join(shown), Level.WARNING, ok=not freezes))
 
 
-def _certificates(sample: Sample, now_ms: int, *, leads: bool) -> Iterator[tuple[str, str, bool]]:
+def _certificates(sample: Sample, now_ms: int, *, leads: bool) -> Iterator[Fact]:
     expiry = sample("holdfast_ca_expiry_timestamp_seconds")
     if not expiry:
         return  # this controller keeps none
     at_ms = int(expiry * _SECOND_MS)
-    left = table.duration(at_ms - now_ms)
-    yield "CA", f"valid until {durations.canonical_instant(at_ms)} ({left} left)", at_ms > now_ms
-    registered = sample("holdfast_webhooks_registered") == 1
+    text = f"valid until {durations.canonical_instant(at_ms)}"
+    left = f"{text} ({table.duration(at_ms - now_ms)} left)"
+    yield Fact("CA", *_judged(left, f"{text}, expired", Level.PROBLEM, ok=at_ms > now_ms))
     if leads:
-        yield "Webhooks", "registered" if registered else "not registered as configured", registered
+        registered = sample("holdfast_webhooks_registered") == 1
+        missing = "not registered as configured"
+        yield Fact("Webhooks", *_judged("registered", missing, Level.PROBLEM, ok=registered))
+
+
+def _judged(value: str, bad: str, level: Level, *, ok: bool) -> tuple[str, Level]:
+    return (value, Level.OK) if ok else (bad, level)

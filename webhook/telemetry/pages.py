@@ -79,6 +79,11 @@ def create_app(pages: Mapping[str, Page], *, local: bool = False) -> Flask:
     return app
 
 
+def query() -> Mapping[str, str]:
+    """Return the query of the request for which a page is being made."""
+    return request.args
+
+
 class _Task(WSGITask):
     """A response, after which the connection is closed: none is kept for a client that may idle."""
 

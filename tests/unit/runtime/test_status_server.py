@@ -1,6 +1,7 @@
 """The state of a controller on the status page, from its metrics."""
 
 from holdfast.webhook.model.freezes import Freeze
+from holdfast.webhook.report.diagnosis import Level
 from holdfast.webhook.runtime import status_server
 from tests.support.builders import CREATED_MS, HOUR
 
@@ -15,15 +16,15 @@ WELL = {
 }
 
 
-def told(*, synced: bool = True, **changes: float) -> dict[str, tuple[str, bool]]:
+def told(*, synced: bool = True, **changes: float) -> dict[str, tuple[str, Level]]:
     samples = {**WELL, **{f"holdfast_{name}": value for name, value in changes.items()}}
     found = status_server.facts(samples.get, CREATED_MS, synced=synced)
-    return {name: (value, well) for name, value, well in found}
+    return {name: (value, level) for name, value, level in found}
 
 
 def test_all_is_well() -> None:
     seen = told()
-    assert all(well for _, well in seen.values())
+    assert {level for _, level in seen.values()} == {Level.OK}
     assert seen["This controller"][0] == "leader"
     assert seen["Releases"][0] == "4, 0.005 s late on average"
     assert seen["CA"][0] == "valid until 2026-03-01T13:00:00Z (1h left)"
@@ -31,25 +32,28 @@ def test_all_is_well() -> None:
 
 
 def test_freezes_are_shown() -> None:
-    assert status_server.frozen([], "") == ("Freezes", "none", True)
-    assert status_server.frozen([], "HTTP 403") == ("Freezes", "ignored: HTTP 403", False)
+    assert status_server.frozen([], "") == ("Freezes", "none", Level.OK)
+    assert status_server.frozen([], "HTTP 403") == ("Freezes", "ignored: HTTP 403", Level.PROBLEM)
     many = [Freeze(f"n{number}", "x") for number in range(7)]
     text = "; ".join(f"namespace n{number} is frozen: x" for number in range(5))
-    assert status_server.frozen(many, "") == ("Freezes", f"{text}; and 2 more", False)
+    assert status_server.frozen(many, "") == ("Freezes", f"{text}; and 2 more", Level.WARNING)
 
 
 def test_what_is_not_well() -> None:
-    assert told(overdue_pods=2.0)["Overdue pods"] == ("2", False)
-    assert told(webhooks_registered=0.0)["Webhooks"] == ("not registered as configured", False)
-    assert told(vm_pods_kept_back=1.0)["VMs waiting for their record"] == ("1", False)
-    assert told(ca_expiry_timestamp_seconds=1.0)["CA"][1] is False
-    assert told(synced=False)["Synced with the API server"] == ("not yet", False)
+    assert told(overdue_pods=2.0)["Overdue pods"] == ("2", Level.PROBLEM)
+    assert told(webhooks_registered=0.0)["Webhooks"] == (
+        "not registered as configured",
+        Level.PROBLEM,
+    )
+    assert told(vm_pods_kept_back=1.0)["VMs waiting for their record"] == ("1", Level.WARNING)
+    assert told(ca_expiry_timestamp_seconds=1.0)["CA"][1] is Level.PROBLEM
+    assert told(synced=False)["Synced with the API server"] == ("not yet", Level.WARNING)
 
 
 def test_one_that_stands_by_is_not_blamed() -> None:
     seen = told(leader=0.0, overdue_pods=2.0, webhooks_registered=0.0)
     assert seen["This controller"][0] == "standby"
-    assert all(well for _, well in seen.values())
+    assert {level for _, level in seen.values()} == {Level.OK}
 
 
 def test_one_that_keeps_no_certificates_says_nothing_of_them() -> None:
@@ -59,4 +63,4 @@ def test_one_that_keeps_no_certificates_says_nothing_of_them() -> None:
 
 def test_the_clock_is_told_in_milliseconds() -> None:
     seen = told(clock_uncertainty_seconds=0.009870052337646484)
-    assert seen["Clock uncertainty"] == ("0.010 s", True)
+    assert seen["Clock uncertainty"] == ("0.010 s", Level.OK)
