@@ -128,7 +128,7 @@ def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
 
 
 def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[Fact]:
-    """Yield each fact. What only the leader does is not expected of another controller."""
+    """Yield each fact. Another controller is not judged by the duties of the leader."""
     leads = sample("holdfast_leader") == 1
     yield Fact("This controller", "leader" if leads else "standby")
     yield Fact("Synced with the API server", *_judged("yes", "not yet", Level.WARNING, ok=synced))
