@@ -35,6 +35,7 @@ from holdfast.webhook.cli import (
     release,
     rights,
     sticky,
+    targets,
     terminal,
     uninstall,
 )
@@ -626,11 +627,17 @@ def _uninstalled(api: Api, step: Callable[[uninstall.Removal], None]) -> Callabl
     return produce
 
 
+def _unreleased(api: Api) -> str:
+    (problem,) = release._named(api, "shop", [targets.parse("web-0")]).problems
+    return problem
+
+
 def _preview(document: Mapping[str, Any]) -> str:
     seen = preview.preview(document, make_pipeline(), namespace="shop", now_ms=NOW_MS)
     return seen.refusals[0]
 
 
+_EMPTY_DEPLOYMENT = _Alike({"metadata": {}, "items": [], "spec": {"selector": {}}})
 _MISSING = _Alike(status=404, reason="NotFound")
 _WITHOUT_KUBEVIRT = _Alike(status=404)
 _OTHERWISE = {"webhooks": [{"matchConditions": [{"name": "asks", "expression": "true"}]}]}
@@ -646,9 +653,17 @@ COMMANDS: Sequence[Case] = (
             UnreachableError("https://127.0.0.1:6443 does not answer: refused")
         )
     ),
-    Case(lambda: _raised(lambda: explain._pod(_MISSING, "shop", "web-0"))),
-    Case(lambda: _raised(lambda: release._named(_MISSING, "shop", "web-0"))),
-    Case(lambda: _raised(lambda: release._named(_Alike(make_pod({})), "shop", "web-0"))),
+    Case(lambda: _raised(lambda: explain._pods(_MISSING, "shop", targets.parse("web-0")))),
+    Case(lambda: _unreleased(_MISSING)),
+    Case(
+        lambda: _unreleased(_Alike({**make_pod({}, node="node-2"), "status": {"phase": "Running"}}))
+    ),
+    Case(lambda: _raised(lambda: targets.parse("service/web"))),
+    Case(
+        lambda: _raised(
+            lambda: explain._pods(_EMPTY_DEPLOYMENT, "shop", targets.parse("deployment/web"))
+        )
+    ),
     Case(
         lambda: _raised(
             lambda: rights.require(
@@ -685,7 +700,7 @@ COMMANDS: Sequence[Case] = (
         "write nothing; `list` and `show` print this as a warning.",
     ),
     Case(lambda: _raised(lambda: sticky._required(_VM_OF_SHOP, None))),
-    Case(lambda: _raised(lambda: release._check_outcome(1, 2))),
+    Case(lambda: _raised(lambda: release._check_outcome(["pod shop/web-0 not released"], 2))),
     Case(
         lambda: _raised(listing.Time().now_ms),
     ),
@@ -728,7 +743,9 @@ MISUSE: Sequence[Case] = (
         )
     ),
     Case(_started(preview_command.preview)),
-    Case(_started(list_command.list, "--watch", "-o", "json")),
+    Case(_started(list_command.list, "-o", "jsn")),
+    Case(_started(list_command.list, "-o", "jsonpath={.items[}")),
+    Case(_started(main.cli, "-A", "version")),
     Case(_started(check_config)),
     Case(_started(main.cli, "lst")),
 )

@@ -26,6 +26,7 @@ from docs import error_cases, fault_tables
 from docs import rights as manifests
 from docs.tables import table
 from holdfast.webhook import plugins
+from holdfast.webhook.cli.commands import GLOBALS, option_rows
 from holdfast.webhook.cli.main import cli
 from holdfast.webhook.config import config, schema
 from holdfast.webhook.model import durations, messages
@@ -169,7 +170,9 @@ def commands() -> str:
     contexts = dict(_contexts("holdfast", _context(cli, "holdfast", None)))
     counted = Counter(record for each in contexts.values() for record in _options(each))
     common = [record for record, count in counted.items() if count >= COMMON]
-    parts = [f"## Common options\n\n{_code(_definitions(common))}"]
+    flags = option_rows(contexts["holdfast"], GLOBALS, global_flags=True)
+    parts = [f"## Global options\n\n{_code(_definitions(flags))}"]
+    parts.append(f"## Common options\n\n{_code(_definitions(common))}")
     parts += [_help(title, context, common) for title, context in contexts.items()]
     return "\n\n".join(parts)
 
@@ -181,7 +184,8 @@ def _contexts(title: str, context: click.Context) -> Iterator[tuple[str, click.C
         for name in context.command.list_commands(context):
             command = context.command.get_command(context, name)
             assert command is not None  # noqa: S101 - it is listed
-            yield from _contexts(f"{title} {name}", _context(command, name, context))
+            if command.name == name:  # not an alias
+                yield from _contexts(f"{title} {name}", _context(command, name, context))
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
@@ -199,7 +203,7 @@ def _help(title: str, context: click.Context, common: Sequence[Option]) -> str:
     if own:
         with formatter.section("Options"):
             formatter.write_dl(own)
-    command.format_epilog(context, formatter)
+    click.Command.format_epilog(command, context, formatter)
     text = f"## {title}\n\n{_code(formatter.getvalue())}"
     shared = [f"`{option[0].split()[0].rstrip(',')}`" for option in options if option in common]
     return f"{text}\n\nCommon options: {', '.join(shared)}" if shared else text
@@ -207,9 +211,7 @@ def _help(title: str, context: click.Context, common: Sequence[Option]) -> str:
 
 def _options(context: click.Context) -> list[Option]:
     """Give the options of a command as its help shows them, without --help."""
-    options = (each for each in context.command.params if isinstance(each, click.Option))
-    found = (each.get_help_record(context) for each in options)
-    return [record for record in found if record is not None]
+    return option_rows(context, context.command.params)
 
 
 def _definitions(options: Sequence[Option]) -> str:

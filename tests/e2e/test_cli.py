@@ -28,6 +28,7 @@ from tests.e2e.namespace import Namespace, Object, definition, gates, pod
 GATE = "holdfast.dev/delay"
 LIST_SECONDS = 3.0
 """In which 10,000 held pods have to be listed; at work, so that a busy machine does not decide."""
+ROOT = Path(__file__).parents[2]
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CRDS = [
     definition("kubevirt.io", "v1", "VirtualMachine", "vm"),
@@ -67,11 +68,11 @@ class Cli:
         """Run a command in the namespace, which has to fail with one line, and return it."""
         done = self.run(*arguments, "-n", self._namespace, stdin=stdin)
         assert done.returncode == 1, (done.stdout, done.stderr)
-        (line,) = done.stderr.splitlines()
+        (line,) = (each for each in done.stderr.splitlines() if not each.startswith("note: "))
         assert line.startswith("holdfast: ")
         return line
 
-    def terminal(self, *arguments: str, columns: int = 80) -> Iterator[str]:
+    def terminal(self, *arguments: str, columns: int = 80, **variables: str) -> Iterator[str]:
         """Run a command on a terminal, and give what it writes, as it comes."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
@@ -80,7 +81,7 @@ class Cli:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**self._environment(), "TERM": "xterm-256color"},
+            env={**self._environment(), "TERM": "xterm-256color", **variables},
             start_new_session=True,
         )
         os.close(theirs)
@@ -149,14 +150,15 @@ def test_list(ns: Namespace, cli: Cli) -> None:
     hold(ns, "held-2")
     ns.apply(pod("free"))
     head, *rows = cli.here("list").splitlines()
-    assert head.split() == ["NAME", "HELD", "BY", "SINCE", "LEFT", "OWNER"]
+    assert head.split() == ["NAME", "HELD", "BY", "AGE", "LEFT", "OWNER"]
     assert sorted(row.split()[0] for row in rows) == ["held-1", "held-2"]
     assert all("delay=1h" in row for row in rows)
     (item,) = json.loads(cli.here("list", "-o", "json", "-l", "app=web"))["items"]
-    assert (item["name"], item["heldBy"], item["gates"]) == ("held-1", "delay=1h", [GATE])
+    name = item["metadata"]["name"]
+    assert (name, item["heldBy"], item["gates"]) == ("held-1", "delay=1h", [GATE])
     assert 3_500 < item["secondsLeft"] <= 3_600
     everywhere = yaml.safe_load(cli.run("list", "-A", "-o", "yaml").stdout)
-    assert ns.namespace in {one["namespace"] for one in everywhere["items"]}
+    assert ns.namespace in {one["metadata"]["namespace"] for one in everywhere["items"]}
 
 
 def test_piped_output_is_neither_coloured_nor_truncated(ns: Namespace, cli: Cli) -> None:
@@ -167,19 +169,60 @@ def test_piped_output_is_neither_coloured_nor_truncated(ns: Namespace, cli: Cli)
     assert "\x1b" not in output
 
 
-def test_a_terminal_of_80_columns_is_not_overrun(ns: Namespace, cli: Cli) -> None:
-    hold(ns, "a-pod-with-a-very-long-name-" + "x" * 100)
-    seen = "".join(cli.terminal("list", "-o", "wide"))
+@pytest.mark.parametrize("columns", [60, 80])
+def test_narrow_terminal_is_not_overrun_and_names_are_whole(
+    columns: int, ns: Namespace, cli: Cli
+) -> None:
+    name = "a-pod-with-a-long-name-" + "x" * 20
+    hold(ns, name)
+    seen = "".join(cli.terminal("list", "-o", "wide", columns=columns))
     assert "\x1b[1m" in seen
     lines = CONTROL.sub("", seen).replace("\r", "").splitlines()
-    assert [len(line) for line in lines if len(line) > 80] == []
-    assert "…" in lines[1]
+    assert [len(line) for line in lines if len(line) > columns] == []
+    assert name in lines[1]
+
+
+def test_no_color_means_no_escape_sequence(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "held")
+    for asked in (("list",), ("explain", "held"), ("doctor",)):
+        seen = "".join(cli.terminal(*asked, NO_COLOR="1"))
+        assert "\x1b" not in seen
+        assert seen.count("\n") > 1
+
+
+def test_global_flags_stand_before_or_after_the_command(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "held")
+    for flags in (("-n", ns.namespace), ("--as=admin", "--as-group=system:masters", "-A")):
+        for asked in (("list", *flags), (*flags, "list")):
+            done = cli.run(*asked)
+            assert "held" in done.stdout, done.stderr
+    told = cli.run("list", "--as", "jane", "-n", ns.namespace).stderr
+    assert 'User "jane" cannot list resource "pods"' in told
+    name = "jsonpath={.items[*].metadata.name}"
+    assert cli.here("list", "-v=6", "-o", name, "--request-timeout=1m") == "held"
+
+
+def test_kubectl_completes_names(ns: Namespace) -> None:
+    hold(ns, "held-1")
+    ns.apply(pod("free"))
+    environment = {**os.environ, "KUBECONFIG": str(ns.plane.kubeconfig)}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    for asked, expected in (("release", ["held-1"]), ("explain", ["free", "held-1"])):
+        words = ["__complete", "holdfast", "-n", ns.namespace, asked, ""]
+        done = subprocess.run(
+            [str(ns.plane.bin / "kubectl"), *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        )
+        assert done.stdout.splitlines()[:-1] == expected
 
 
 def test_no_held_pod(cli: Cli, ns: Namespace) -> None:
     done = cli.run("list", "-n", ns.namespace)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"No held pods in namespace {ns.namespace}.\n"
+    assert done.stderr == f"No resources found in {ns.namespace} namespace.\n"
     assert json.loads(cli.here("list", "-o", "json"))["items"] == []
 
 
@@ -191,8 +234,10 @@ def test_watch_shows_changes(ns: Namespace, cli: Cli) -> None:
         if "second" in seen:
             break
         if "first" in seen and "second" not in ns.kubectl("get", "pods"):
+            cli.here("release", "first")
             hold(ns, "second")
     assert "second" in seen
+    assert re.search(r"first .* released ", seen)
 
 
 def test_kubectl_finds_it_as_a_plugin(ns: Namespace) -> None:
@@ -231,7 +276,7 @@ def test_ten_thousand_held_pods_are_listed_whole(
         assert len(others) == 9_999
     for output in ("json", "yaml"):
         items = yaml.load(listed(output), Loader=yaml.CSafeLoader)["items"]
-        assert len({item["name"] for item in items}) == 10_000
+        assert len({item["metadata"]["name"] for item in items}) == 10_000
 
 
 def children_seconds() -> float:
@@ -308,7 +353,8 @@ def test_explain_a_volume_on_another_node(ns: Namespace, cli: Cli) -> None:
 
 def test_explain_a_pod_that_is_not_there(ns: Namespace, cli: Cli) -> None:
     assert cli.refused("explain", "none") == (
-        f"holdfast: there is no pod {ns.namespace}/none; see kubectl get pods -n {ns.namespace}"
+        f"holdfast: there is no pod none in namespace {ns.namespace}; "
+        f"see kubectl get pods -n {ns.namespace}"
     )
 
 
@@ -326,7 +372,7 @@ def manifest(delay: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "live", [pytest.param([], id="offline"), pytest.param(["--cluster"], id="live")]
+    "live", [pytest.param([], id="offline"), pytest.param(["--dry-run=server"], id="live")]
 )
 def test_preview(ns: Namespace, cli: Cli, live: list[str]) -> None:
     output = cli.here("preview", "-f", "-", *live, stdin=manifest("15"))
@@ -391,8 +437,52 @@ def test_release(ns: Namespace, cli: Cli) -> None:
     ns.apply(pod("one", {"delay": "1h"}, **fields))
     assert cli.here("release", "one") == f"pod {ns.namespace}/one released\n"
     assert gates(ns.get("pod", "one")) == ["example.com/quota"]
-    assert "is not held by Holdfast; holdfast explain one" in cli.refused("release", "one")
-    assert f"there is no pod {ns.namespace}/two" in cli.refused("release", "two")
+    assert "is not held: it is Pending and has gates of other" in cli.refused("release", "one")
+    assert f"no pod two in namespace {ns.namespace}" in cli.refused("release", "two")
+
+
+def test_workload_stands_for_its_pods_and_a_dry_run_stores_nothing(ns: Namespace, cli: Cli) -> None:
+    ns.apply(*yaml.safe_load_all(manifest("1h")))
+    held = ns.eventually(lambda: [one for one in ns.all("pods") if gates(one) == [GATE]])
+    name = held[0]["metadata"]["name"]
+    assert f"Pod {ns.namespace}/{name}" in cli.here("describe", "deployment/web")
+    for mode, suffix in (("client", "(dry run)"), ("server", "(server dry run)")):
+        for asked in (("release", "deploy/web"), ("freeze", "--reason", "x"), ("thaw",)):
+            assert suffix in cli.here(*asked, f"--dry-run={mode}")
+    assert gates(ns.get("pod", name)) == [GATE]
+    assert "annotations" not in ns.get("namespace", ns.namespace)["metadata"]
+    done = cli.run("release", "deployment/web", "free", "none", "-n", ns.namespace)
+    assert done.returncode == 1
+    assert done.stdout == f"pod {ns.namespace}/{name} released\n"
+    unheld, missing, summary = done.stderr.splitlines()
+    assert re.search(f"pod {ns.namespace}/free is not held: it is .* on node-", unheld)
+    assert f"there is no pod none in namespace {ns.namespace}" in missing
+    assert summary == "holdfast: 2 of 3 failed; the reasons are above"
+
+
+def test_installed_configuration_counts(ns: Namespace, cli: Cli, tmp_path: Path) -> None:
+    text = (ROOT / "manifests" / "base" / "holdfast.yaml").read_text()
+    container = {"name": "main", "image": "busybox"}
+    volumes = [{"name": "config", "configMap": {"name": "c"}}]
+    labels = {"app": "none"}
+    inner = {"containers": [container], "volumes": volumes}
+    template = {"metadata": {"labels": labels}, "spec": inner}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    apps = {"apiVersion": "apps/v1", "kind": "Deployment"}
+    ns.apply({**apps, "metadata": {"name": "holdfast-webhook"}, "spec": spec})
+    data = {"holdfast.yaml": text}
+    ns.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data})
+    here = ("--holdfast-namespace", ns.namespace, "-n", ns.namespace)
+    file = tmp_path / "holdfast.yaml"
+    head = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n"
+    file.write_text(f"{head}profiles: [{{schedulerName: other}}]\n")
+    assert "note" not in cli.run("list", *here).stderr
+    told = cli.run("list", *here, "--config", str(file)).stderr
+    assert f"differs from the installed configuration, ConfigMap {ns.namespace}/c" in told
+    told = user(ns, "reader", tmp_path, "view").run("list", *here).stderr
+    assert "note" not in told
+    told = user(ns, "stranger", tmp_path).run("list", *here).stderr
+    assert told.count("the built-in defaults are assumed") == 1
 
 
 def test_gate_that_someone_else_removes_early_is_reported(ns: Namespace, cli: Cli) -> None:
@@ -427,7 +517,7 @@ def test_releasing_many_pods_needs_confirmation(ns: Namespace, cli: Cli) -> None
         pytest.param(["release"], id="nothing named"),
         pytest.param(["release", "a", "-l", "b=c"], id="named and selected"),
         pytest.param(["release", "a", "-A"], id="in all namespaces"),
-        pytest.param(["list", "--watch", "-o", "json"], id="watched for a program"),
+        pytest.param(["list", "-o", "table"], id="unknown format"),
         pytest.param(["preview"], id="no file"),
     ],
 )
@@ -598,7 +688,7 @@ def test_sticky(bare: tuple[Namespace, Cli]) -> None:
     ns.apply(*CRDS)
     ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
     made: Any = ns.create({**VM, "metadata": {"name": "db"}})
-    assert cli.here("sticky", "list").splitlines()[1].split() == ["db", "-", "yes", "-"]
+    assert cli.here("sticky", "list").splitlines()[1].split()[:4] == ["db", "-", "yes", "-"]
     assert "there is no node node-9" in cli.refused("sticky", "set", "db", "node-9")
     assert "there is no VM" in cli.refused("sticky", "show", "none")
     ns.kubectl("cordon", "node-2")

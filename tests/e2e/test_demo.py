@@ -51,4 +51,4 @@ def test_make_up_prints_what_a_second_terminal_needs() -> None:
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0
     assert done.stdout.splitlines() == ["node/node-1", "node/node-2", "node/node-3"]
-    assert done.stderr == "No held pods in namespace default.\n"
+    assert done.stderr == "No resources found in default namespace.\n"

@@ -257,7 +257,7 @@ class FakeApi:
         if path.count("/") == _collection(path).count("/") + 2:
             self._check_served(_collection(path))
             found = [one for at, one in self.objects.items() if at.startswith(f"{path}/")]
-            return {"metadata": {}, "items": found}
+            return {"metadata": {}, "items": [one for one in found if _is_selected(one, query)]}
         return self._existing(path)
 
     def _existing(self, path: str) -> Document:

@@ -156,7 +156,9 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
         ),
         "docs/reference/cli.md": (
             Elsewhere(
-                r"eval|_HOLDFAST_COMPLETE", "tests/unit/cli/test_main.py", "_HOLDFAST_COMPLETE"
+                r"source <|holdfast completion",
+                "tests/unit/cli/test_completion.py",
+                "test_shell_completes_after_the_line_of_the_page",
             ),
         ),
         "docs/explanation/performance.md": (

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import click
 import msgspec
 
-from holdfast.webhook.cli import options, rights, terminal
+from holdfast.webhook.cli import commands, options, rights, targets, terminal
+from holdfast.webhook.cli.targets import NamedTarget
 from holdfast.webhook.controller.releaser import ATTEMPTS
 from holdfast.webhook.errors import CommandError
 from holdfast.webhook.framework.json_patch import patch
 from holdfast.webhook.kube import listing, patching
-from holdfast.webhook.kube.client import READ_TIMEOUT, Api, Cluster, pod_path
+from holdfast.webhook.kube.client import READ_TIMEOUT, Api, pod_path
 from holdfast.webhook.model import reasons
 from holdfast.webhook.model.approvals import (
     APPROVED_BY,
@@ -30,36 +32,58 @@ from holdfast.webhook.report import table
 EXAMPLES = """\b
 Examples:
   holdfast approve web-0 web-1
-  holdfast approve web-0 -n shop"""
+  holdfast approve deployment/web -n shop
+  holdfast approve web-0 --dry-run=server"""
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("pods", nargs=-1, required=True)
-@options.namespace
+approvable = click.argument(
+    "names",
+    nargs=-1,
+    required=True,
+    metavar="(POD | TYPE/NAME)...",
+    shell_complete=commands.complete_held_pods,
+)
+
+
+@commands.command(epilog=EXAMPLES)
+@approvable
+@options.dry_run
 @options.target
-def approve(*, pods: tuple[str, ...], namespace: str | None, target: options.Target) -> None:
+def approve(*, names: tuple[str, ...], target: options.Target) -> None:
     """Approve held pods that wait for an approval.
 
     Your user name is recorded on the pod. You need the verb `approve` on `holds.holdfast.dev`
     (ClusterRole holdfast-approver) and permission to get and patch pods. An approval replaces an
     earlier denial.
     """
-    decide(target.connect(), namespace, pods, denied=None)
+    decide(target, names, denied=None)
 
 
-def decide(
-    cluster: Cluster, namespace: str | None, names: Sequence[str], *, denied: str | None
-) -> None:
+def decide(target: options.Target, names: Sequence[str], *, denied: str | None) -> None:
     """Approve pods, or deny them with a reason, which may be empty. Raises CommandError."""
-    where = namespace or cluster.namespace
+    wanted = [targets.parse(name) for name in dict.fromkeys(names)]
+    cluster = target.connect()
+    where = cluster.namespace
     rights.require(cluster, where, "approve or deny pods", APPROVE_VERB, APPROVER)
     user = _user(cluster)
-    failed = [
-        name for name in dict.fromkeys(names) if not _decide(cluster, where, name, user, denied)
-    ]
+    pods = [name for each in wanted for name in _pods(cluster, where, each)]
+    decision = _Decision(cluster, where, user, denied, target.suffix)
+    failed = [name for name in dict.fromkeys(pods) if not decision.write(name)]
     if failed:
-        counted = table.counted(len(names), "pod")
+        counted = table.counted(len(pods), "pod")
         raise CommandError(f"{len(failed)} of {counted} failed; the reasons are above")
+
+
+def _pods(api: Api, namespace: str, wanted: NamedTarget) -> Sequence[str]:
+    """Name the pods of a workload that wait for an approval, or a pod."""
+    if wanted.is_pod:
+        return [wanted.name]
+    found = wanted.pods(api, namespace, Pod)
+    waiting = [pod.metadata.name for pod in found if GATE in pod.gates]
+    if not waiting:
+        place = f"{wanted.kind} {wanted.name} in namespace {namespace}"
+        raise CommandError(f"no pod of {place} waits for an approval")
+    return waiting
 
 
 def _user(api: Api) -> str:
@@ -70,30 +94,39 @@ def _user(api: Api) -> str:
     return str(answer["status"]["userInfo"]["username"])
 
 
-def _decide(api: Api, namespace: str, name: str, user: str, denied: str | None) -> bool:
-    """Write the user's name to a pod, and print the outcome."""
-    done, shown_name = "approved" if denied is None else "denied", f"pod {namespace}/{name}"
-    problem = "it kept changing; try again"
-    for _ in range(ATTEMPTS):
-        pod = listing.one(api, pod_path(namespace, name), Pod)
-        if pod is None or GATE not in pod.gates:
-            problem = "it does not wait for an approval" if pod else "there is no such pod"
-            break
-        operations = patch(pod, _edits(pod, user, denied))
-        version = (pod.metadata.uid, pod.metadata.resource_version)
-        refusal = patching.write(
-            api,
-            pod_path(namespace, name),
-            patching.guarded(*version, operations),
-            timeout=READ_TIMEOUT,
-        )
-        if refusal is None:
-            reason = reasons.shown(pod.annotations.get(KEY, ""))
-            terminal.write([(f"{shown_name} {done} by {user}: {reason}", "green")])
-            return True
-        problem = str(refusal)
-    terminal.write([(f"{shown_name} not {done}: {problem}", "red")])
-    return False
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """A decision to write to pods: the user, and for a denial its reason."""
+
+    api: Api
+    namespace: str
+    user: str
+    denied: str | None
+    suffix: str
+
+    def write(self, name: str) -> bool:
+        """Write it to a pod, and print the outcome."""
+        done = "approved" if self.denied is None else "denied"
+        path, shown_name = pod_path(self.namespace, name), f"pod {self.namespace}/{name}"
+        problem = "it kept changing; try again"
+        for _ in range(ATTEMPTS):
+            pod = listing.one(self.api, path, Pod)
+            if pod is None or GATE not in pod.gates:
+                problem = "it does not wait for an approval" if pod else "there is no such pod"
+                break
+            operations = patch(pod, _edits(pod, self.user, self.denied))
+            version = (pod.metadata.uid, pod.metadata.resource_version)
+            refusal = patching.write(
+                self.api, path, patching.guarded(*version, operations), timeout=READ_TIMEOUT
+            )
+            if refusal is None:
+                reason = reasons.shown(pod.annotations.get(KEY, ""))
+                text = f"{shown_name} {done} by {self.user}: {reason}{self.suffix}"
+                terminal.write([(text, "green")])
+                return True
+            problem = str(refusal)
+        terminal.write([(f"{shown_name} not {done}: {problem}", "red")])
+        return False
 
 
 def _edits(pod: Pod, user: str, denied: str | None) -> list[Edit]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast.webhook import plugins
-from holdfast.webhook.cli import options
+from holdfast.webhook.cli import commands
 from holdfast.webhook.config import config, problems
 from holdfast.webhook.config import schema as schemas
 from holdfast.webhook.errors import CommandError
@@ -16,8 +16,8 @@ from holdfast.webhook.report import table
 from holdfast.webhook.runtime import pipelines
 
 
-@click.command("check-config", epilog="Example: holdfast check-config holdfast.yaml")
-@click.argument("file", type=options.FILE, required=False)
+@commands.command("check-config", epilog="Example: holdfast check-config holdfast.yaml")
+@click.argument("file", type=commands.FILE, required=False)
 @click.option(
     "--schema",
     is_flag=True,

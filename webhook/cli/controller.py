@@ -5,17 +5,15 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import click
 
 from holdfast.certs import rotation
 from holdfast.webhook import process as lifetime
 from holdfast.webhook import sockets
-from holdfast.webhook.cli import options
-from holdfast.webhook.errors import InvalidValueError, StartError
+from holdfast.webhook.cli import commands, options, server_options
+from holdfast.webhook.errors import StartError
 from holdfast.webhook.kube.leader_election import own_namespace
-from holdfast.webhook.model import durations
 from holdfast.webhook.process import give_back_regularly
 from holdfast.webhook.registration.reconciler import Mode
 from holdfast.webhook.registration.replicas import Service
@@ -32,9 +30,9 @@ class _Installation:
     webhook_deployment: str
     webhook_health_port: int | None
     webhook_configuration: str
-    ca_lifetime: timedelta
-    leaf_lifetime: timedelta
-    ca_propagation: timedelta
+    ca_lifetime: int
+    leaf_lifetime: int
+    ca_propagation: int
 
     def publish(self, mgr: controllers.Manager, mode: Mode, namespace: str) -> None:
         service = Service(
@@ -44,25 +42,9 @@ class _Installation:
             self.webhook_health_port,
             self.webhook_configuration,
         )
-        plan = rotation.Plan(
-            service.dns_names, self.ca_lifetime, self.leaf_lifetime, self.ca_propagation
-        )
+        times = (self.ca_lifetime, self.leaf_lifetime, self.ca_propagation)
+        plan = rotation.Plan(service.dns_names, *(timedelta(milliseconds=each) for each in times))
         mgr.publish(mode, service, plan)
-
-
-class _Duration(click.ParamType[timedelta]):
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        try:
-            return timedelta(milliseconds=durations.parse_delay(value))
-        except InvalidValueError as exc:
-            return self.fail(str(exc), param, ctx)
-
-
-_DURATION = _Duration()
 
 
 def _installation(command: options.Function) -> options.Function:
@@ -85,26 +67,26 @@ def _installation(command: options.Function) -> options.Function:
             help="The webhook's --health-port, if it runs with --client-ca.",
         ),
         options.webhook_configuration,
-        options.option("--ca-lifetime", type=_DURATION, default="8760h"),
+        options.option("--ca-lifetime", type=commands.DURATION, default="8760h"),
         options.option(
             "--leaf-lifetime",
-            type=_DURATION,
+            type=commands.DURATION,
             default="720h",
             help="Certificates are renewed when a third of their lifetime is left.",
         ),
         options.option(
             "--ca-propagation",
-            type=_DURATION,
+            type=commands.DURATION,
             default="60s",
             help="Time for API servers to see a new CA.",
         ),
     )
 
 
-@click.command(epilog="Example: holdfast controller --kubeconfig ~/.kube/config")
-@options.process
+@commands.command(epilog="Example: holdfast controller --kubeconfig ~/.kube/config")
+@server_options.process
 @options.target
-@options.health_host
+@server_options.health_host
 @options.option(
     "--health-port", default=8081, help="The port for health and metrics; 0 picks a free port."
 )
@@ -112,7 +94,7 @@ def _installation(command: options.Function) -> options.Function:
     "--leader-elect/--no-leader-elect",
     help="Elect a leader through a Lease; the other controllers stand by.",
 )
-@click.option("--namespace", help="Holdfast's namespace; by default, the namespace of this pod.")
+@server_options.namespace
 @click.option(
     "--status-port",
     type=int,
@@ -121,7 +103,7 @@ def _installation(command: options.Function) -> options.Function:
 @_installation
 def controller(
     *,
-    process: options.Process,
+    process: server_options.Process,
     target: options.Target,
     health_host: str,
     health_port: int,
@@ -140,8 +122,7 @@ def controller(
     metrics = ControllerMetrics()
     place = namespace or (own_namespace() if leader_elect else "")
     mgr = controllers.controller(
-        target.kubeconfig,
-        target.context,
+        target.connect,
         process.setup,
         metrics,
         lease_namespace=place if leader_elect else None,
@@ -159,7 +140,7 @@ def controller(
 
 
 def _run(
-    process: options.Process,
+    process: server_options.Process,
     mgr: controllers.Manager,
     servers: Sequence[PageServer],
     address: str,

@@ -5,7 +5,7 @@ import threading
 import click
 
 from holdfast.webhook import process as lifetime
-from holdfast.webhook.cli import options
+from holdfast.webhook.cli import commands, options, server_options
 from holdfast.webhook.runtime import controllers
 from holdfast.webhook.runtime import dev as running
 from holdfast.webhook.telemetry import logs
@@ -13,8 +13,8 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.telemetry.pages import HealthServer
 
 
-@click.command(epilog="Example: holdfast dev --kubeconfig ~/.kube/config")
-@options.process
+@commands.command(epilog="Example: holdfast dev --kubeconfig ~/.kube/config")
+@server_options.process
 @options.target
 @options.option(
     "--host",
@@ -29,7 +29,7 @@ from holdfast.webhook.telemetry.pages import HealthServer
 )
 def dev(
     *,
-    process: options.Process,
+    process: server_options.Process,
     target: options.Target,
     host: str,
     port: int,
@@ -41,7 +41,7 @@ def dev(
     """
     logs.set_up(process.log_level, process.log_format)
     metrics = ControllerMetrics()
-    mgr = controllers.controller(target.kubeconfig, target.context, process.setup, metrics)
+    mgr = controllers.controller(target.connect, process.setup, metrics)
     cluster = mgr.cluster
     cluster.request("GET", "/version")
     stop = threading.Event()

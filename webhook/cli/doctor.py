@@ -11,10 +11,8 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import click
-
 from holdfast.certs import authority
-from holdfast.webhook.cli import inspection, options, rights, terminal
+from holdfast.webhook.cli import commands, inspection, options, rights, terminal
 from holdfast.webhook.cli.freeze_lookup import read_all
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import cel
@@ -56,7 +54,7 @@ _STYLES = {
 }
 
 
-@click.command(epilog=EXAMPLES)
+@commands.command(epilog=EXAMPLES)
 @options.own_namespace
 @options.target
 def doctor(*, own: str, target: options.Target) -> None:

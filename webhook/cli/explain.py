@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import click
 import msgspec
 
-from holdfast.webhook.cli import nodes, options, terminal
+from holdfast.webhook.cli import commands, nodes, options, targets, terminal
 from holdfast.webhook.cli.freeze_lookup import FreezeLookup
+from holdfast.webhook.cli.targets import NamedTarget
 from holdfast.webhook.errors import ApiStatusError, ClusterError, CommandError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, pod_path
+from holdfast.webhook.kube.client import Api
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import kubevirt, review
 from holdfast.webhook.plugins import sticky_policy
@@ -31,56 +31,55 @@ _RECREATING = frozenset({"StatefulSet", "DaemonSet"})
 EXAMPLES = """\b
 Examples:
   holdfast explain web-0
-  holdfast explain web-0 -n shop --config holdfast.yaml"""
+  holdfast explain deployment/web    explains each of its pods
+  holdfast describe pod/web-0 -n shop"""
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("pod")
-@options.namespace
-@options.holdfast_namespace
-@options.config
+@commands.command(epilog=EXAMPLES)
+@click.argument("name", metavar="(POD | TYPE/NAME)", shell_complete=commands.complete_pods)
+@options.installed
 @options.target
 def explain(
     *,
-    pod: str,
-    namespace: str | None,
-    own: str,
-    config_path: Path | None,
+    name: str,
+    installed: options.Installed,
     target: options.Target,
 ) -> None:
     """Explain why a pod is held, and what to do about it.
 
-    The plugins run again, with the configuration given by --config or the defaults.
+    The plugins run again, with the installed configuration or the one given by --config. Of a
+    workload, all pods are explained. `holdfast describe` is the same command.
     """
+    wanted = targets.parse(name)
     time = listing.Time()
     cluster = target.connect(time.observe)
     handle = Handle()
     handle.connect(lookup=ClusterLookup(lambda: cluster))
-    decider = pipelines.release_decider(pipelines.Setup(config_path), handle=handle)
-    found = _pod(cluster, namespace or cluster.namespace, pod)
-    facts = PodFacts(
-        pod=found,
-        now_ms=time.now_ms(),
-        trace=_asked_again(found, decider, time.now_ms()),
-        nodes=_nodes(cluster, found),
-        freeze=FreezeLookup(cluster, found.metadata.namespace, time.now_ms, own)(
-            found.metadata.namespace
-        ),
-        vm=[*_vm(cluster, found, decider)],
-        template=_template(cluster, found),
-    )
+    decider = pipelines.release_decider(installed.setup(cluster), handle=handle)
+    freeze_of = FreezeLookup(cluster, cluster.namespace, time.now_ms, installed.own)
     lines: list[terminal.Styled] = []
-    for section in explanation.explain(facts, decider):
-        lines += [(section.title, "bold"), *((f"  {line}", "") for line in section.lines)]
+    for found in _pods(cluster, cluster.namespace, wanted):
+        facts = PodFacts(
+            pod=found,
+            now_ms=time.now_ms(),
+            trace=_asked_again(found, decider, time.now_ms()),
+            nodes=_nodes(cluster, found),
+            freeze=freeze_of(found.metadata.namespace),
+            vm=[*_vm(cluster, found, decider)],
+            template=_template(cluster, found),
+        )
+        for section in explanation.explain(facts, decider):
+            lines += [(section.title, "bold"), *((f"  {line}", "") for line in section.lines)]
     terminal.write(lines)
 
 
-def _pod(api: Api, namespace: str, name: str) -> PodWithStatus:
-    found = listing.one(api, pod_path(namespace, name), PodWithStatus)
-    if found is None:
-        raise CommandError(
-            f"there is no pod {namespace}/{name}; see kubectl get pods -n {namespace}"
-        )
+def _pods(api: Api, namespace: str, wanted: NamedTarget) -> Sequence[PodWithStatus]:
+    try:
+        found = wanted.pods(api, namespace, PodWithStatus)
+    except CommandError as exc:
+        raise CommandError(f"{exc}; see kubectl get pods -n {namespace}") from None
+    if not found:
+        raise CommandError(f"{wanted.kind} {wanted.name} in namespace {namespace} has no pods")
     return found
 
 

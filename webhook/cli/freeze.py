@@ -6,7 +6,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from holdfast.webhook.cli import options, terminal
+from holdfast.webhook.cli import commands, options, terminal
 from holdfast.webhook.errors import ApiStatusError, CommandError, InvalidValueError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import MERGE_PATCH, Api
@@ -26,7 +26,7 @@ Examples:
 
 
 def frozen(command: options.Function) -> options.Function:
-    """Give a command `namespace`, `everywhere` and `own`: what it freezes or thaws."""
+    """Give a command `everywhere` and `own`: what it freezes or thaws."""
     for option in (
         click.option(
             "--all",
@@ -35,24 +35,28 @@ def frozen(command: options.Function) -> options.Function:
             help="All namespaces, by the annotation of Holdfast's own.",
         ),
         options.holdfast_namespace,
-        options.namespace,
     ):
         command = option(command)
     return command
 
 
-@click.command(epilog=EXAMPLES)
+@commands.command(epilog=EXAMPLES)
 @frozen
 @click.option("--reason", required=True, help="Why, for the Events of the pods.")
-@click.option("--for", "duration", help="How long, such as 2h; by default, until it is thawed.")
+@click.option(
+    "--for",
+    "length_ms",
+    type=commands.DURATION,
+    help="How long, such as 2h; by default, until it is thawed.",
+)
+@options.dry_run
 @options.target
 def freeze(
     *,
-    namespace: str | None,
     own: str,
     everywhere: bool,
     reason: str,
-    duration: str | None,
+    length_ms: int | None,
     target: options.Target,
 ) -> None:
     """Freeze a namespace, or all: nothing in it is released until it is thawed.
@@ -60,29 +64,27 @@ def freeze(
     Pods are still created and held. `holdfast release` releases single pods in spite of the
     freeze. You need permission to patch the namespace.
     """
-    option = "--reason"
     try:
-        text, option = reasons.parse(reason), "--for"
-        length_ms = None if duration is None else durations.parse_delay(duration)
+        text = reasons.parse(reason)
     except InvalidValueError as exc:
-        raise click.UsageError(f"{option}: {exc}") from None
+        raise click.UsageError(f"--reason: {exc}") from None
     time = listing.Time()
     cluster = target.connect(time.observe)
-    name = selected(namespace, cluster.namespace, own if everywhere else "")
+    name = selected(target, cluster.namespace, own if everywhere else "")
     until = None
     if length_ms is not None:
         cluster.request("GET", "/version")  # for the API server's time
         end_ms = time.now_ms() + length_ms
         until = durations.canonical_instant(end_ms + -end_ms % 1_000)  # in whole seconds
     written = write(cluster, name, {FREEZE: text, FREEZE_UNTIL: until})
-    terminal.write([(str(read_freeze(written, own)), "")])
+    terminal.write([(f"{read_freeze(written, own)}{target.suffix}", "")])
 
 
-def selected(namespace: str | None, current: str, own: str) -> str:
+def selected(target: options.Target, current: str, own: str) -> str:
     """Return the namespace whose annotation decides: for all namespaces, Holdfast's `own`."""
     if not own:
-        return namespace or current
-    if namespace:
+        return current
+    if target.namespace:
         raise click.UsageError("-n cannot be combined with --all")
     return own
 

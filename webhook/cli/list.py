@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import click
 
-from holdfast.webhook.cli import options, terminal
+from holdfast.webhook.cli import commands, options
 from holdfast.webhook.cli.freeze_lookup import FreezeLookup
+from holdfast.webhook.cli.printing import Printing, View, printing
+from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
-from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.report import held_pods
 from holdfast.webhook.report.held_pods import HeldPodSummary
 from holdfast.webhook.runtime import pipelines
@@ -21,75 +22,100 @@ Examples:
   holdfast list                      in this namespace
   holdfast list -A -o wide           in all namespaces, with gates and due times
   holdfast list -l app=web --watch   watch the pods of an application
+  holdfast list -o name | xargs holdfast release --yes
+  holdfast list -A --sort-by=.due -o custom-columns=POD:.metadata.name,DUE:.due
   holdfast list -A -o json           for scripts"""
 
 
-@click.command("list", epilog=EXAMPLES)
+@commands.command("list", epilog=EXAMPLES)
 @options.scope
-@options.holdfast_namespace
-@options.output
-@click.option("-w", "--watch", is_flag=True, help="Watch for changes until Ctrl-C.")
-@options.config
+@printing
+@click.option("-w", "--watch", is_flag=True, help="After the list, print changes until Ctrl-C.")
+@options.installed
 @options.target
 def list(  # noqa: A001 - the command's name
     *,
     scope: options.Scope,
-    output: str,
+    printing: Printing,
     watch: bool,
-    config_path: Path | None,
-    own: str,
+    installed: options.Installed,
     target: options.Target,
 ) -> None:
     """List held pods, with the reason and the time left."""
-    if watch and output not in {"table", "wide"}:
-        raise click.UsageError("--watch supports only the table and wide outputs")
-    decider = pipelines.release_decider(pipelines.Setup(config_path))
     time = listing.Time()
     cluster = target.connect(time.observe)
+    decider = pipelines.release_decider(installed.setup(cluster))
     namespace = scope.within(cluster)
-    view = _ListView(namespace, output == "wide", time)
-    freeze_of = FreezeLookup(cluster, namespace, time.now_ms, own)
+    freeze_of = FreezeLookup(cluster, namespace, time.now_ms, installed.own)
+    held = _HeldPods(printing, namespace, time, decider, freeze_of)
     path = listing.pods_path(namespace)
     query = {"fieldSelector": listing.PENDING, "labelSelector": scope.selector}
-
-    def held(pods: Iterable[Pod]) -> Iterable[HeldPodSummary]:
-        return held_pods.held_pods(pods, decider, freeze_of)
-
     if watch:
-        from holdfast.webhook.cli.watching import follow_pods  # noqa: PLC0415 - it needs all of rich
+        from holdfast.webhook.cli.watching import follow_pods  # noqa: PLC0415 - rarely needed
 
-        follow_pods(cluster, path, query, lambda pods: view.lines(held(pods)))
-        return
-
-    found = held(listing.objects(cluster, path, Pod, query))
-    if output in {"json", "yaml"}:
-        terminal.write_document(held_pods.documents(found, time.now_ms()), output)
-    elif found:
-        terminal.write(view.lines(found))
+        follow_pods(cluster, path, query, held)
     else:
-        where = f"namespace {namespace}" if namespace else "any namespace"
-        click.echo(f"No held pods in {where}.", err=True)
+        held.write(listing.objects(cluster, path, Pod, query))
 
 
-@dataclass(frozen=True, slots=True)
-class _ListView:
-    """The list's format."""
+@dataclass(slots=True)
+class _HeldPods:
+    """Prints held pods, and what changes in them."""
 
+    printing: Printing
     namespace: str
-    wide: bool
     time: listing.Time
+    decider: ReleaseDecider
+    freeze_of: FreezeLookup
+    _: KW_ONLY
+    known: dict[ObjectKey, HeldPodSummary] = field(default_factory=dict)
+    is_listed: bool = False
 
-    def lines(self, found: Iterable[HeldPodSummary]) -> Iterable[terminal.Styled]:
-        """Format the list as of now; overdue pods are red."""
+    def write(self, pods: Iterable[Pod]) -> None:
+        """Print the list."""
+        found = held_pods.held_pods(pods, self.decider, self.freeze_of)
+        self.known = {(one.namespace, one.name): one for one in found}
+        self.printing.write(found, self._view(), self.namespace)
+
+    def on_list(self, pods: Sequence[Pod]) -> None:
+        """Print the list; after an interruption, or for a script, each pod that has changed."""
+        if not self.is_listed and not self.printing.is_for_scripts:
+            self.write(pods)
+            self.is_listed = True
+            return
+        for pod in pods:
+            self.on_change(pod, is_deleted=False)
+        for key in self.known.keys() - {pod.key for pod in pods}:
+            self._end(key, "released")
+
+    def on_change(self, pod: Pod, *, is_deleted: bool) -> None:
+        """Print a pod whose hold has begun, changed or ended."""
+        if is_deleted or not held_pods.own_gates(pod):
+            # a released pod is no longer selected once it is bound, which is seen as a deletion
+            self._end(pod.key, "deleted" if is_deleted and held_pods.own_gates(pod) else "released")
+            return
+        freeze = self.freeze_of(pod.metadata.namespace)
+        found = held_pods.described(pod, self.decider, freeze)
+        if self.known.get(pod.key) != found:
+            self.known[pod.key] = found
+            self._change(found)
+
+    def _end(self, key: ObjectKey, how: str) -> None:
+        found = self.known.pop(key, None)
+        if found is not None:
+            self._change(replace(found, ended=how))
+
+    def _change(self, one: HeldPodSummary) -> None:
+        self.printing.write_change(one, self.known.values(), self._view(), self.namespace)
+
+    def _view(self) -> View[HeldPodSummary]:
+        """Return the view as of now; overdue pods are red."""
         now_ms = self.time.now_ms()
-        shown = tuple(found)
-        head = held_pods.HEAD_WIDE if self.wide else held_pods.HEAD
-        rows = [
-            held_pods.row(one, now_ms, wide=self.wide, namespace=not self.namespace)
-            for one in shown
-        ]
-        return terminal.table(
-            head if self.namespace else ("NAMESPACE", *head),
-            rows,
-            lambda number: "red" if shown[number].is_overdue(now_ms) else "",
+        return View(
+            "HeldPod",
+            "pod",
+            head=lambda wide: held_pods.HEAD_WIDE if wide else held_pods.HEAD,
+            row=lambda one, wide: held_pods.row(one, now_ms, wide=wide),
+            document=lambda one: held_pods.document(one, now_ms),
+            style=lambda one: "red" if one.is_overdue(now_ms) else "",
         )

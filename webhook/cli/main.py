@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 from click.exceptions import NoSuchCommand
-from click.shell_completion import ShellComplete
 
 from holdfast.webhook import process
+from holdfast.webhook.cli import commands
 from holdfast.webhook.errors import (
     ApiStatusError,
     CredentialsError,
@@ -19,17 +19,20 @@ from holdfast.webhook.errors import (
 COMMANDS = {
     "approve": "Approve held pods that wait for an approval.",
     "check-config": "Check a configuration file, and report everything that is wrong with it.",
+    "completion": "Print the completion script for a shell.",
     "controller": "Run the controller that releases held pods on time.",
+    "describe": "Explain why a pod is held, and what to do about it.",
     "deny": "Deny held pods that wait for an approval: they stay held.",
     "dev": "Run server and controller on this machine against a cluster, until Ctrl-C.",
     "doctor": "Check webhooks, certificates, the guard, the leader, clocks and overdue pods.",
     "explain": "Explain why a pod is held, and what to do about it.",
     "freeze": "Freeze a namespace, or all: nothing in it is released until it is thawed.",
     "list": "List held pods, with the reason and the time left.",
+    "options": "List the global flags, which all commands accept.",
     "policies": "Print the admission policies that protect holds and Holdfast, as YAML.",
     "preview": "Show what Holdfast would change in the pods and templates of files.",
     "rbac": "Print the role with which the controller follows what pods wait for, as YAML.",
-    "release": "Release held pods now, by name or by label.",
+    "release": "Release held pods now, by name, by workload or by label.",
     "serve": "Run the admission server.",
     "sticky": "Show and change the nodes that VMs return to.",
     "thaw": "End the freeze of a namespace, or of all.",
@@ -38,10 +41,14 @@ COMMANDS = {
 }
 """Each command and its short help.
 
-The module `holdfast.webhook.cli.<name>` has a function of the same name. It is imported only when
-the command is called, to keep `--help` fast.
+The module `holdfast.webhook.cli.<name>`, or that in `_MODULES`, has a function of its name. It is
+imported only when the command is called, to keep `--help` fast.
 """
 
+SERVERS = ("controller", "dev", "serve")
+"""The commands that run Holdfast rather than use it."""
+_MODULES = {"describe": "explain", "options": "global-options"}
+"""Commands that another module has."""
 
 _ADVICE = {
     401: "log in again, or choose another --context",
@@ -49,7 +56,7 @@ _ADVICE = {
 }
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(commands.Group):
     """A group whose commands are imported on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -60,7 +67,7 @@ class _LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        name = cmd_name.replace("-", "_")
+        name = _MODULES.get(cmd_name, cmd_name).replace("-", "_")
         command = getattr(importlib.import_module(f"holdfast.webhook.cli.{name}"), name)
         assert isinstance(command, click.Command)  # noqa: S101 - as COMMANDS says
         return command
@@ -76,11 +83,13 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
+        for title, servers in (("Commands", False), ("Commands that run Holdfast", True)):
+            with formatter.section(title):
+                rows = sorted(each for each in COMMANDS.items() if (each[0] in SERVERS) is servers)
+                formatter.write_dl(rows)
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup)
 @click.version_option(package_name="holdfast", prog_name="holdfast")
 def cli() -> None:
     """Delay pods, keep VMs on their nodes and place workloads, with the standard scheduler."""
@@ -99,13 +108,9 @@ def main() -> None:
 
 def complete() -> None:
     """Complete a line for kubectl: the candidates, then `:4`, which means no file names."""
-    *words, last = sys.argv[1:] or [""]
-    completions = ShellComplete(cli, {}, "holdfast", "_HOLDFAST_COMPLETE").get_completions(
-        words, last
-    )
-    for item in completions:
-        click.echo(f"{item.value}\t{item.help or ''}".rstrip())
-    click.echo(":4")
+    from holdfast.webhook.cli.completion import lines  # noqa: PLC0415 - help is fast
+
+    click.echo("\n".join([*lines(cli, sys.argv[1:]), ":4"]))
 
 
 def with_advice(exc: HoldfastError) -> str:

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from holdfast.webhook import sockets
+from holdfast.webhook.cli import commands
+from holdfast.webhook.cli.commands import FILE
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
 from holdfast.webhook.registration.configurations import NAME
 from holdfast.webhook.runtime import pipelines
-from holdfast.webhook.telemetry import logs
 
 if TYPE_CHECKING:
-    from holdfast.webhook.kube.client import Cluster
+    from holdfast.webhook.cli.connection import CommandCluster, Conduct, DryRun
 
 Function = Callable[..., Any]
-
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 option = functools.partial(click.option, show_default=True)
 """Makes an option whose help shows its default."""
@@ -32,22 +31,24 @@ config = click.option(
     type=FILE,
     help="The configuration file; by default, the built-in defaults.",
 )
-health_host = option(
-    "--health-host",
-    default=sockets.ANY,
-    help=f"The address of the health port; {sockets.ANY} means all addresses, including IPv4.",
-)
-
 _NAMESPACE: Any = {
     "default": OWN_NAMESPACE,
     "envvar": "HOLDFAST_NAMESPACE",
     "show_envvar": True,
     "help": "The namespace in which Holdfast is installed.",
 }
-own_namespace = option("--namespace", "own", **_NAMESPACE)
+
+
+def or_global(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Take the global -n if the flag itself was not given after the subcommand."""
+    if ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE:
+        return value
+    return commands.chosen(ctx).get("namespace") or value
+
+
+own_namespace = option("-n", "--namespace", "own", callback=or_global, **_NAMESPACE)
 holdfast_namespace = option("--holdfast-namespace", "own", **_NAMESPACE)
 """For commands whose --namespace is that of pods."""
-
 webhook_configuration = option(
     "--webhook-configuration", default=NAME, help="The name of both webhook configurations."
 )
@@ -55,136 +56,153 @@ webhook_configuration = option(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster, as given by kubectl's options of the same names."""
+    """The cluster and how to reach it, as given by kubectl's global flags."""
 
+    namespace: str | None = None
     kubeconfig: Path | None = None
     context: str | None = None
+    cluster: str | None = None
+    user: str | None = None
+    as_user: str | None = None
+    as_groups: tuple[str, ...] = ()
+    as_uid: str | None = None
+    request_timeout: int = 0
+    verbosity: int = 0
+    dry_run: DryRun = "none"
 
-    def connect(self, on_answer: Callable[..., None] | None = None) -> Cluster:
+    @property
+    def overrides(self) -> dict[str, str]:
+        """The cluster and the user that replace the context's."""
+        given = {"cluster": self.cluster, "user": self.user}
+        return {key: value for key, value in given.items() if value}
+
+    @property
+    def impersonation(self) -> list[tuple[str, str]]:
+        """The headers that impersonate a user. Raises UsageError."""
+        if (self.as_groups or self.as_uid) and not self.as_user:
+            raise click.UsageError("--as-group and --as-uid need --as")
+        headers = [("Impersonate-User", self.as_user), ("Impersonate-Uid", self.as_uid)]
+        headers += [("Impersonate-Group", group) for group in self.as_groups]
+        return [(name, value) for name, value in headers if value]
+
+    @property
+    def conduct(self) -> Conduct:
+        """How requests are sent."""
+        from holdfast.webhook.cli.connection import Conduct  # noqa: PLC0415 - slow to import
+
+        return Conduct(self.request_timeout / 1_000, self.verbosity, self.dry_run)
+
+    @property
+    def suffix(self) -> str:
+        """The end of a report of a change that is not stored, as in kubectl."""
+        return {"none": "", "client": " (dry run)", "server": " (server dry run)"}[self.dry_run]
+
+    def connect(self, on_answer: Callable[..., None] | None = None) -> CommandCluster:
         """Connect to it. Raises StartError."""
-        from holdfast.webhook.kube.client import Cluster  # noqa: PLC0415 - slow to import
+        from holdfast.webhook.cli import connection  # noqa: PLC0415 - slow to import
 
-        return Cluster.connect(self.kubeconfig, self.context, on_answer=on_answer)
+        return connection.connect(self, on_answer)
 
     def arguments(self) -> list[str]:
-        """Return the options as command-line arguments."""
-        found = ["--kubeconfig", str(self.kubeconfig)] if self.kubeconfig else []
-        return [*found, "--context", self.context] if self.context else found
+        """Return the flags that choose the cluster as command-line arguments."""
+        named = {
+            "--kubeconfig": self.kubeconfig,
+            "--context": self.context,
+            "--cluster": self.cluster,
+            "--user": self.user,
+            "--as": self.as_user,
+            "--as-uid": self.as_uid,
+        }
+        pairs = [(name, str(value)) for name, value in named.items() if value]
+        pairs += [("--as-group", group) for group in self.as_groups]
+        return [text for pair in pairs for text in pair]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The objects, as selected by kubectl's options of the same names."""
 
-    namespace: str | None = None
     all_namespaces: bool = False
     selector: str = ""
 
-    def within(self, cluster: Cluster) -> str:
+    def within(self, cluster: CommandCluster) -> str:
         """Return the namespace; empty for all namespaces."""
-        return "" if self.all_namespaces else self.namespace or cluster.namespace
+        return "" if self.all_namespaces else cluster.namespace
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """Configuration and logging of a long-running command."""
+class Installed:
+    """Holdfast's namespace, and a configuration file that replaces the installed one."""
 
+    own: str = OWN_NAMESPACE
     config_path: Path | None = None
-    disable_plugin: tuple[str, ...] = ()
-    log_level: str = "info"
-    log_format: logs.Format = "text"
-    ready_file: Path | None = None
-    exit_with_stdin: bool = False
 
-    @property
-    def setup(self) -> pipelines.Setup:
-        """The configuration file and the disabled plugins."""
-        return pipelines.Setup(self.config_path, self.disable_plugin)
+    def setup(self, cluster: CommandCluster) -> pipelines.Setup:
+        """Return the configuration. Raises ConfigurationError and ClusterError."""
+        from holdfast.webhook.cli import configured  # noqa: PLC0415 - it writes to the terminal
 
-    def arguments(self) -> list[str]:
-        """Return configuration and logging as command-line arguments."""
-        found = ["--log-level", self.log_level, "--log-format", self.log_format]
-        for name in self.disable_plugin:
-            found += ["--disable-plugin", name]
-        return [*found, "--config", str(self.config_path)] if self.config_path else found
-
-
-namespace = click.option("-n", "--namespace", help="The namespace; by default, the context's.")
-output = option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "wide", "json", "yaml"]),
-    default="table",
-    help="The output format; json and yaml are for scripts.",
-)
+        return configured.setup(cluster, self.own, self.config_path)
 
 
 def scope(command: Function) -> Function:
-    """Give a command `scope`: the objects that -n, -A and -l select."""
+    """Give a command `scope`: the objects that -A and -l select."""
     return grouped(
         command,
         "scope",
         Scope,
-        namespace,
-        click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces."),
+        click.option(
+            "-A",
+            "--all-namespaces",
+            is_flag=True,
+            callback=lambda ctx, _, value: value or "all_namespaces" in commands.chosen(ctx),
+            help="All namespaces.",
+        ),
         click.option("-l", "--selector", default="", help="A label selector, such as app=web."),
     )
 
 
 def target(command: Function) -> Function:
-    """Give a command `target`: the cluster that --kubeconfig and --context name."""
+    """Give a command `target`: the cluster that the global flags choose."""
+
+    @functools.wraps(command)
+    def called(**given: Any) -> Any:
+        flags = {key: value for key, value in commands.chosen().items() if key in _TARGET}
+        return command(target=Target(**flags), **given)
+
+    return called
+
+
+_TARGET = frozenset(Target.__dataclass_fields__)
+
+
+def installed(command: Function) -> Function:
+    """Give a command `installed`: the configuration by which it judges pods and VMs."""
     return grouped(
         command,
-        "target",
-        Target,
+        "installed",
+        Installed,
+        holdfast_namespace,
         click.option(
-            "--kubeconfig", type=FILE, help="The kubeconfig; by default, found as kubectl does."
+            "--config",
+            "config_path",
+            type=FILE,
+            help="A configuration file; by default, the installed configuration. Without an "
+            "installation, the built-in defaults.",
         ),
-        click.option("--context", help="The kubeconfig context."),
     )
 
 
-def process(command: Function) -> Function:
-    """Give a command `process`: the options of long-running commands."""
-    return grouped(
-        command,
-        "process",
-        Process,
-        config,
-        click.option(
-            "--disable-plugin",
-            multiple=True,
-            metavar="NAME",
-            envvar="HOLDFAST_DISABLE_PLUGINS",
-            show_envvar=True,
-            help="Disable a plugin, whatever the configuration says. Can be repeated.",
-        ),
-        click.option(
-            "--ready-file", type=FILE, help="A file to write host:port to once everything works."
-        ),
-        click.option(
-            "--exit-with-stdin",
-            is_flag=True,
-            help="Exit when standard input is closed, so that nothing is left running if the "
-            "parent is killed.",
-        ),
-        option(
-            "--log-level",
-            type=click.Choice(["debug", "info", "warning", "error"]),
-            default="info",
-            envvar="HOLDFAST_LOG_LEVEL",
-            show_envvar=True,
-            help="The log level; debug also logs each admitted pod.",
-        ),
-        option(
-            "--log-format",
-            type=click.Choice(["text", "json"]),
-            default="text",
-            envvar="HOLDFAST_LOG_FORMAT",
-            show_envvar=True,
-            help="The log format.",
-        ),
-    )
+def dry_run(command: Function) -> Function:
+    """Give a command --dry-run, which its `target` heeds."""
+    return click.option(
+        "--dry-run",
+        type=click.Choice(["none", "client", "server"]),
+        default="none",
+        expose_value=False,
+        callback=lambda ctx, _, value: commands.chosen(ctx).update(dry_run=value),
+        help="With client, only print what would be done; with server, also send it, to be "
+        "checked and not stored.",
+    )(command)
 
 
 def grouped(

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from holdfast.webhook.cli import options
+from holdfast.webhook.cli import commands, options
 from holdfast.webhook.policies import builder
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.runtime import pipelines
 
 
-@click.command(epilog="Example: holdfast policies --config holdfast.yaml > policies.yaml")
+@commands.command(epilog="Example: holdfast policies --config holdfast.yaml > policies.yaml")
 @options.config
 @options.own_namespace
 @options.option(

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ import msgspec
 import yaml
 
 from holdfast.webhook import safe_yaml
-from holdfast.webhook.cli import options, terminal
-from holdfast.webhook.errors import ApiStatusError, CommandError
+from holdfast.webhook.cli import commands, configured, manifests, options, terminal
+from holdfast.webhook.errors import ApiStatusError, CommandError, StartError, UnreachableError
 from holdfast.webhook.framework.plugin import Code
-from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query
+from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query, kubeconfigs
 from holdfast.webhook.model import messages, workloads
 from holdfast.webhook.plugins.after_targets import AFTER
 from holdfast.webhook.report import cycles
@@ -29,9 +29,11 @@ from holdfast.webhook.runtime import pipelines
 EXAMPLES = """\b
 Examples:
   holdfast preview -f deployment.yaml
-  kustomize build . | holdfast preview -f -
+  holdfast preview -R -f manifests/
+  holdfast preview -k overlays/production
+  curl -fsSL https://example.com/web.yaml | holdfast preview -f -
   holdfast preview -f deployment.yaml --config holdfast.yaml
-  holdfast preview -f deployment.yaml --cluster -n shop
+  holdfast preview -f deployment.yaml --dry-run=server -n shop
   holdfast preview manifests/*.yaml            in a pre-commit hook or in CI"""
 
 SIZE_LIMIT = 4 << 20
@@ -44,58 +46,73 @@ DECIDED: Mapping[str, tuple[str, ...]] = {
 }
 """The pod fields that Holdfast may write; others are omitted."""
 
+_WAIT_MS = 3_000
+"""How long the installed configuration is waited for."""
 _REFUSED = frozenset({400, 403, 422})
 
 Make = Callable[[Document], Preview]
 
 
-@click.command(epilog=EXAMPLES)
+@commands.command(epilog=EXAMPLES)
 @click.argument("files", nargs=-1)
-@click.option("-f", "--filename", multiple=True, help="A YAML or JSON file; - is standard input.")
 @click.option(
-    "--cluster", "live", is_flag=True, help="Ask the cluster, with a server-side dry run."
+    "-f",
+    "--filename",
+    multiple=True,
+    help="A YAML or JSON file, or a folder of them; - is standard input.",
 )
-@options.namespace
-@options.config
+@click.option("-R", "--recursive", is_flag=True, help="Read folders within folders of -f.")
+@click.option("-k", "--kustomize", multiple=True, help="A folder with a kustomization.")
+@click.option(
+    "--dry-run",
+    type=click.Choice(["client", "server"]),
+    default="client",
+    show_default=True,
+    help="With server, ask the API server, which stores nothing; with client, decide here.",
+)
+@options.installed
 @options.target
 def preview(
     *,
     files: tuple[str, ...],
     filename: tuple[str, ...],
-    live: bool,
-    namespace: str | None,
-    config_path: Path | None,
+    recursive: bool,
+    kustomize: tuple[str, ...],
+    dry_run: str,
+    installed: options.Installed,
     target: options.Target,
 ) -> None:
     """Show what Holdfast would change in the pods and templates of files.
 
-    Nothing is written, and no cluster is needed unless you give --cluster. The exit status is 1
-    if anything would be rejected, or if pods wait for each other. Objects that are not pods and
-    have no pod template are not shown.
+    Nothing is written, and no cluster is needed unless you give --dry-run=server. The exit status
+    is 1 if anything would be rejected, or if pods wait for each other. Objects that are not pods
+    and have no pod template are not shown.
     """
-    names = [*filename, *files]
-    if not names:
+    if not (files or filename or kustomize):
         raise click.UsageError("give a file with -f, or - for standard input")
-    if live:
+    names = [*manifests.files([*filename, *files], recursive=recursive)]
+    if dry_run == "server":
         cluster = target.connect()
-        namespace = namespace or cluster.namespace
+        namespace = cluster.namespace
         make: Make = _DryRun(cluster, namespace).preview
     else:
-        namespace = namespace or "default"
+        setup, namespace = _offline(target, installed)
         make = partial(
             previews.preview,
-            pipeline=pipelines.admission_pipeline(pipelines.Setup(config_path)),
+            pipeline=pipelines.admission_pipeline(setup),
             namespace=namespace,
             now_ms=int(time.time() * 1_000),
         )
     read: list[Document] = []
-    made = [each for name in names for each in _shown(name, make, read)]
+    sources = [
+        *((name, None) for name in names),
+        *((name, manifests.kustomized(name)) for name in kustomize),
+    ]
+    made = [each for source in sources for each in _shown(*source, make, read)]
     if not made:
         kinds = ", ".join(dict.fromkeys(str(each.get("kind")) for each in read))
         among = f"; the files have {kinds}" if kinds else ""
-        terminal.write(
-            [(f"No pods and no pod templates found{among}.", "")], terminal.console(stderr=True)
-        )
+        terminal.write([(f"No pods and no pod templates found{among}.", "")], err=True)
     refused = sum(bool(each.refusals) for each in made)
     if refused:
         raise CommandError(f"{refused} would be rejected; the reasons are above")
@@ -106,9 +123,24 @@ def preview(
         )
 
 
-def _shown(name: str, make: Make, read: list[Document]) -> Iterator[Preview]:
+def _offline(target: options.Target, installed: options.Installed) -> tuple[pipelines.Setup, str]:
+    """Return the configuration and the namespace, from the cluster if it can be asked."""
+    assumed = pipelines.Setup(installed.config_path), target.namespace or "default"
+    if installed.config_path:
+        return assumed  # needs no cluster, as in a pre-commit hook
+    if not any(file.exists() for file in kubeconfigs(target.kubeconfig)):
+        return assumed
+    try:
+        cluster = replace(target, request_timeout=target.request_timeout or _WAIT_MS).connect()
+        return installed.setup(cluster), cluster.namespace
+    except (StartError, UnreachableError) as exc:
+        configured.note_defaults(exc)
+        return assumed
+
+
+def _shown(name: str, text: bytes | None, make: Make, read: list[Document]) -> Iterator[Preview]:
     """Print the previews of a file's objects, and yield them; add all objects to `read`."""
-    for document in _documents(name):
+    for document in _documents(name, text):
         for each in previews.objects(document):
             read.append(each)
             if previews.concerns(each):
@@ -117,10 +149,11 @@ def _shown(name: str, make: Make, read: list[Document]) -> Iterator[Preview]:
                 yield made
 
 
-def _documents(name: str) -> Sequence[Any]:
+def _documents(name: str, text: bytes | None = None) -> Sequence[Any]:
     try:
-        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
-            text = safe_yaml.read(file, SIZE_LIMIT)
+        if text is None:
+            with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+                text = safe_yaml.read(file, SIZE_LIMIT)
     except safe_yaml.SizeError as exc:
         raise CommandError(f"{name}: {exc}; split it") from None
     except OSError as exc:

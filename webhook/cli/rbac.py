@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from holdfast.webhook.cli import options
+from holdfast.webhook.cli import commands, options
 from holdfast.webhook.policies import roles
 from holdfast.webhook.runtime import pipelines
 
 
-@click.command(epilog="Example: holdfast rbac --config holdfast.yaml | kubectl apply -f -")
+@commands.command(epilog="Example: holdfast rbac --config holdfast.yaml | kubectl apply -f -")
 @options.config
 @options.own_namespace
 def rbac(*, config_path: Path | None, own: str) -> None:

@@ -4,107 +4,150 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 import click
 
-from holdfast.webhook.cli import options, rights, terminal
+from holdfast.webhook.cli import commands, options, rights, targets, terminal
+from holdfast.webhook.cli.connection import CommandCluster
+from holdfast.webhook.cli.targets import NamedTarget
 from holdfast.webhook.controller.pending import pending_release
 from holdfast.webhook.controller.releaser import ATTEMPTS, Attempt, Outcome, Releaser
 from holdfast.webhook.errors import CommandError
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, pod_path
-from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.policies.pods import RELEASE_VERB, RELEASER
 from holdfast.webhook.report import held_pods, table
+from holdfast.webhook.report.pod_status import PodWithStatus
 from holdfast.webhook.runtime import pipelines
 
 EXAMPLES = """\b
 Examples:
   holdfast release web-0
-  holdfast release -l app=web          asks before releasing several pods
-  holdfast release -l app=web --yes    does not ask"""
+  holdfast release web-0 pod/web-1 job/migrate
+  holdfast release deployment/web      asks before releasing several pods
+  holdfast release -l app=web --yes    does not ask
+  holdfast release deployment/web --dry-run=server"""
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("pods", nargs=-1)
+@commands.command(epilog=EXAMPLES)
+@click.argument(
+    "names", nargs=-1, metavar="(POD | TYPE/NAME)...", shell_complete=commands.complete_held_pods
+)
 @options.scope
-@click.option("-y", "--yes", is_flag=True, help="Release several pods without asking.")
-@options.config
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before releasing the pods of others.")
+@options.dry_run
+@options.installed
 @options.target
 def release(
     *,
-    pods: tuple[str, ...],
+    names: tuple[str, ...],
     scope: options.Scope,
     yes: bool,
-    config_path: Path | None,
+    installed: options.Installed,
     target: options.Target,
 ) -> None:
-    """Release held pods now, by name or by label.
+    """Release held pods now, by name, by workload or by label.
 
     You need the verb `release` on `holds.holdfast.dev` (ClusterRole holdfast-releaser) and
-    permission to patch pods. Only Holdfast's own gates are removed. Give the cluster's
-    configuration with --config if placement rules are resolved at release.
+    permission to patch pods. Only Holdfast's own gates are removed. Each pod is reported; the exit
+    status is 1 if one could not be released.
     """
-    _check_selection(pods, scope)
-    decider = pipelines.release_decider(pipelines.Setup(config_path))
+    _check_selection(names, scope)
+    wanted = [targets.parse(name) for name in dict.fromkeys(names)]
     time = listing.Time()
     cluster = target.connect(time.observe)
-    namespace = scope.within(cluster)
-    found = _selected(cluster, namespace, pods, scope.selector)
+    decider = pipelines.release_decider(installed.setup(cluster))
+    selection = _named(cluster, cluster.namespace, wanted) if names else _selected(cluster, scope)
+    found = selection.pods
     for each in dict.fromkeys(pod.metadata.namespace for pod in found):
         rights.require(cluster, each, "release pods", RELEASE_VERB, RELEASER)
-    if not found:
+    if not found and not selection.problems:
         click.echo("No held pods selected; nothing was released.", err=True)
         return
-    if len(found) > 1 and not yes:
-        names = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in found]
+    if len(found) > sum(each.is_pod for each in wanted) + 1 and not yes and not target.suffix:
+        shown = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in found]
         question = f"Release {len(found)} pods now?"
-        terminal.confirm(question, names, can_ask=sys.stdin.isatty())
+        terminal.confirm(question, shown, can_ask=sys.stdin.isatty())
     releaser = Releaser(cluster, decider, time.now_ms, force=True)
-    failed = [pod for pod in found if not _release(releaser, decider, pod)]
-    _check_outcome(len(failed), len(found))
+    problems = [*selection.problems]
+    for pod in found:
+        text, problem = _release(releaser, decider, pod)
+        if problem:
+            problems.append(problem)
+        else:
+            terminal.write([(f"{text}{target.suffix}", "green")])
+    _check_outcome(problems, len(found) + len(selection.problems))
 
 
-def _check_outcome(failed: int, found: int) -> None:
-    if failed:
-        raise CommandError(
-            f"{failed} of {table.counted(found, 'pod')} could not be released; the reasons are "
-            "above"
-        )
+def _check_outcome(problems: Sequence[str], all_of_them: int) -> None:
+    """Report what failed. Raises CommandError if anything did."""
+    if not problems:
+        return
+    if all_of_them == 1:
+        raise CommandError(problems[0])
+    terminal.write([(problem, "red") for problem in problems], err=True)
+    raise CommandError(f"{len(problems)} of {all_of_them} failed; the reasons are above")
 
 
-def _check_selection(pods: Sequence[str], scope: options.Scope) -> None:
-    if bool(pods) == bool(scope.selector):
-        raise click.UsageError("give pod names or a selector with -l, not both")
-    if pods and scope.all_namespaces:
-        raise click.UsageError("-A cannot be combined with pod names")
+def _check_selection(names: Sequence[str], scope: options.Scope) -> None:
+    if bool(names) == bool(scope.selector):
+        raise click.UsageError("give pods, TYPE/NAME or a selector with -l, not both")
+    if names and scope.all_namespaces:
+        raise click.UsageError("-A cannot be combined with names")
 
 
-def _selected(api: Api, namespace: str, names: Sequence[str], selector: str) -> list[Pod]:
-    """Read the pods; one that is named has to be there, and be held."""
-    if not names:
-        query = {"fieldSelector": listing.PENDING, "labelSelector": selector}
-        listed = listing.objects(api, listing.pods_path(namespace), Pod, query)
-        return [pod for pod in listed if held_pods.own_gates(pod)]
-    return [_named(api, namespace, name) for name in dict.fromkeys(names)]
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """The pods to release, and why others cannot be."""
+
+    pods: list[PodWithStatus]
+    problems: list[str]
 
 
-def _named(api: Api, namespace: str, name: str) -> Pod:
-    pod = listing.one(api, pod_path(namespace, name), Pod)
-    if pod is None:
-        raise CommandError(f"there is no pod {namespace}/{name}; holdfast list shows held pods")
-    if not held_pods.own_gates(pod):
-        raise CommandError(
-            f"pod {namespace}/{name} is not held by Holdfast; holdfast explain {name} "
-            f"-n {namespace} shows what it waits for"
-        )
-    return pod
+def _selected(cluster: CommandCluster, scope: options.Scope) -> _Selection:
+    query = {"fieldSelector": listing.PENDING, "labelSelector": scope.selector}
+    path = listing.pods_path(scope.within(cluster))
+    listed = listing.objects(cluster, path, PodWithStatus, query)
+    return _Selection([pod for pod in listed if held_pods.own_gates(pod)], [])
 
 
-def _release(releaser: Releaser, decider: ReleaseDecider, pod: Pod) -> bool:
-    """Release one pod, retry if it changes meanwhile, and print the outcome."""
+def _named(api: Api, namespace: str, wanted: Iterable[NamedTarget]) -> _Selection:
+    """Read the pods that are named; those that are missing or not held are problems."""
+    pods: dict[ObjectKey, PodWithStatus] = {}
+    problems = []
+    for each in wanted:
+        try:
+            found = each.pods(api, namespace, PodWithStatus)
+        except CommandError as exc:
+            problems.append(f"{exc}; holdfast list -n {namespace} shows held pods")
+            continue
+        held = {pod.key: pod for pod in found if held_pods.own_gates(pod)}
+        pods |= held
+        if each.is_pod and not held:
+            problems.append(_unheld(found[0]))
+        elif not held:
+            place = f"{each.kind} {each.name} in namespace {namespace}"
+            problems.append(f"{place} has no held pods; it has {table.counted(len(found), 'pod')}")
+    return _Selection([*pods.values()], problems)
+
+
+def _unheld(pod: PodWithStatus) -> str:
+    """Say what a pod does that is not held."""
+    namespace, name = pod.key
+    where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    state = f"it is {pod.status.phase or 'Pending'}{where}"
+    if pod.gates:
+        state += f" and has gates of other components: {', '.join(pod.gates)}"
+    elif not where:
+        state += f"; holdfast explain {name} -n {namespace} shows what it waits for"
+    return f"pod {namespace}/{name} is not held: {state}"
+
+
+def _release(releaser: Releaser, decider: ReleaseDecider, pod: Pod) -> tuple[str, str]:
+    """Release one pod, and retry if it changes meanwhile; return the outcome or the problem."""
     note = pending_release(pod, decider)
     attempt = Attempt(Outcome.GONE)
     for _ in range(ATTEMPTS):
@@ -117,20 +160,11 @@ def _release(releaser: Releaser, decider: ReleaseDecider, pod: Pod) -> bool:
         if note is not None and note.uid != pod.metadata.uid:
             attempt = Attempt(Outcome.GONE)  # a new pod of that name was not selected
             break
-    terminal.write([_outcome(pod, attempt)])
-    return attempt.outcome in {Outcome.RELEASED, Outcome.GONE}
-
-
-def _outcome(pod: Pod, attempt: Attempt) -> terminal.Styled:
     name = f"pod {pod.metadata.namespace}/{pod.metadata.name}"
     match attempt.outcome:
         case Outcome.RELEASED:
-            return f"{name} released{_remarks(attempt.notes)}", "green"
+            return "; ".join([f"{name} released", *attempt.notes]), ""
         case Outcome.GONE:
             return f"{name} is no longer held", ""
         case _:
-            return f"{name} not released: {attempt.reason or 'it kept changing; try again'}", "red"
-
-
-def _remarks(notes: Iterable[str]) -> str:
-    return "".join(f"; {note}" for note in notes)
+            return "", f"{name} not released: {attempt.reason or 'it kept changing; try again'}"

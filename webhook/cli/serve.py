@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from holdfast.webhook import sockets
-from holdfast.webhook.cli import options
+from holdfast.webhook.cli import commands, options, server_options
 from holdfast.webhook.errors import StartError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.kube.lookup import ClusterLookup
@@ -25,8 +25,8 @@ from holdfast.webhook.telemetry.pages import HealthServer
 _log = logging.getLogger("holdfast.server")
 
 
-@click.command(epilog="Example: holdfast serve --cert tls.crt --key tls.key --port 8443")
-@options.process
+@commands.command(epilog="Example: holdfast serve --cert tls.crt --key tls.key --port 8443")
+@server_options.process
 @options.target
 @options.option(
     "--host",
@@ -34,8 +34,8 @@ _log = logging.getLogger("holdfast.server")
     help=f"The address to listen on; {sockets.ANY} means all addresses, including IPv4.",
 )
 @options.option("--port", default=8443, help="The port; 0 picks a free port.")
-@click.option("--cert", type=options.FILE, required=True, help="The certificate (PEM).")
-@click.option("--key", type=options.FILE, required=True, help="The certificate's key (PEM).")
+@click.option("--cert", type=commands.FILE, required=True, help="The certificate (PEM).")
+@click.option("--key", type=commands.FILE, required=True, help="The certificate's key (PEM).")
 @click.option(
     "--await-certificate",
     is_flag=True,
@@ -43,7 +43,7 @@ _log = logging.getLogger("holdfast.server")
 )
 @click.option(
     "--client-ca",
-    type=options.FILE,
+    type=commands.FILE,
     help="Accept only clients with a certificate of this CA (PEM), such as the API server. "
     "Requires --health-port.",
 )
@@ -56,18 +56,18 @@ _log = logging.getLogger("holdfast.server")
 )
 @options.option(
     "--drain",
-    type=click.FloatRange(0.0),
-    default=ServerSettings.drain,
-    help="Seconds after SIGTERM during which requests are still accepted. Responses then carry "
+    type=commands.DURATION,
+    default=f"{ServerSettings.drain:g}s",
+    help="How long requests are still accepted after SIGTERM. Responses then carry "
     "Connection: close.",
 )
-@options.health_host
+@server_options.health_host
 @click.option(
     "--health-port", type=int, help="Also serve health and metrics over plain HTTP on this port."
 )
 def serve(
     *,
-    process: options.Process,
+    process: server_options.Process,
     target: options.Target,
     host: str,
     port: int,
@@ -76,7 +76,7 @@ def serve(
     await_certificate: bool,
     client_ca: Path | None,
     client_names: tuple[str, ...],
-    drain: float,
+    drain: int,
     health_host: str,
     health_port: int | None,
 ) -> None:
@@ -113,7 +113,7 @@ def serve(
         await_certificate=await_certificate,
         client_ca=client_ca,
         client_names=frozenset(client_names),
-        drain=drain,
+        drain=drain / 1_000,
         ready_file=process.ready_file,
         exit_with_stdin=process.exit_with_stdin,
         on_certificate=on_certificate,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import click
 import msgspec
 
-from holdfast.webhook.cli import nodes, options, terminal
+from holdfast.webhook.cli import commands, nodes, options, targets, terminal
 from holdfast.webhook.cli.doctor import LABEL
+from holdfast.webhook.cli.printing import Printing, View, printing
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.framework import cel
 from holdfast.webhook.kube import listing
@@ -29,6 +29,7 @@ from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.report import sticky_vms, table
 from holdfast.webhook.report.pod_status import NodeState
+from holdfast.webhook.report.sticky_vms import StickyVm
 from holdfast.webhook.runtime import pipelines
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -45,51 +46,60 @@ Examples:
   holdfast sticky move --from node-1 --to node-4 -A    after renaming a node"""
 
 
-@click.group(epilog=EXAMPLES)
+def _vm_name(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Accept vm/NAME as well as NAME."""
+    kind, slash, _ = value.rpartition("/")
+    found = targets.parse(value if slash else f"vm/{value}")
+    if not found.is_vm:
+        raise click.BadParameter(f"{kind} is not a VM: give the name of a VM, or vm/NAME")
+    return found.name
+
+
+@commands.group(epilog=EXAMPLES)
 def sticky() -> None:
     """Show and change the nodes that VMs return to."""
 
 
 @sticky.command("list", epilog="Example: holdfast sticky list -A -o wide")
 @options.scope
-@options.output
-@options.config
+@printing
+@options.installed
 @options.target
 def list_vms(
-    *, scope: options.Scope, output: str, config_path: Path | None, target: options.Target
+    *,
+    scope: options.Scope,
+    printing: Printing,
+    installed: options.Installed,
+    target: options.Target,
 ) -> None:
     """List VMs and the nodes that they return to."""
-    settings = StickySettings(config_path)
-    cluster = target.connect()
+    time = listing.Time()
+    cluster = target.connect(time.observe)
+    settings = StickySettings(installed.setup(cluster))
     namespace = scope.within(cluster)
     read = _machines(cluster, namespace, scope.selector, settings)
     found = [sticky_vms.described(*each) for each in read]
     _warn(cluster, [args for _, _, args in read])
-    if output in {"json", "yaml"}:
-        terminal.write_document(sticky_vms.documents(found), output)
-        return
-    if not found:
-        where = f"namespace {namespace}" if namespace else "any namespace"
-        click.echo(f"No VMs in {where}.", err=True)
-        return
-    wide = output == "wide"
-    head = sticky_vms.HEAD_WIDE if wide else sticky_vms.HEAD
-    rows = [sticky_vms.row(one, wide=wide, namespace=not namespace) for one in found]
-    terminal.write(terminal.table(head if namespace else ("NAMESPACE", *head), rows))
+    now_ms = time.now_ms()
+    view: View[StickyVm] = View(
+        "StickyVM",
+        "virtualmachine.kubevirt.io",
+        head=lambda wide: sticky_vms.HEAD_WIDE if wide else sticky_vms.HEAD,
+        row=lambda one, wide: sticky_vms.row(one, now_ms, wide=wide),
+        document=sticky_vms.document,
+    )
+    printing.write(found, view, namespace)
 
 
 @sticky.command(epilog="Example: holdfast sticky show db -n shop")
-@click.argument("vm")
-@options.namespace
-@options.config
+@click.argument("vm", callback=_vm_name, shell_complete=commands.complete_vms)
+@options.installed
 @options.target
-def show(
-    *, vm: str, namespace: str | None, config_path: Path | None, target: options.Target
-) -> None:
+def show(*, vm: str, installed: options.Installed, target: options.Target) -> None:
     """Show where a VM runs, and the node that it returns to."""
-    settings = StickySettings(config_path)
     cluster = target.connect()
-    machine, vmi = _machine(cluster, namespace or cluster.namespace, vm)
+    settings = StickySettings(installed.setup(cluster))
+    machine, vmi = _machine(cluster, cluster.namespace, vm)
     args = settings.of(machine, vmi)
     one = sticky_vms.described(machine, vmi, args)
     node = _state_for(cluster, one.node, machine) if one.node else None
@@ -104,44 +114,42 @@ def show(
 
 
 @sticky.command("set", epilog="Example: holdfast sticky set db node-2")
-@click.argument("vm")
-@click.argument("node")
-@options.namespace
-@options.config
+@click.argument("vm", callback=_vm_name, shell_complete=commands.complete_vms)
+@click.argument("node", shell_complete=commands.complete_nodes)
+@options.installed
+@options.dry_run
 @options.target
-def set_node(
-    *, vm: str, node: str, namespace: str | None, config_path: Path | None, target: options.Target
-) -> None:
+def set_node(*, vm: str, node: str, installed: options.Installed, target: options.Target) -> None:
     """Set the node of a VM, from its next start."""
-    settings = StickySettings(config_path)
     cluster = target.connect()
-    record = _Record(cluster, namespace or cluster.namespace, vm, settings)
+    settings = StickySettings(installed.setup(cluster))
+    record = _Record(cluster, cluster.namespace, vm, settings)
+    suffix = target.suffix
     _existing(cluster, node)
     record.write(node)
     loose = sticky_vms.loose(record.vm, record.args)
     if loose:
-        text = f"{node} is recorded for VM {record.name}, which is not sticky: {loose}"
+        text = f"{node} is recorded for VM {record.name}, which is not sticky: {loose}{suffix}"
         terminal.write([(text, "yellow")])
     else:
-        terminal.write([(f"VM {record.name} returns to {node} at its next start", "green")])
+        terminal.write([(f"VM {record.name} returns to {node} at its next start{suffix}", "green")])
     _warn_of(_state_for(cluster, node, record.vm))
     record.warn_if_waiting()
 
 
 @sticky.command(epilog="Example: holdfast sticky clear db")
-@click.argument("vm")
-@options.namespace
-@options.config
+@click.argument("vm", callback=_vm_name, shell_complete=commands.complete_vms)
+@options.installed
+@options.dry_run
 @options.target
-def clear(
-    *, vm: str, namespace: str | None, config_path: Path | None, target: options.Target
-) -> None:
+def clear(*, vm: str, installed: options.Installed, target: options.Target) -> None:
     """Clear a VM's node: the scheduler picks one at its next start, which is recorded."""
-    settings = StickySettings(config_path)
     cluster = target.connect()
-    record = _Record(cluster, namespace or cluster.namespace, vm, settings)
+    settings = StickySettings(installed.setup(cluster))
+    record = _Record(cluster, cluster.namespace, vm, settings)
+    suffix = target.suffix
     record.write(None)
-    terminal.write([(f"VM {record.name} no longer has a recorded node", "green")])
+    terminal.write([(f"VM {record.name} no longer has a recorded node{suffix}", "green")])
     record.warn_if_waiting()
 
 
@@ -150,7 +158,8 @@ def clear(
 @click.option("--to", "new", required=True, metavar="NODE", help="The node to record instead.")
 @click.option("-y", "--yes", is_flag=True, help="Change the VMs without asking.")
 @options.scope
-@options.config
+@options.installed
+@options.dry_run
 @options.target
 def move(
     *,
@@ -158,15 +167,15 @@ def move(
     new: str,
     yes: bool,
     scope: options.Scope,
-    config_path: Path | None,
+    installed: options.Installed,
     target: options.Target,
 ) -> None:
     """Set another node for all VMs of a node, from their next start.
 
     The old node need not exist any more, as after it was renamed.
     """
-    settings = StickySettings(config_path)
     cluster = target.connect()
+    settings = StickySettings(installed.setup(cluster))
     state = _existing(cluster, new)
     read = _machines(cluster, scope.within(cluster), scope.selector, settings)
     found = [
@@ -179,11 +188,13 @@ def move(
     if not found:
         click.echo(f"No VM returns to {old}; nothing was changed.", err=True)
         return
-    if not yes:
+    if not yes and not target.suffix:
         names = ["/".join(vm.key) for vm, _, _ in found]
         question = f"Move {table.counted(len(found), 'VM')} from {old} to {new}?"
         terminal.confirm(question, names, can_ask=sys.stdin.isatty())
-    failed = [vm for vm, args, _ in found if not _move(cluster, vm, new, args)]
+    failed = [
+        vm for vm, args, _ in found if not _move(cluster, vm, new, args, suffix=target.suffix)
+    ]
     warnings = [(f"warning: {waiting}", "yellow") for _, _, waiting in found if waiting]
     if warnings:
         terminal.write(warnings)
@@ -193,7 +204,7 @@ def move(
         raise CommandError(f"{count} could not be moved; run this command again")
 
 
-def _move(api: Api, vm: TemplatedMachine, node: str, args: StickyArgs) -> bool:
+def _move(api: Api, vm: TemplatedMachine, node: str, args: StickyArgs, *, suffix: str) -> bool:
     """Change the record of a VM that has not changed since it was read, and print the outcome."""
     change = sticky_vms.record(vm, node, args)
     change["metadata"]["resourceVersion"] = vm.metadata.resource_version
@@ -203,7 +214,7 @@ def _move(api: Api, vm: TemplatedMachine, node: str, args: StickyArgs) -> bool:
     except ApiStatusError as exc:
         terminal.write([(f"VM {name} not moved: {exc}", "red")])
         return False
-    terminal.write([(f"VM {name} returns to {node} at its next start", "green")])
+    terminal.write([(f"VM {name} returns to {node} at its next start{suffix}", "green")])
     return True
 
 
@@ -215,9 +226,9 @@ def _write(api: Api, vm: VirtualMachine, change: dict[str, Any]) -> None:
 class StickySettings:
     """The sticky plugin's arguments, by the configuration; each VM's profile has its own."""
 
-    def __init__(self, config_path: Path | None) -> None:
-        """Read a configuration, or the defaults. Raises ConfigurationError."""
-        self._profiles = pipelines.load_profiles(pipelines.Setup(config_path))
+    def __init__(self, setup: pipelines.Setup) -> None:
+        """Load the profiles of a configuration. Raises ConfigurationError."""
+        self._profiles = pipelines.load_profiles(setup)
 
     def of(self, vm: TemplatedMachine, vmi: Instance | None) -> StickyArgs | None:
         """Give the arguments for a VM's pods; None where the plugin does not run for them."""
@@ -288,7 +299,7 @@ def _warn(api: Api, followed: Iterable[StickyArgs | None]) -> None:
     by_key = {args.node_annotation: args for args in followed if args}
     mismatches = [text for text in (_mismatch(api, args) for args in by_key.values()) if text]
     lines = [(f"warning: {text}", "yellow") for text in mismatches]
-    terminal.write(lines, terminal.console(stderr=True))
+    terminal.write(lines, err=True)
 
 
 def _machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Instance | None]:

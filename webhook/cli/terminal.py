@@ -1,13 +1,14 @@
 """Output of commands: colored on a terminal, plain in a pipe, always escaped."""
 
 import json
+import os
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
 import yaml
-from rich.console import Console
-from rich.text import Text
 
 from holdfast.webhook.errors import CommandError
 from holdfast.webhook.model import messages
@@ -21,23 +22,24 @@ Styled = tuple[str, str]
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast, where libyaml is there
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Create a console, with colors only on a terminal and without NO_COLOR."""
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+def write(lines: Iterable[Styled], *, err: bool = False) -> None:
+    """Write lines, colored on a terminal without NO_COLOR; the terminal wraps long ones."""
+    stream = sys.stderr if err else sys.stdout
+    colored = (
+        stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
+    text = "".join(
+        f"{_styled(messages.escape(line), style) if colored else messages.escape(line)}\n"
+        for line, style in lines
+    )
+    click.echo(text, nl=False, file=stream, color=colored)
 
 
-def write(lines: Iterable[Styled], to: Console | None = None) -> None:
-    """Write lines; the terminal wraps long ones."""
-    out = to or console()
-    if not out.is_terminal:
-        click.echo(
-            "".join(f"{messages.escape(line)}\n" for line, _ in lines), nl=False, file=out.file
-        )
-        return
-    text = Text()
-    for line, style in lines:
-        text.append(messages.escape(line) + "\n", style=style or None)
-    out.print(text, end="", soft_wrap=True)
+def _styled(line: str, style: str) -> str:
+    """Style a line: words such as `bold red`."""
+    words = style.split()
+    color = next((word for word in words if word not in {"bold", "dim"}), None)
+    return click.style(line, fg=color, bold="bold" in words or None, dim="dim" in words or None)
 
 
 def confirm(question: str, names: Sequence[str] = (), *, can_ask: bool) -> None:
@@ -54,15 +56,16 @@ def table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     style: Callable[[int], str] = lambda _: "",
-    to: Console | None = None,
+    *,
+    headless: bool = False,
 ) -> list[Styled]:
     """Format a table to the width of the terminal; unlimited in a pipe."""
-    out = to or console()
-    width = out.width if out.is_terminal else None
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     first, *others = tables.lines(
         head, [[messages.escape(cell) for cell in row] for row in rows], width=width
     )
-    return [(first, "bold"), *((line, style(number)) for number, line in enumerate(others))]
+    styled = [(line, style(number)) for number, line in enumerate(others)]
+    return styled if headless else [(first, "bold"), *styled]
 
 
 def write_document(document: Any, output: str) -> None:

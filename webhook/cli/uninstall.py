@@ -15,7 +15,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from holdfast.webhook.cli import doctor, options, terminal
+from holdfast.webhook.cli import commands, doctor, options, terminal
 from holdfast.webhook.config import config
 from holdfast.webhook.errors import ApiStatusError, CommandError, ConfigurationError
 from holdfast.webhook.kube import discovery, listing, patching
@@ -55,7 +55,7 @@ Examples:
   holdfast uninstall --release now --purge --yes"""
 
 
-@click.command(epilog=EXAMPLES)
+@commands.command(epilog=EXAMPLES)
 @click.option(
     "--release",
     type=click.Choice(["now", "wait"]),
@@ -76,10 +76,11 @@ Examples:
 @options.own_namespace
 @options.option(
     "--timeout",
-    type=float,
-    default=120.0,
-    help="Seconds for each step. Waiting for held pods to become due is not limited.",
+    type=commands.DURATION,
+    default="2m",
+    help="How long each step may take. Waiting for held pods to become due is not limited.",
 )
+@options.dry_run
 @options.target
 def uninstall(
     *,
@@ -88,7 +89,7 @@ def uninstall(
     prepare: bool,
     yes: bool,
     own: str,
-    timeout: float,
+    timeout: int,
     target: options.Target,
 ) -> None:
     """Remove Holdfast from the cluster without leaving pods stuck.
@@ -102,10 +103,10 @@ def uninstall(
     finalizers, for example after a restore.
     """
     cluster = target.connect()
-    if not yes:
+    if not yes and not target.suffix:
         question = f"Uninstall Holdfast from {cluster.server}?"
         terminal.confirm(question, can_ask=sys.stdin.isatty())
-    removal = Removal(cluster, own, timeout)
+    removal = Removal(cluster, own, timeout / 1_000, is_dry_run=bool(target.suffix))
     removal.stop_asking()
     if release == "wait":
         removal.wait_for_releases()
@@ -116,10 +117,10 @@ def uninstall(
         removal.forget_vms()
     if prepare:
         removal.remove_made()
-        terminal.write([("Holdfast can be removed", "green")])
+        terminal.write([(f"Holdfast can be removed{target.suffix}", "green")])
         return
     removal.remove_rest()
-    terminal.write([("Holdfast is uninstalled", "green")])
+    terminal.write([(f"Holdfast is uninstalled{target.suffix}", "green")])
     if removal.is_served_from_elsewhere():
         terminal.write([(_STILL_SERVED, "yellow")])
 
@@ -130,11 +131,15 @@ class _ConfigMap(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The steps; each can be repeated, and raises CommandError or ClusterError."""
+    """The steps; each can be repeated, and raises CommandError or ClusterError.
+
+    In a dry run, nothing is waited for.
+    """
 
     api: Api
     namespace: str
     timeout: float
+    is_dry_run: bool = False
 
     def is_served_from_elsewhere(self) -> bool:
         """Return whether `holdfast dev` has registered webhooks, which are not removed."""
@@ -160,6 +165,8 @@ class Removal:
                 reported = len(gated)
                 waiting = table.counted(reported, "held pod")
                 self._report(f"waiting for {waiting} ({named(gated)})")
+            if self.is_dry_run:
+                return
             time.sleep(_POLL)
 
     def record_landings(self, *, purge: bool) -> None:
@@ -207,7 +214,7 @@ class Removal:
         failed = {named([pod]): reason for pod in found if (reason := self._clear(pod))}
         count = sum(bool(own(pod.gates)) for pod in found)
         self._report(f"cleared {table.counted(count, 'held pod')}")
-        if left := self._remainder():
+        if not self.is_dry_run and (left := self._remainder()):
             name, reason = next(iter(failed.items()), (named(left), "a new pod"))
             raise CommandError(
                 f"{table.counted(len(left), 'pod')} still with gates or finalizers of Holdfast, "
@@ -325,14 +332,14 @@ class Removal:
 
     def _wait_until(self, done: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + self.timeout
-        while not done():
+        while not self.is_dry_run and not done():
             if time.monotonic() > deadline:
                 raise CommandError(f"after {self.timeout:.0f} s {otherwise}")
             time.sleep(_POLL)
 
     @staticmethod
     def _report(text: str) -> None:
-        terminal.write([(text, "")], terminal.console(stderr=True))
+        terminal.write([(text, "")], err=True)
 
 
 def own(names: Iterable[str]) -> list[str]:

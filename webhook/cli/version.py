@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from holdfast.webhook.cli import options, terminal
+from holdfast.webhook.cli import commands, options, terminal
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
@@ -20,14 +20,16 @@ Examples:
   holdfast version -o json"""
 
 
-@click.command(epilog=EXAMPLES)
+@commands.command(epilog=EXAMPLES)
 @click.option(
     "--client", is_flag=True, help="Show only this command's version; no cluster is needed."
 )
 @options.own_namespace
-@options.output
+@click.option(
+    "-o", "--output", type=click.Choice(["json", "yaml"]), help="The output format, for scripts."
+)
 @options.target
-def version(*, client: bool, own: str, output: str, target: options.Target) -> None:
+def version(*, client: bool, own: str, output: str | None, target: options.Target) -> None:
     """Show the versions of this command, of the installation and of the cluster.
 
     A warning follows if the command and the installation are more than one minor version apart.
@@ -38,7 +40,7 @@ def version(*, client: bool, own: str, output: str, target: options.Target) -> N
         versions |= _installed(cluster, own)
         answer = msgspec.json.decode(cluster.request("GET", "/version"))
         versions["kubernetes"] = str(answer.get("gitVersion", "unknown"))
-    if output in {"json", "yaml"}:
+    if output:
         terminal.write_document(versions, output)
     else:
         terminal.write((f"{name} {number}", "") for name, number in versions.items())
@@ -57,7 +59,7 @@ def _installed(api: Api, namespace: str) -> dict[str, str]:
         return {"installed": f"unknown, no permission to read namespace {namespace}"}
     if found is None:
         return {"installed": f"none in namespace {namespace}"}
-    (container,) = found["spec"]["template"]["spec"]["containers"]
+    container = found["spec"]["template"]["spec"]["containers"][0]
     labels = found["metadata"].get("labels", {})
     return {"installed": labels.get(_LABEL, "unknown"), "image": container["image"]}
 

@@ -1,91 +1,62 @@
-"""Watch pods: a table updated in place, or in a pipe, a new table at each change."""
+"""Follow pods: first a list, then each change, as `kubectl get -w` does."""
 
+from __future__ import annotations
+
+import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from rich.live import Live
-from rich.text import Text
-
-from holdfast.webhook.cli import terminal
 from holdfast.webhook.kube.client import Api, Query
 from holdfast.webhook.kube.reflector import Reflector
-from holdfast.webhook.model import messages
-from holdfast.webhook.model.objects import ObjectKey, Pod
-
-TICK_SECONDS = 1.0
-"""Interval at which the time left is updated."""
-
-Show = Callable[[Sequence[Pod]], Iterable[terminal.Styled]]
+from holdfast.webhook.model.objects import Pod
 
 
-class _WatchedPods:
+class PodObserver(Protocol):
+    """Is called for what happens to pods, in one thread."""
+
+    def on_list(self, pods: Sequence[Pod]) -> None:
+        """Take all pods, at the start and after an interruption."""
+        ...
+
+    def on_change(self, pod: Pod, *, is_deleted: bool) -> None:
+        """Take a pod that was created, changed or deleted."""
+        ...
+
+
+class _Events:
+    """Passes what a reflector sees to another thread; the second item is None for a list."""
+
     def __init__(self) -> None:
-        self._pods: dict[ObjectKey, Pod] = {}
-        self._lock = threading.Lock()
-        self.changed = threading.Event()
+        self.seen: queue.SimpleQueue[tuple[Sequence[Pod], bool | None]] = queue.SimpleQueue()
 
     def on_sync(self, pods: Iterable[Pod]) -> None:
-        known = {pod.key: pod for pod in pods}
-        with self._lock:
-            self._pods = known
-        self.changed.set()
+        self.seen.put(([*pods], None))
 
     def on_update(self, pod: Pod) -> None:
-        with self._lock:
-            self._pods[pod.key] = pod
-        self.changed.set()
+        self.seen.put(([pod], False))
 
     def on_delete(self, pod: Pod) -> None:
-        with self._lock:
-            self._pods.pop(pod.key, None)
-        self.changed.set()
-
-    def now(self) -> Sequence[Pod]:
-        with self._lock:
-            return [*self._pods.values()]
+        self.seen.put(([pod], True))
 
 
-def follow_pods(api: Api, path: str, selection: Query, show: Show) -> None:
-    """Show the pods and their changes until Ctrl-C. Raises ClusterError at startup."""
+def follow_pods(api: Api, path: str, selection: Query, observer: PodObserver) -> None:
+    """Follow pods until Ctrl-C. Raises ClusterError at startup."""
     # fail at once if the request is not allowed
     api.request("GET", path, query={**selection, "limit": 1})
-    pods = _WatchedPods()
+    events, stop = _Events(), threading.Event()
     reflector = Reflector(
-        api, pods, Pod, path=path, selection=selection, on_restart=lambda _reason: None
+        api, events, Pod, path=path, selection=selection, on_restart=lambda _reason: None
     )
-    stop = threading.Event()
-    thread = threading.Thread(target=reflector.run, args=(stop,), name="watch", daemon=True)
-    thread.start()
+    threading.Thread(target=reflector.run, args=(stop,), name="watch", daemon=True).start()
     try:
-        if terminal.console().is_terminal:
-            _in_place(pods, show)
-        else:
-            _in_a_pipe(pods, show)
+        while True:
+            pods, is_deleted = events.seen.get()
+            if is_deleted is None:
+                observer.on_list(pods)
+            else:
+                observer.on_change(pods[0], is_deleted=is_deleted)
     except KeyboardInterrupt:
         return
     finally:
         stop.set()
-
-
-def _in_place(pods: _WatchedPods, show: Show) -> None:
-    pods.changed.wait()
-    with Live(console=terminal.console(), auto_refresh=False) as live:
-        while True:
-            live.update(_text(show(pods.now())), refresh=True)
-            pods.changed.clear()
-            pods.changed.wait(TICK_SECONDS)
-
-
-def _in_a_pipe(pods: _WatchedPods, show: Show) -> None:
-    while True:
-        pods.changed.wait()
-        pods.changed.clear()
-        terminal.write([*show(pods.now()), ("", "")])
-
-
-def _text(lines: Iterable[terminal.Styled]) -> Text:
-    text = Text(no_wrap=True, overflow="crop")
-    for line, style in lines:
-        text.append(f"{messages.escape(line)}\n", style=style or None)
-    text.rstrip()
-    return text

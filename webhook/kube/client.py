@@ -6,7 +6,7 @@ because building its models would cost more than everything else.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -133,6 +133,8 @@ class Cluster:
         self._on_answer = on_answer
         self._renew = renew
         self._has_expired = has_expired
+        self.more_headers: Sequence[tuple[str, str]] = ()
+        """Headers of every request, of which one may occur several times."""
         self._token: tuple[float, Mapping[str, str]] = float("-inf"), {}
         """When the client was last asked for the token, and the resulting headers."""
 
@@ -143,11 +145,17 @@ class Cluster:
         context: str | None = None,
         *,
         on_answer: Observe | None = None,
+        overrides: Mapping[str, str] | None = None,
     ) -> Self:
-        """Connect as kubectl would, or as the pod's ServiceAccount. Raises StartError."""
+        """Connect as kubectl would, or as the pod's ServiceAccount. Raises StartError.
+
+        `overrides` names a cluster or a user that replaces the context's.
+        """
         configuration = kubernetes_client.Configuration()
         try:
-            namespace, renew, has_expired = _load(configuration, kubeconfig, context)
+            namespace, renew, has_expired = _load(
+                configuration, kubeconfig, context, overrides or {}
+            )
             configuration.retries = False  # callers retry: only they know whether it is safe
             configuration.connection_pool_maxsize = POOL_SIZE
             client = kubernetes_client.ApiClient(configuration)
@@ -282,7 +290,10 @@ class Cluster:
         headers = {"Accept": accept, "User-Agent": "holdfast"}
         if body is not None:
             headers["Content-Type"] = content_type
-        return {**headers, **self._authorization()}
+        headers |= self._authorization()
+        if not self.more_headers:
+            return headers
+        return urllib3.HTTPHeaderDict([*headers.items(), *self.more_headers])
 
     def _authorization(self) -> Mapping[str, str]:
         """Return the Authorization header. Raises CredentialsError if the token cannot be read."""
@@ -348,15 +359,24 @@ def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
-def _load(
-    configuration: kubernetes_client.Configuration, kubeconfig: Path | None, context: str | None
-) -> tuple[str, Callable[[], None], Callable[[], bool]]:
-    """Do as `load_kubeconfig`; without a kubeconfig, use the pod's ServiceAccount, like kubectl."""
+def kubeconfigs(given: Path | None) -> list[Path]:
+    """List the kubeconfigs to merge: the given one, or those that kubectl finds."""
+    if given:
+        return [given.expanduser()]
     names = (os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG).split(os.pathsep)
     # unlike Path.expanduser, it accepts an account without a home, as in many containers
-    named = [Path(os.path.expanduser(name)) for name in names if name]  # noqa: PTH111
-    files = [kubeconfig.expanduser()] if kubeconfig else named
-    chosen = kubeconfig or context or os.environ.get("KUBECONFIG")
+    return [Path(os.path.expanduser(name)) for name in names if name]  # noqa: PTH111
+
+
+def _load(
+    configuration: kubernetes_client.Configuration,
+    kubeconfig: Path | None,
+    context: str | None,
+    overrides: Mapping[str, str],
+) -> tuple[str, Callable[[], None], Callable[[], bool]]:
+    """Do as `load_kubeconfig`; without a kubeconfig, use the pod's ServiceAccount, like kubectl."""
+    files = kubeconfigs(kubeconfig)
+    chosen = kubeconfig or context or overrides or os.environ.get("KUBECONFIG")
     # KUBECONFIG counts even if its files are missing: it does not mean the pod's cluster
     if not chosen and not any(file.exists() for file in files):
         renew = partial(kubernetes_config.load_incluster_config, client_configuration=configuration)
@@ -364,4 +384,4 @@ def _load(
             renew()
             namespace = _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else ""
             return namespace, renew, lambda: False
-    return load_kubeconfig(configuration, files, context)
+    return load_kubeconfig(configuration, files, context, overrides)

@@ -63,7 +63,10 @@ class Kubeconfig:
 
 
 def load_kubeconfig(
-    configuration: Configuration, files: Iterable[Path], context: str | None
+    configuration: Configuration,
+    files: Iterable[Path],
+    context: str | None,
+    overrides: Mapping[str, str],
 ) -> tuple[str, Callable[[], None], Callable[[], bool]]:
     """Fill in a configuration; return the namespace, which may be empty, a renewal, and an expiry.
 
@@ -72,11 +75,7 @@ def load_kubeconfig(
     whether what the plugin gave has expired.
     """
     found = Kubeconfig(files)
-    merged = found.merged()
-    known = [one["name"] for one in merged["contexts"]]
-    if context and context not in known:
-        listed = ", ".join(map(messages.quote, known)) or "none"
-        raise KubeconfigError(f"no context {messages.quote(context)}; there are: {listed}")
+    merged = _overridden(found.merged(), context, overrides)
     user = _active_user(merged, context)
     token_file = None if user.get("auth-provider") else user.pop("tokenFile", None)
     loader: Any = PluginLoader(  # type: ignore[no-untyped-call]
@@ -107,6 +106,23 @@ def load_kubeconfig(
     load()
     namespace = loader.current_context["context"].get("namespace")
     return str(namespace or ""), load, has_expired
+
+
+def _overridden(merged: _Content, context: str | None, overrides: Mapping[str, str]) -> _Content:
+    """Replace the cluster or the user of the active context."""
+    named = {**({"context": context} if context else {}), **overrides}
+    for kind, name in named.items():
+        known = [str(one["name"]) for one in merged[f"{kind}s"]]
+        if name not in known:
+            listed = ", ".join(map(messages.quote, known)) or "none"
+            raise KubeconfigError(f"no {kind} {messages.quote(name)}; there are: {listed}")
+    if not overrides:
+        return merged
+    active = str(context or merged.get(_CURRENT, ""))
+    own = _named_entry(merged["contexts"], active, "context")
+    others = [one for one in merged["contexts"] if one["name"] != active]
+    changed = {"name": active, "context": {**own, **overrides}}
+    return {**merged, "contexts": [*others, changed], _CURRENT: active}
 
 
 def _active_user(merged: _Content, context: str | None) -> _Content:

@@ -9,7 +9,7 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -86,7 +86,7 @@ class Transport:
 
         `timeout`, in seconds, limits each pause.
         """
-        request = _request(method, target, {"Host": self._name, **headers}, body)
+        request = _request(method, target, [("Host", self._name), *headers.items()], body)
         kept = self._take_idle()
         connection = kept or self._open(min(timeout, self._connect_timeout))
         try:
@@ -157,11 +157,13 @@ class Transport:
         return context
 
 
-def _request(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+def _request(
+    method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
+) -> bytes:
     """Format a request. Raises TransportError if a value contains a line break."""
     lines = [
         f"{method} {target} HTTP/1.1",
-        *(f"{name}: {value}" for name, value in headers.items()),
+        *(f"{name}: {value}" for name, value in headers),
     ]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")

@@ -24,7 +24,7 @@ from holdfast.webhook.model.freezes import Freeze, extended
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.report import table
 
-HEAD = ("NAME", "HELD BY", "SINCE", "LEFT", "OWNER")
+HEAD = ("NAME", "HELD BY", "AGE", "LEFT", "OWNER")
 HEAD_WIDE = (*HEAD, "DUE", "GATES", "PROFILE", "REMARK")
 PATIENCE_MS = 5_000
 """How late a release may be before it counts as a problem."""
@@ -36,7 +36,8 @@ _SHOWN_CHARACTERS = 120
 class HeldPodSummary:
     """One held pod. Times are milliseconds since 1970, by the API server's clock.
 
-    `due_ms` is None if only a plugin knows when it will be released.
+    `due_ms` is None if only a plugin knows when it will be released. `ended` says how a hold has
+    ended; empty while it lasts.
     """
 
     namespace: str
@@ -48,10 +49,11 @@ class HeldPodSummary:
     owner: str = ""
     profile: str = ""
     remark: str = ""
+    ended: str = ""
 
     def is_overdue(self, now_ms: int) -> bool:
         """Return whether its due time has passed."""
-        return self.due_ms is not None and self.due_ms <= now_ms
+        return not self.ended and self.due_ms is not None and self.due_ms <= now_ms
 
 
 def held_pods(
@@ -147,6 +149,8 @@ def owner(pod: Pod) -> str:
 
 def left(one: HeldPodSummary, now_ms: int) -> str:
     """Format the time that is left for a pod."""
+    if one.ended:
+        return one.ended
     if one.due_ms is None:
         return "unknown"
     if one.is_overdue(now_ms):
@@ -154,12 +158,9 @@ def left(one: HeldPodSummary, now_ms: int) -> str:
     return table.duration(one.due_ms - now_ms)
 
 
-def row(
-    one: HeldPodSummary, now_ms: int, *, wide: bool = False, namespace: bool = False
-) -> list[str]:
-    """Format a pod as a table row."""
-    cells = [one.namespace] if namespace else []
-    cells += [one.name, one.held_by, table.duration(now_ms - one.since_ms), left(one, now_ms)]
+def row(one: HeldPodSummary, now_ms: int, *, wide: bool = False) -> list[str]:
+    """Format a pod as a table row, without its namespace."""
+    cells = [one.name, one.held_by, table.duration(now_ms - one.since_ms), left(one, now_ms)]
     cells.append(one.owner or "-")
     if wide:
         due = "-" if one.due_ms is None else durations.canonical_instant(one.due_ms)
@@ -170,24 +171,19 @@ def row(
 def document(one: HeldPodSummary, now_ms: int) -> dict[str, Any]:
     """Convert a pod for JSON and YAML output."""
     due = None if one.due_ms is None else durations.canonical_instant(one.due_ms)
+    ended = {"ended": one.ended} if one.ended else {}
     return {
-        "namespace": one.namespace,
-        "name": one.name,
+        "metadata": {
+            "namespace": one.namespace,
+            "name": one.name,
+            "creationTimestamp": durations.canonical_instant(one.since_ms),
+        },
         "heldBy": one.held_by,
         "gates": list(one.gates),
-        "since": durations.canonical_instant(one.since_ms),
         "due": due,
         "secondsLeft": None if one.due_ms is None else (one.due_ms - now_ms) / 1_000,
         "owner": one.owner or None,
         "profile": one.profile or None,
         "remark": one.remark or None,
-    }
-
-
-def documents(found: Iterable[HeldPodSummary], now_ms: int) -> dict[str, Any]:
-    """Convert a list of pods for JSON and YAML output."""
-    return {
-        "apiVersion": "holdfast.dev/v1beta1",
-        "kind": "HeldPodList",
-        "items": [document(one, now_ms) for one in found],
+        **ended,
     }

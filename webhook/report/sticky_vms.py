@@ -1,17 +1,17 @@
 """The nodes recorded on VMs, for tables, scripts and the status page. Pure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model import durations, kubevirt
 from holdfast.webhook.model.kubevirt import Instance, TemplatedMachine, VirtualMachine
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.report import table
 from holdfast.webhook.report.pod_status import NodeState
 
-HEAD = ("NAME", "NODE", "STICKY", "RUNS ON")
+HEAD = ("NAME", "NODE", "STICKY", "RUNS ON", "AGE")
 HEAD_WIDE = (*HEAD, "REMARK")
 
 
@@ -30,6 +30,7 @@ class StickyVm:
     runs_on: str
     remark: str = ""
     differs: bool = False
+    created_ms: int | None = None
 
     @property
     def is_sticky(self) -> bool:
@@ -42,6 +43,7 @@ def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None)
     node = sticky_policy.recorded_node(vm, args) if args else ""
     runs_on = vmi.status.node_name if vmi is not None and runs(vm, vmi) else ""
     not_sticky = loose(vm, args)
+    created = vm.metadata.creation_timestamp
     by_others = args is not None and sticky_policy.is_set_by_others(vm, args)
     return StickyVm(
         namespace=vm.metadata.namespace,
@@ -51,6 +53,7 @@ def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None)
         runs_on=runs_on,
         remark=_remark(vm, args) if args else "",
         differs=not not_sticky and not by_others and bool(runs_on) and node not in {"", runs_on},
+        created_ms=None if created is None else int(created.timestamp()) * 1_000,
     )
 
 
@@ -103,33 +106,28 @@ def _remark(vm: VirtualMachine, args: StickyArgs) -> str:
     return ""
 
 
-def row(one: StickyVm, *, wide: bool = False, namespace: bool = False) -> list[str]:
-    """Format a VM as a table row."""
-    cells = [one.namespace] if namespace else []
+def row(one: StickyVm, now_ms: int, *, wide: bool = False) -> list[str]:
+    """Format a VM as a table row, without its namespace."""
     runs_on = f"{one.runs_on} (differs)" if one.differs else one.runs_on or "-"
-    cells += [one.name, one.node or "-", "yes" if one.is_sticky else "no", runs_on]
+    age = "-" if one.created_ms is None else table.duration(now_ms - one.created_ms)
+    cells = [one.name, one.node or "-", "yes" if one.is_sticky else "no", runs_on, age]
     return [*cells, one.remark or "-"] if wide else cells
 
 
 def document(one: StickyVm) -> dict[str, Any]:
     """Convert a VM for JSON and YAML output."""
+    created = None if one.created_ms is None else durations.canonical_instant(one.created_ms)
     return {
-        "namespace": one.namespace,
-        "name": one.name,
+        "metadata": {
+            "namespace": one.namespace,
+            "name": one.name,
+            "creationTimestamp": created,
+        },
         "node": one.node or None,
-        "sticks": one.is_sticky,
+        "sticky": one.is_sticky,
         "runsOn": one.runs_on or None,
         "differs": one.differs,
         "remark": one.remark or None,
-    }
-
-
-def documents(found: Sequence[StickyVm]) -> dict[str, Any]:
-    """Convert a list of VMs for JSON and YAML output."""
-    return {
-        "apiVersion": "holdfast.dev/v1beta1",
-        "kind": "StickyVMList",
-        "items": [document(one) for one in found],
     }
 
 

@@ -8,18 +8,32 @@ GAP = 3
 """Spaces between columns."""
 LEAST_WIDTH = 4
 """The minimum width of a column."""
+NAMES = frozenset({"NAMESPACE", "NAME"})
+"""Columns that are never cut or left out."""
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 def lines(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None
 ) -> list[str]:
-    """Format a table; with a width, cells are cut to fit."""
-    table = [head, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    """Format a table; with a width, cells are cut and the last columns left out to fit.
+
+    Names are never cut: people copy them.
+    """
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    shown = [*range(len(head))]
     if width is not None:
-        _shrink(widths, width - GAP * (len(head) - 1))
-    return [_line(row, widths) for row in table]
+        least = [
+            widths[at] if head[at] in NAMES else max(len(head[at]), LEAST_WIDTH) for at in shown
+        ]
+        while _total(least, shown) > width and head[shown[-1]] not in NAMES:
+            shown.pop()
+        _shrink(widths, least, shown, width)
+    return [_line([row[at] for at in shown], [widths[at] for at in shown]) for row in (head, *rows)]
+
+
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[at] for at in shown) + GAP * (len(shown) - 1)
 
 
 def counted(number: int, thing: str) -> str:
@@ -43,15 +57,13 @@ def duration(milliseconds: int) -> str:
     return "0s"
 
 
-def _shrink(widths: list[int], room: int) -> None:
-    """Shrink the widest column until the table fits or all columns have the minimum width."""
-    while sum(widths) > room:
-        widest = max(range(len(widths)), key=lambda column: widths[column])
-        if widths[widest] <= LEAST_WIDTH:
+def _shrink(widths: list[int], least: Sequence[int], shown: Sequence[int], room: int) -> None:
+    """Shrink the widest column again and again, none below its least width."""
+    while _total(widths, shown) > room:
+        wide = [at for at in shown if widths[at] > least[at]]
+        if not wide:
             return
-        others = sorted(widths)
-        step = max(1, widths[widest] - max(others[-2] if len(others) > 1 else 0, LEAST_WIDTH))
-        widths[widest] -= min(step, sum(widths) - room)
+        widths[max(wide, key=lambda at: widths[at])] -= 1
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from holdfast.certs.rotation import Plan
 from holdfast.webhook.controller.controller import ReleaseController
@@ -117,8 +116,7 @@ class Manager:
 
 
 def controller(
-    kubeconfig: Path | None,
-    context: str | None,
+    connect: Callable[[Callable[..., None]], Cluster],
     setup: pipelines.Setup,
     metrics: ControllerMetrics,
     *,
@@ -126,12 +124,17 @@ def controller(
 ) -> Manager:
     """Assemble the controllers, with leader election in `lease_namespace`, if given.
 
-    A freeze of that namespace, or of holdfast-system without leader election, is one of all.
+    `connect` gets the observer of the server's time. A freeze of that namespace, or of
+    holdfast-system without leader election, is one of all.
     """
     handle = Handle()
     decider = pipelines.release_decider(setup, metrics.observe_plugin, handle)
     metrics.configuration.info({"digest": pipelines.digest(setup)})
-    cluster, clock, server_time = _connect(kubeconfig, context)
+    clock = ServerClock(checks=True)
+    cluster = connect(clock.observe)
+
+    def server_time() -> float | None:
+        return clock.lower_bound(boot_time())
 
     def now_ms() -> int:
         return int((server_time() or time.time()) * 1_000)
@@ -187,15 +190,6 @@ def controller(
         history,
         ended,
     )
-
-
-def _connect(
-    kubeconfig: Path | None, context: str | None
-) -> tuple[Cluster, ServerClock, Callable[[], float | None]]:
-    """Connect; also return the API server's clock, and the time that it certainly is there."""
-    clock = ServerClock(checks=True)
-    cluster = Cluster.connect(kubeconfig, context, on_answer=clock.observe)
-    return cluster, clock, lambda: clock.lower_bound(boot_time())
 
 
 def _leader(

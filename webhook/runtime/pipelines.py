@@ -39,19 +39,27 @@ _log = logging.getLogger("holdfast.plugins")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A process's configuration: a file or the defaults, and the plugins that are disabled."""
+    """A process's configuration: a file or the defaults, and the plugins that are disabled.
+
+    `content` is a configuration that was read elsewhere: how errors name it, and its text.
+    """
 
     path: Path | None = None
     disabled: Sequence[str] = ()
+    content: tuple[str, bytes] | None = None
 
     @property
     def source(self) -> str:
         """How errors name it."""
-        return str(self.path or "the default configuration")
+        return self.content[0] if self.content else str(self.path or "the default configuration")
 
     def load(self, known: Collection[str]) -> config.Configuration:
         """Read it. Raises ConfigurationError."""
-        return config.without(config.load(self.path), self.disabled, known, source=self.source)
+        if self.content is None:
+            found = config.load(self.path)
+        else:
+            found = config.parse(self.content[1], self.source)
+        return config.without(found, self.disabled, known, source=self.source)
 
 
 def load_profiles(setup: Setup, handle: Handle | None = None) -> Profiles:

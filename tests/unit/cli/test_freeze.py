@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from holdfast.webhook.cli import freeze_lookup, rights
 from holdfast.webhook.cli.freeze import freeze, selected, write
 from holdfast.webhook.cli.freeze_lookup import FreezeLookup
+from holdfast.webhook.cli.options import Target
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube.client import JSON, READ_TIMEOUT, Query
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL, OWN_NAMESPACE
@@ -126,4 +127,4 @@ def test_freeze_of_everything_is_in_the_installed_namespace() -> None:
     api.put(f"{NAMESPACES}/elsewhere", {"metadata": {"annotations": {FREEZE: "upgrade"}}})
     find = FreezeLookup(api, "shop", lambda: CREATED_MS, "elsewhere")
     assert str(find("shop")) == "all namespaces are frozen: upgrade"
-    assert selected(None, "default", "elsewhere") == "elsewhere"
+    assert selected(Target(), "default", "elsewhere") == "elsewhere"

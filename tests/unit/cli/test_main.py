@@ -1,16 +1,13 @@
 """Behaviour of all commands; each command also has its own test module."""
 
-import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from holdfast.webhook.cli import main, options
+from holdfast.webhook.cli import commands, main, options, server_options
 
 HEAVY = ("cryptography", "flask", "gunicorn", "kubernetes", "prometheus_client", "rich", "yaml")
 
@@ -58,35 +55,13 @@ def test_an_unknown_command_is_a_usage_error(word: str, message: str) -> None:
     assert result.stderr.splitlines()[-1] == f"Error: {message}"
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        pytest.param(["pre"], ["preview"], id="a command"),
-        pytest.param(["list", "--wat"], ["--watch"], id="an option"),
-        pytest.param(["list", "-o", ""], ["table", "wide", "json", "yaml"], id="a value"),
-        pytest.param(["sticky", "s"], ["set", "show"], id="a command of a group"),
-    ],
-)
-def test_kubectl_completes_a_line(
-    words: list[str],
-    expected: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["kubectl_complete-holdfast", *words])
-    main.complete()
-    *found, directive = capsys.readouterr().out.splitlines()
-    assert [line.partition("\t")[0] for line in found] == expected
-    assert directive == ":4"
-
-
 def test_grouped_options_can_be_written_as_arguments_again() -> None:
     seen: list[list[str]] = []
 
-    @click.command()
-    @options.process
+    @commands.command()
+    @server_options.process
     @options.target
-    def show(*, process: options.Process, target: options.Target) -> None:
+    def show(*, process: server_options.Process, target: options.Target) -> None:
         seen.append([*process.arguments(), *target.arguments()])
 
     given = [
@@ -100,43 +75,14 @@ def test_grouped_options_can_be_written_as_arguments_again() -> None:
         "k",
         "--context",
         "c",
+        "--cluster",
+        "d",
+        "--user",
+        "u",
+        "--as",
+        "a",
+        "--as-group",
+        "g",
     ]
     assert CliRunner().invoke(show, given).exit_code == 0
     assert seen == [given]
-
-
-COMPLETIONS = re.findall(
-    r"^\$ (.*_HOLDFAST_COMPLETE=.*)$",
-    (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8"),
-    re.MULTILINE,
-)
-
-
-def run_here(script: str) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return subprocess.run(
-        ["bash", "-c", script],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-
-def test_bash_completes_as_the_page_says() -> None:
-    line = COMPLETIONS[0]
-    words = "COMP_WORDS=(holdfast pre); COMP_CWORD=1"
-    ask = "_holdfast_completion holdfast; echo ${COMPREPLY[@]}"
-    assert run_here(f"{line}; {words}; {ask}").stdout == "preview\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "mark"),
-    [
-        pytest.param(COMPLETIONS[1], "#compdef holdfast", id="zsh"),
-        pytest.param(COMPLETIONS[2], "complete --no-files --command holdfast", id="fish"),
-    ],
-)
-def test_other_shells_are_given_their_own_script(line: str, mark: str) -> None:
-    assignment = re.findall(r"_HOLDFAST_COMPLETE=\w+ holdfast", line)
-    assert mark in run_here(*assignment).stdout

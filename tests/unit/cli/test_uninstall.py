@@ -12,7 +12,8 @@ from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import discovery
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.registration import configurations
-from tests.support.fakes import FakeApi, status_error
+from tests.support.builders import held
+from tests.support.fakes import FakeApi, raising, status_error
 
 NAMESPACE = "holdfast-system"
 MACHINES = f"{kubevirt.API_PATH}/virtualmachines"
@@ -139,3 +140,18 @@ def test_before_a_tool_removes_the_rest_only_what_the_controller_made_goes() -> 
         ("DELETE", f"/api/v1/{within}/secrets/holdfast-tls"),
         ("DELETE", f"/apis/coordination.k8s.io/v1/{within}/leases/holdfast-controller"),
     ]
+
+
+def test_dry_run_waits_for_nothing() -> None:
+    pod = held({"delay": "1h"}, finalizers=["holdfast.dev/sticky"])
+    api = FakeApi(pod)
+    api.put(
+        f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/holdfast-controller",
+        {"status": {"availableReplicas": 1}},
+    )
+    removal = Removal(api, NAMESPACE, 600.0, is_dry_run=True)
+    removal.wait_for_releases()
+    removal._wait_until(lambda: False, "nothing happens")
+    api.before("PATCH", raising(status_error(403)))
+    removal.clear_pods()
+    assert api.gates(("default", "web-0"))

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,23 +89,26 @@ def test_row_and_document() -> None:
     one = held_pods.described(Pod.of(source), make_decider())
     now_ms = CREATED_MS + 5 * SECOND
     assert held_pods.row(one, now_ms) == ["web-0", "delay=15s", "5s", "10s", "ReplicaSet/web"]
-    wide = held_pods.row(one, now_ms, wide=True, namespace=True)
-    assert wide[0] == "default"
+    wide = held_pods.row(one, now_ms, wide=True)
     assert wide[-4:] == ["2026-03-01T12:00:15Z", GATE, "*", "-"]
-    assert held_pods.documents([one], now_ms)["items"] == [
-        {
-            "namespace": "default",
-            "name": "web-0",
-            "heldBy": "delay=15s",
-            "gates": [GATE],
-            "since": "2026-03-01T12:00:00Z",
-            "due": "2026-03-01T12:00:15Z",
-            "secondsLeft": 10.0,
-            "owner": "ReplicaSet/web",
-            "profile": "*",
-            "remark": None,
-        }
-    ]
+    created = "2026-03-01T12:00:00Z"
+    assert held_pods.document(one, now_ms) == {
+        "metadata": {"namespace": "default", "name": "web-0", "creationTimestamp": created},
+        "heldBy": "delay=15s",
+        "gates": [GATE],
+        "due": "2026-03-01T12:00:15Z",
+        "secondsLeft": 10.0,
+        "owner": "ReplicaSet/web",
+        "profile": "*",
+        "remark": None,
+    }
+
+
+def test_hold_that_has_ended() -> None:
+    ended = replace(described({"delay": "15"}), ended="released")
+    assert held_pods.row(ended, CREATED_MS + HOUR)[3] == "released"
+    assert held_pods.document(ended, CREATED_MS)["ended"] == "released"
+    assert not ended.is_overdue(CREATED_MS + HOUR)
 
 
 def test_what_is_wrong_is_a_remark() -> None:

@@ -10,6 +10,7 @@ from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report import sticky_vms
 from holdfast.webhook.report.pod_status import NodeState
 from holdfast.webhook.report.sticky_vms import StickyVm
+from tests.support.builders import CREATED_MS
 
 NODE, UID = kubevirt.STICKY_NODE, kubevirt.STICKY_NODE_UID
 ARGS = StickyArgs()
@@ -94,7 +95,7 @@ def test_vm_that_runs_elsewhere() -> None:
         known = replace_metadata(known, managed_fields=metadata)
         one = sticky_vms.described(known, vmi(), ARGS)
         assert one.differs == differs
-        assert sticky_vms.row(one)[3] == ("node-1 (differs)" if differs else "node-1")
+        assert sticky_vms.row(one, CREATED_MS)[3] == ("node-1 (differs)" if differs else "node-1")
         assert sticky_vms.document(one)["differs"] == differs
         note = "to keep it on node-1, holdfast sticky set db node-1 -n shop"
         assert differs == (note in "\n".join(sticky_vms.shown(one, None, required=True)))
@@ -108,11 +109,19 @@ def test_vm_that_may_run_elsewhere() -> None:
 
 
 def test_row_and_document() -> None:
-    assert sticky_vms.row(ONE) == ["db", "node-1", "yes", "node-2"]
-    assert sticky_vms.row(ONE, wide=True, namespace=True) == [
-        "shop", "db", "node-1", "yes", "node-2", "r",
-    ]  # fmt: skip
-    assert sticky_vms.documents([ONE])["items"][0]["runsOn"] == "node-2"
+    assert sticky_vms.row(ONE, CREATED_MS) == ["db", "node-1", "yes", "node-2", "-"]
+    old = replace(ONE, created_ms=CREATED_MS - 60_000)
+    assert sticky_vms.row(old, CREATED_MS, wide=True) == [
+        "db",
+        "node-1",
+        "yes",
+        "node-2",
+        "1m",
+        "r",
+    ]
+    document = sticky_vms.document(ONE)
+    assert document["runsOn"] == "node-2"
+    assert document["metadata"] == {"namespace": "shop", "name": "db", "creationTimestamp": None}
 
 
 def told(state: NodeState | None = None, *, required: bool = True, **changes: Any) -> str:

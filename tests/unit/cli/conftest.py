@@ -1,0 +1,16 @@
+"""A served cluster for each test of a command."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.fakes import FakeApi
+from tests.support.served import ServedApi, served
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ServedApi]:
+    """Give an API server without objects, and the command against it."""
+    with served(FakeApi(), tmp_path) as found:
+        yield found

@@ -1,0 +1,121 @@
+"""Global flags anywhere, kubectl's forms of flags, and its wording in help."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from holdfast.webhook.cli import commands, main
+from tests.support.builders import held
+from tests.support.served import ServedApi
+from tests.unit.cli.test_main import command
+
+JARGON = re.compile(r"--[\w-]+ (?:TEXT|INTEGER|FLOAT|PATH|FILE|DURATION|\[)|\[(?:default|env|req)")
+LEAVES = [
+    *((name,) for name in main.COMMANDS),
+    *(("sticky", name) for name in ("clear", "list", "move", "set", "show")),
+]
+
+
+def list_headers(cluster: ServedApi, *arguments: str) -> list[tuple[str, str]]:
+    cluster.run(*arguments)
+    return cluster.headers[-1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param("-n shop list", id="before"),
+        pytest.param("list -n shop", id="after"),
+        pytest.param("-n other list -n shop", id="the later one counts"),
+        pytest.param("list -n=shop", id="with an equals sign"),
+        pytest.param("--namespace=shop list", id="long"),
+        pytest.param("--context there list", id="the context's"),
+        pytest.param("list --context=there", id="the context's, after"),
+        pytest.param("-A list", id="all, before"),
+        pytest.param("list -A", id="all, after"),
+    ],
+)
+def test_global_flags_stand_before_or_after_the_command(arguments: str, cluster: ServedApi) -> None:
+    cluster.api.put_pod(held({"delay": "1h"}, name="web-0", namespace="shop"))
+    assert "web-0" in cluster.run(*arguments.split()).stdout
+
+
+def test_user_and_cluster_replace_those_of_the_context(cluster: ServedApi) -> None:
+    assert ("authorization", "Bearer joe") in list_headers(cluster, "list", "--user", "joe")
+    done = cluster.run("list", "--cluster", "gone", code=1)
+    assert "http://127.0.0.1:1 does not answer" in done.stderr
+    done = cluster.run("list", "--user", "jo", code=1)
+    assert 'no user "jo"; there are: "jane", "joe"' in done.stderr
+
+
+def test_impersonation_is_sent_with_each_request(cluster: ServedApi) -> None:
+    headers = list_headers(
+        cluster, "--as", "ann", "list", "--as-group", "dev", "--as-group=ops", "--as-uid", "7"
+    )
+    sent = [pair for pair in headers if pair[0].startswith("Impersonate")]
+    assert sent == [
+        ("Impersonate-User", "ann"),
+        ("Impersonate-Uid", "7"),
+        ("Impersonate-Group", "dev"),
+        ("Impersonate-Group", "ops"),
+    ]
+    assert "need --as" in cluster.run("list", "--as-group", "dev", code=2).stderr
+
+
+def test_requests_are_logged_from_level_6_on(cluster: ServedApi) -> None:
+    assert "GET http" not in cluster.run("list", "-v=5").stderr
+    logged = cluster.run("-v6", "list").stderr
+    assert re.search(r"^GET /api/v1/namespaces/default/pods\?.*: OK in \d+ ms$", logged, re.M)
+
+
+def test_all_namespaces_are_only_for_commands_that_list() -> None:
+    done = CliRunner().invoke(main.cli, ["-A", "version", "--client"])
+    assert done.exit_code == 2
+    assert "-A is not supported by version" in done.stderr
+
+
+@pytest.mark.parametrize("path", LEAVES, ids="-".join)
+def test_help_is_worded_as_kubectl_words_it(path: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(main.cli, [*path, "--help"])
+    assert done.exit_code == 0
+    assert JARGON.findall(done.stdout) == []
+    assert 'Use "holdfast options"' in done.stdout
+    assert "--exit-with-stdin" not in done.stdout
+
+
+@pytest.mark.parametrize("path", LEAVES, ids="-".join)
+def test_every_command_takes_every_global_flag(path: tuple[str, ...]) -> None:
+    found = command(path[0])
+    if isinstance(found, click.Group):
+        found = found.commands[path[1]] if len(path) > 1 else found
+    names = {*chain.from_iterable(each.opts for each in found.get_params(click.Context(found)))}
+    assert {*chain.from_iterable(each.opts for each in commands.GLOBALS)} <= names
+
+
+def test_global_flags_are_described_once() -> None:
+    text = CliRunner().invoke(main.cli, ["options"]).stdout
+    assert all(each.opts[-1] in text for each in commands.GLOBALS)
+    assert "--kubeconfig" not in CliRunner().invoke(main.cli, ["list", "--help"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("2m", 120_000, id="duration"),
+        pytest.param("15", 15_000, id="seconds"),
+        pytest.param("soon", 'invalid value "soon"', id="neither"),
+    ],
+)
+def test_durations(text: str, expected: int | str) -> None:
+    @commands.command()
+    @click.option("--timeout", type=commands.DURATION)
+    def wait(*, timeout: int) -> None:
+        click.echo(timeout)
+
+    done = CliRunner().invoke(wait, [f"--timeout={text}"])
+    assert str(expected) in done.output

@@ -1,0 +1,98 @@
+"""Completion of commands, flags and the names of a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.webhook.cli import main
+from tests.support.builders import held, make_pod
+from tests.support.fakes import KUBEVIRT, NAMESPACES
+from tests.support.served import ServedApi
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
+LINES = re.findall(r"^\$ (.*holdfast completion .*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+
+
+def complete(
+    cluster: ServedApi,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> list[str]:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-holdfast", *words.split(" ")])
+    main.complete()
+    *found, directive = capsys.readouterr().out.splitlines()
+    assert directive == ":4"
+    return [line.partition("\t")[0] for line in found if line]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param("pre", ["preview"], id="a command"),
+        pytest.param("list --wat", ["--watch"], id="an option"),
+        pytest.param("list -o js", ["json", "jsonpath="], id="a value"),
+        pytest.param("sticky s", ["set", "show"], id="a command of a group"),
+        pytest.param("explain ", ["free", "held-0"], id="pods"),
+        pytest.param("explain -n shop ", ["shop-0"], id="pods of another namespace"),
+        pytest.param("--context there release ", ["shop-0"], id="held pods of another context"),
+        pytest.param("release h", ["held-0"], id="held pods"),
+        pytest.param("sticky show ", ["db"], id="VMs"),
+        pytest.param("list -n s", ["shop"], id="namespaces"),
+        pytest.param("list --context ", ["here", "there"], id="contexts"),
+        pytest.param("--user jo", ["joe"], id="users, before the command"),
+        pytest.param("--cluster gone explain ", [], id="no answer"),
+    ],
+)
+def test_kubectl_completes_a_line(
+    words: str,
+    expected: list[str],
+    cluster: ServedApi,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    labels = {"holdfast.dev/held": "true"}
+    cluster.api.put_pod(held({"delay": "1h"}, name="held-0", labels=labels))
+    cluster.api.put_pod(held({"delay": "1h"}, name="shop-0", namespace="shop", labels=labels))
+    cluster.api.put_pod(make_pod({}, name="free"))
+    cluster.api.put(f"{KUBEVIRT}/namespaces/default/virtualmachines/db", {})
+    for name in ("default", "shop"):
+        cluster.api.put(f"{NAMESPACES}/{name}", {})
+    assert complete(cluster, words, monkeypatch, capsys) == expected
+
+
+def run_here(script: str) -> str:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_shell_completes_after_the_line_of_the_page() -> None:
+    words = "COMP_WORDS=(holdfast pre); COMP_CWORD=1"
+    ask = "_holdfast_completion holdfast; echo ${COMPREPLY[@]}"
+    assert run_here(f"{LINES[0]}; {words}; {ask}") == "preview\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"),
+    [
+        pytest.param(LINES[1], "#compdef holdfast", id="zsh"),
+        pytest.param(LINES[2], "complete --no-files --command holdfast", id="fish"),
+        pytest.param(LINES[3], "Register-ArgumentCompleter -Native", id="powershell"),
+    ],
+)
+def test_other_shells_are_given_their_own_script(line: str, mark: str) -> None:
+    (asked,) = re.findall(r"holdfast completion \w+", line)
+    assert mark in run_here(asked)

@@ -1,0 +1,99 @@
+"""The configuration by which commands judge: the installed one, a file, or the defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.webhook.cli import configured
+from holdfast.webhook.errors import ConfigurationError
+from tests.support.builders import held
+from tests.support.served import ServedApi
+
+DEPLOYMENT = "/apis/apps/v1/namespaces/holdfast-system/deployments/holdfast-webhook"
+CONFIG_MAP = "/api/v1/namespaces/holdfast-system/configmaps/holdfast-config-7k"
+HEAD = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n"
+OTHER_KEY = HEAD + (
+    "profiles: [{schedulerName: '*', pluginConfig: [{name: delay, args: {annotations: [wait]}}]}]\n"
+)
+POD = held({"wait": "15", "holdfast.dev/held": "wait=15s"}, name="web-0")
+
+
+def install(cluster: ServedApi, text: str, *, disabled: str = "") -> None:
+    env = [{"name": "HOLDFAST_DISABLE_PLUGINS", "value": disabled}, {"name": "OTHER"}]
+    pod = {
+        "containers": [{"name": "mesh"}, {"name": "webhook", "env": env}],
+        "volumes": [{"name": "tls"}, {"configMap": {"name": "holdfast-config-7k"}}],
+    }
+    cluster.api.put(DEPLOYMENT, {"spec": {"template": {"spec": pod}}})
+    cluster.api.put(CONFIG_MAP, {"data": {"holdfast.yaml": text}})
+
+
+def test_installed_configuration_counts(cluster: ServedApi) -> None:
+    install(cluster, OTHER_KEY)
+    cluster.api.put_pod(POD)
+    done = cluster.run("explain", "web-0")
+    assert 'wait: "15": 15s from creation' in done.stdout
+    assert done.stderr == ""
+
+
+def test_file_counts_and_a_difference_is_noted(cluster: ServedApi, tmp_path: Path) -> None:
+    install(cluster, OTHER_KEY)
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(HEAD)
+    noted = cluster.run("list", "--config", str(file)).stderr
+    assert noted.startswith(
+        f"note: {file} differs from the installed configuration, "
+        "ConfigMap holdfast-system/holdfast-config-7k\n"
+    )
+    file.write_text(f"# the same\n{OTHER_KEY}")
+    assert "note" not in cluster.run("list", "--config", str(file)).stderr
+
+
+def test_without_an_installation_the_defaults_count(cluster: ServedApi) -> None:
+    assert configured.read(cluster.api, "holdfast-system") is None
+    assert "note" not in cluster.run("list").stderr
+
+
+@pytest.mark.parametrize("path", [DEPLOYMENT, CONFIG_MAP], ids=["Deployment", "ConfigMap"])
+def test_what_is_assumed_is_noted_once(path: str, cluster: ServedApi, tmp_path: Path) -> None:
+    install(cluster, OTHER_KEY)
+    cluster.forbidden.add(path)
+    noted = cluster.run("list").stderr
+    assert noted.count("note: the installed configuration cannot be used (HTTP 403: ") == 1
+    assert "the built-in defaults are assumed; give the configuration with --config" in noted
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(HEAD)
+    assert "note" not in cluster.run("list", "--config", str(file)).stderr
+
+
+def test_configuration_with_plugins_that_are_not_installed_here(cluster: ServedApi) -> None:
+    install(cluster, HEAD + "profiles: [{schedulerName: x, plugins: {enabled: [{name: mine}]}}]\n")
+    assert "note: the installed configuration cannot be used (ConfigMap holdfast-system/" in (
+        cluster.run("list").stderr
+    )
+
+
+def test_plugins_that_the_installation_disables(cluster: ServedApi) -> None:
+    install(cluster, HEAD, disabled="sticky")
+    found = configured.setup(cluster.api, "holdfast-system", None)
+    assert found.disabled == ["sticky"]
+
+
+def test_invalid_file_is_an_error(cluster: ServedApi, tmp_path: Path) -> None:
+    install(cluster, HEAD)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        configured.setup(cluster.api, "holdfast-system", tmp_path / "none")
+
+
+def test_preview_uses_the_installed_configuration(cluster: ServedApi, tmp_path: Path) -> None:
+    install(cluster, OTHER_KEY)
+    file = tmp_path / "pod.yaml"
+    file.write_text("{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {wait: soon}}}")
+    assert (
+        'annotation wait: invalid value "soon"'
+        in cluster.run("preview", "-f", str(file), code=1).stdout
+    )
+    noted = cluster.run("preview", "-f", str(file), "--cluster", "gone").stderr
+    assert noted.startswith("note: the installed configuration cannot be used (http://127.0.0.1:1")

@@ -1,0 +1,133 @@
+"""The output formats of `holdfast list`, and what it prints as pods change."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from holdfast.webhook.cli import freeze_lookup, watching
+from holdfast.webhook.cli.list import _HeldPods
+from holdfast.webhook.cli.printing import Printing
+from holdfast.webhook.kube import listing
+from holdfast.webhook.model.freezes import OWN_NAMESPACE
+from holdfast.webhook.model.objects import Pod
+from tests.support.builders import CREATED_MS, held, make_decider, make_pod
+from tests.support.fakes import FakeApi
+from tests.support.served import ServedApi
+
+
+def hold(cluster: ServedApi, **delays: str) -> None:
+    for name, delay in delays.items():
+        cluster.api.put_pod(held({"delay": delay}, name=name))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        pytest.param("-o name", "pod/a\npod/b\n", id="name"),
+        pytest.param("-o name --sort-by=.heldBy", "pod/b\npod/a\n", id="sorted by text"),
+        pytest.param("-o name --sort-by .due", "pod/a\npod/b\n", id="sorted by time"),
+        pytest.param("-o=jsonpath={.items[*].heldBy}", "delay=9h delay=10h", id="jsonpath"),
+        pytest.param(
+            "-o custom-columns=POD:.metadata.name,X:.none --no-headers",
+            "a     <none>\nb     <none>\n",
+            id="columns",
+        ),
+    ],
+)
+def test_formats(arguments: str, text: str, cluster: ServedApi) -> None:
+    hold(cluster, b="10h", a="9h")
+    assert cluster.run("list", *arguments.split()).stdout == text
+
+
+def test_headers(cluster: ServedApi) -> None:
+    hold(cluster, a="9h")
+    head, row = cluster.run("list").stdout.splitlines()
+    assert head.split() == ["NAME", "HELD", "BY", "AGE", "LEFT", "OWNER"]
+    assert cluster.run("list", "--no-headers").stdout.split()[0] == row.split()[0] == "a"
+    assert cluster.run("list", "-A").stdout.split()[0] == "NAMESPACE"
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_document_is_a_kubernetes_list(output: str, cluster: ServedApi) -> None:
+    hold(cluster, a="9h")
+    found = yaml.safe_load(cluster.run("list", "-o", output).stdout)
+    assert found["kind"] == "HeldPodList"
+    assert found["items"][0]["metadata"]["name"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(("list",), "No resources found in default namespace.\n", id="default"),
+        pytest.param(("list", "-n", "x"), "No resources found in x namespace.\n", id="another"),
+        pytest.param(("list", "-A"), "No resources found.\n", id="all"),
+        pytest.param(("sticky", "list"), "No resources found in default namespace.\n", id="VMs"),
+    ],
+)
+def test_nothing_found(arguments: tuple[str, ...], message: str, cluster: ServedApi) -> None:
+    done = cluster.run(*arguments)
+    assert (done.stdout, done.stderr) == ("", message)
+
+
+@pytest.mark.parametrize(
+    "output", ["table", "jsonpath={.a[}", "custom-columns=NAME", "custom-columns=A:.b[", "go"]
+)
+def test_invalid_format_is_a_usage_error(output: str, cluster: ServedApi) -> None:
+    assert "Invalid value for '-o'" in cluster.run("list", "-o", output, code=2).stderr
+    assert cluster.api.requests == []
+
+
+class Clock(listing.Time):
+    def now_ms(self) -> int:
+        return CREATED_MS
+
+
+def printed(output: str) -> _HeldPods:
+    lookup = freeze_lookup.FreezeLookup(FakeApi(), "default", lambda: CREATED_MS, OWN_NAMESPACE)
+    return _HeldPods(Printing(output), "default", Clock(), make_decider(), lookup)
+
+
+def test_changes_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    view = printed("")
+    first = Pod.of(held({"delay": "1h"}, name="a-long-name"))
+    free = Pod.of(make_pod({}, name="free"))
+    view.on_list([first, free])
+    view.on_change(first, is_deleted=False)  # no cell has changed
+    view.on_change(Pod.of(held({"delay": "2h"}, name="b")), is_deleted=False)
+    view.on_change(Pod.of(make_pod({}, name="a-long-name")), is_deleted=False)
+    view.on_change(Pod.of(held({"delay": "2h"}, name="b")), is_deleted=True)
+    view.on_change(free, is_deleted=True)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [(line[0], line[-2]) for line in lines] == [
+        ("NAME", "LEFT"),
+        ("a-long-name", "1h"),
+        ("b", "2h"),
+        ("a-long-name", "released"),
+        ("b", "deleted"),
+    ]
+
+
+def test_changes_after_an_interruption(capsys: pytest.CaptureFixture[str]) -> None:
+    view = printed("jsonpath={.metadata.name} {.ended}")
+    one, other = (Pod.of(held({"delay": "1h"}, name=name)) for name in ("one", "other"))
+    view.on_list([one])
+    view.on_list([other])
+    assert capsys.readouterr().out.splitlines() == ["one ", "other ", "one released"]
+
+
+def test_pods_are_followed_in_the_commands_thread() -> None:
+    api, seen = FakeApi(held({"delay": "1h"}, name="a")), []
+
+    class Observer:
+        def on_list(self, pods: object) -> None:
+            seen.append(pods)
+            api.put_pod(held({"delay": "1h"}, name="b"))
+
+        def on_change(self, pod: Pod, *, is_deleted: bool) -> None:
+            seen.append((pod.metadata.name, is_deleted))
+            raise KeyboardInterrupt
+
+    watching.follow_pods(api, "/api/v1/pods", {}, Observer())
+    api.close()
+    assert seen[1:] == [("b", False)]

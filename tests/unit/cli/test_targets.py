@@ -1,0 +1,177 @@
+"""Arguments that name pods or workloads, dry runs, and the answers to what cannot be done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.cli import targets
+from holdfast.webhook.errors import CommandError
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.freezes import FREEZE
+from holdfast.webhook.model.objects import Pod
+from tests.support.builders import GATE, held, make_pod
+from tests.support.fakes import KUBEVIRT, NAMESPACES
+from tests.support.served import ServedApi
+from tests.support.vm_builders import make_launcher, owner_of
+
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+APPROVAL = "holdfast.dev/approval"
+LABELS = {"app": "web"}
+OTHERS = "it is Pending and has gates of other components: example.com/quota"
+
+
+def deploy(cluster: ServedApi, *pods: str) -> None:
+    selector = {"matchLabels": LABELS}
+    cluster.api.put(f"{DEPLOYMENTS}/web", {"spec": {"selector": selector}})
+    for name in pods:
+        cluster.api.put_pod(held({"delay": "1h"}, name=name, labels=LABELS))
+
+
+def gates(cluster: ServedApi, name: str) -> list[str]:
+    return cluster.api.gates(("default", name))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        pytest.param("web", "pod", id="name"),
+        pytest.param("pods/web", "pod", id="plural"),
+        pytest.param("deploy/web", "deployment", id="short"),
+        pytest.param("deployments.apps/web", "deployment", id="with a group"),
+        pytest.param("StatefulSet/web", "statefulset", id="kind"),
+        pytest.param("vm/web", "virtualmachine", id="VM"),
+    ],
+)
+def test_types(text: str, kind: str) -> None:
+    assert targets.parse(text) == targets.NamedTarget(kind, "web")
+
+
+@pytest.mark.parametrize("text", ["service/web", "pod/", "a/b/c", "/web"])
+def test_unknown_types_are_answered_with_the_known_ones(text: str) -> None:
+    with pytest.raises(CommandError, match="pod, deployment, statefulset"):
+        targets.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("selector", "query"),
+    [
+        pytest.param({"a": "b", "c": "d"}, "a=b,c=d", id="labels alone"),
+        pytest.param(
+            {
+                "matchLabels": {"a": "b"},
+                "matchExpressions": [
+                    {"key": "c", "operator": "In", "values": ["d", "e"]},
+                    {"key": "f", "operator": "NotIn", "values": ["g"]},
+                    {"key": "h", "operator": "Exists"},
+                    {"key": "i", "operator": "DoesNotExist"},
+                ],
+            },
+            "a=b,c in (d,e),f notin (g),h,!i",
+            id="expressions",
+        ),
+    ],
+)
+def test_selectors(selector: dict[str, Any], query: str) -> None:
+    assert targets._selector(selector) == query
+
+
+def test_every_pod_is_released_and_reported(cluster: ServedApi) -> None:
+    deploy(cluster, "web-0")
+    cluster.api.put_pod(held({"delay": "1h"}, name="a"))
+    running = make_pod({}, name="b", node="node-2")
+    cluster.api.put_pod({**running, "status": {"phase": "Running"}})
+    cluster.api.put_pod(make_pod({}, name="c", gates=["example.com/quota"]))
+    done = cluster.run("release", "b", "pod/a", "c", "missing", "deployment/web", code=1)
+    assert done.stdout == "pod default/a released\npod default/web-0 released\n"
+    assert done.stderr.splitlines()[:3] == [
+        "pod default/b is not held: it is Running on node-2",
+        f"pod default/c is not held: {OTHERS}",
+        "there is no pod missing in namespace default; holdfast list -n default shows held pods",
+    ]
+    assert "3 of 5 failed; the reasons are above" in done.stderr
+    assert gates(cluster, "a") == gates(cluster, "web-0") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param("a -n shop", "there is no pod a in namespace shop;", id="missing"),
+        pytest.param("deploy/x", "there is no deployment x in namespace default", id="workload"),
+        pytest.param(
+            "deployment/web",
+            "deployment web in namespace default has no held pods; it has 0 pods",
+            id="no pods",
+        ),
+    ],
+)
+def test_single_problem_is_the_error(arguments: str, message: str, cluster: ServedApi) -> None:
+    deploy(cluster)
+    assert cluster.run("release", *arguments.split(), code=1).stderr.startswith(message)
+
+
+def test_pods_of_a_workload_need_a_confirmation_and_named_ones_none(cluster: ServedApi) -> None:
+    deploy(cluster, "web-0", "web-1")
+    done = cluster.run("release", "deployment/web", code=1)
+    assert "there is no terminal to confirm on (Release 2 pods now?)" in done.stderr
+    assert gates(cluster, "web-0") == [GATE]
+    assert cluster.run("release", "web-0", "web-1").stdout.count("released") == 2
+
+
+def test_pods_of_a_vm(cluster: ServedApi) -> None:
+    cluster.api.put(f"{KUBEVIRT}/namespaces/default/virtualmachines/db", {})
+    for name in ("db", "other"):
+        owners = [owner_of(kubevirt.VMI, name, f"uid-{name}")]
+        cluster.api.put_pod(make_launcher(name=f"virt-launcher-{name}", owners=owners))
+    (found,) = targets.parse("vm/db").pods(cluster.api, "default", Pod)
+    assert found.metadata.name == "virt-launcher-db"
+
+
+def test_workload_is_explained_by_its_pods(cluster: ServedApi) -> None:
+    deploy(cluster, "web-0", "web-1")
+    for command in ("explain", "describe"):
+        assert cluster.run(command, "deployment/web").stdout.count("Pod default/web-") == 2
+    done = cluster.run("explain", "sts/web", code=1)
+    assert done.stderr.startswith("there is no statefulset web in namespace default")
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix"), [("client", "(dry run)"), ("server", "(server dry run)")]
+)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param("release deployment/web", id="release"),
+        pytest.param("approve waiting", id="approve"),
+        pytest.param("deny pod/waiting --reason no", id="deny"),
+        pytest.param("freeze --reason incident --for 2m", id="freeze"),
+        pytest.param("thaw -n frozen", id="thaw"),
+        pytest.param("sticky set vm/db node-1", id="sticky set"),
+        pytest.param("sticky clear db", id="sticky clear"),
+        pytest.param("sticky move --from node-0 --to node-1", id="sticky move"),
+    ],
+)
+def test_dry_run_stores_nothing(arguments: str, mode: str, suffix: str, cluster: ServedApi) -> None:
+    deploy(cluster, "web-0", "web-1")
+    cluster.api.put_pod(held({APPROVAL: "why"}, name="waiting", gates=[APPROVAL]))
+    cluster.api.put(f"{NAMESPACES}/default", {})
+    cluster.api.put(f"{NAMESPACES}/frozen", {"metadata": {"annotations": {FREEZE: "x"}}})
+    cluster.api.put("/api/v1/nodes/node-1", {})
+    db = {
+        "metadata": {"namespace": "default", "annotations": {"holdfast.dev/sticky-node": "node-0"}}
+    }
+    cluster.api.put(f"{KUBEVIRT}/namespaces/default/virtualmachines/db", db)
+    done = cluster.run(*arguments.split(), f"--dry-run={mode}")
+    assert suffix in done.stdout
+    if mode == "server":
+        sent = [
+            query
+            for (method, _), query in zip(cluster.api.requests, cluster.api.queries, strict=True)
+            if method != "GET"
+        ]
+        assert sent
+        assert {query.get("dryRun") for query in sent} == {"All"}
+    else:
+        assert cluster.api.writes() == []
+    assert gates(cluster, "web-0") == [GATE]

@@ -1,0 +1,232 @@
+"""Commands as kubectl users expect them: global flags anywhere, and kubectl's wording in help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+CHOSEN = "holdfast.webhook.cli.chosen"
+"""Where a context keeps the global flags that were given before or after the subcommand."""
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+_SHORT_WITH_EQUALS = re.compile(r"-([a-zA-Z])=(.*)", re.DOTALL)
+_HELP = {"help_option_names": ["-h", "--help"]}
+_HINT = 'Use "holdfast options" for a list of global flags, which all commands accept.'
+
+
+class Duration(click.ParamType[int]):
+    """Converts whole seconds or a duration into milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse it; a default may already be in milliseconds."""
+        from holdfast.webhook.errors import InvalidValueError  # noqa: PLC0415 - help is fast
+        from holdfast.webhook.model import durations  # noqa: PLC0415
+
+        try:
+            return value if isinstance(value, int) else durations.parse_delay(value)
+        except InvalidValueError as exc:
+            return self.fail(str(exc), param, ctx)
+
+
+DURATION = Duration()
+
+
+class GlobalOption(click.Option):
+    """A flag that every command accepts, and that only `holdfast options` describes."""
+
+    def __init__(self, *names: str, **settings: Any) -> None:
+        super().__init__(names, expose_value=False, callback=_choose, **settings)
+
+
+def _choose(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    if value not in {None, False, ()}:
+        chosen(ctx)[str(param.name)] = value
+    return value
+
+
+def chosen(ctx: click.Context | None = None) -> MutableMapping[str, Any]:
+    """Return the global flags that were given, by name."""
+    meta = (ctx or click.get_current_context()).meta
+    found: MutableMapping[str, Any] = meta.setdefault(CHOSEN, {})
+    return found
+
+
+def _complete(kind: str) -> Callable[..., Any]:
+    """Complete with what a cluster or a kubeconfig has."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+        from holdfast.webhook.cli import completing  # noqa: PLC0415 - help is fast
+
+        return completing.candidates(kind, ctx, incomplete)
+
+    return complete
+
+
+complete_pods = _complete("pods")
+complete_held_pods = _complete("held")
+complete_vms = _complete("vms")
+complete_nodes = _complete("nodes")
+
+GLOBALS: Sequence[GlobalOption] = (
+    GlobalOption(
+        "-n",
+        "--namespace",
+        shell_complete=_complete("namespaces"),
+        help="The namespace; by default, the context's.",
+    ),
+    GlobalOption(
+        "-A", "--all-namespaces", is_flag=True, help="All namespaces, for commands that list."
+    ),
+    GlobalOption(
+        "--kubeconfig", type=FILE, help="The kubeconfig; by default, found as kubectl does."
+    ),
+    GlobalOption("--context", shell_complete=_complete("contexts"), help="The kubeconfig context."),
+    GlobalOption(
+        "--cluster",
+        shell_complete=_complete("clusters"),
+        help="The kubeconfig cluster, instead of the context's.",
+    ),
+    GlobalOption(
+        "--user",
+        shell_complete=_complete("users"),
+        help="The kubeconfig user, instead of the context's.",
+    ),
+    GlobalOption("--as", "as_user", help="The user to impersonate."),
+    GlobalOption("--as-group", "as_groups", multiple=True, help="A group to impersonate."),
+    GlobalOption("--as-uid", "as_uid", help="The UID to impersonate."),
+    GlobalOption(
+        "--request-timeout",
+        type=DURATION,
+        help="How long to wait for a response of the API server, such as 5s; by default, 30s.",
+    ),
+    GlobalOption(
+        "-v", "--v", "verbosity", type=int, help="The log level; from 6 on, requests are logged."
+    ),
+)
+
+
+class _Conventions(click.Command):
+    """Adds the global flags, accepts `-o=json`, and formats help as kubectl does."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        settings.setdefault("options_metavar", "[options]")
+        settings["context_settings"] = {**_HELP, **(settings.get("context_settings") or {})}
+        super().__init__(*args, **settings)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return its own parameters, then the global flags that it does not define itself."""
+        own = super().get_params(ctx)
+        taken = {name for param in own for name in param.opts}
+        return [*own, *(each for each in GLOBALS if not taken & {*each.opts})]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments, including kubectl's form `-o=json`."""
+        return super().parse_args(ctx, [*_split(args)])
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options."""
+        with formatter.section("Options"):
+            formatter.write_dl(option_rows(ctx, self.get_params(ctx)))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, and where global flags are described."""
+        super().format_epilog(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text(_HINT)
+
+
+class Command(_Conventions):
+    """A command; `-A` is an error if it does not list."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it."""
+        if "all_namespaces" in chosen(ctx) and not any(
+            param.name == "all_namespaces" for param in self.params
+        ):
+            raise click.UsageError(f"-A is not supported by {self.name}; give a namespace with -n")
+        return super().invoke(ctx)
+
+
+class Group(_Conventions, click.Group):
+    """A group of commands."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, subcommand_metavar="COMMAND", **settings)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write its options and commands."""
+        _Conventions.format_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Make a command of a function, as `click.command` does."""
+    return click.command(name, cls=Command, **settings)
+
+
+def group(**settings: Any) -> Callable[[Callable[..., Any]], Group]:
+    """Make a group of commands of a function, as `click.group` does."""
+    return click.group(cls=Group, **settings)
+
+
+def option_rows(
+    ctx: click.Context, params: Sequence[click.Parameter], *, global_flags: bool = False
+) -> list[tuple[str, str]]:
+    """Return the names and the help of the options among these parameters."""
+    return [
+        (_names(param), _help(param, ctx))
+        for param in params
+        if isinstance(param, click.Option)
+        and not param.hidden
+        and isinstance(param, GlobalOption) is global_flags
+    ]
+
+
+def _names(option: click.Option) -> str:
+    names = ", ".join(sorted(option.opts, key=len)) + "".join(
+        f"/{name}" for name in option.secondary_opts
+    )
+    if option.is_flag:
+        return names
+    kind = "strings" if option.multiple else _kind(option.type)
+    return f"{names} {option.metavar or kind}"
+
+
+def _kind(kind: click.ParamType[Any]) -> str:
+    """Name a type as kubectl does."""
+    if isinstance(kind, Duration):
+        return kind.name
+    return "int" if kind is click.INT else "string"
+
+
+def _help(option: click.Option, ctx: click.Context) -> str:
+    parts = [option.help or ""]
+    if isinstance(option.type, click.Choice):
+        parts.append(f"One of: {', '.join(map(str, option.type.choices))}.")
+    default = option.get_default(ctx)
+    if option.show_default and not option.is_flag and default not in {None, ""}:
+        parts.append(f"(default {default})")
+    if option.show_envvar and option.envvar:
+        parts.append(f"(environment {option.envvar})")
+    if option.required:
+        parts.append("(required)")
+    return " ".join(filter(None, parts))
+
+
+def _split(args: Sequence[str]) -> Iterator[str]:
+    """Split `-o=json` into two arguments: click would take the equals sign as a part of it."""
+    rest = iter(args)
+    for each in rest:
+        if each == "--":
+            yield from (each, *rest)
+            return
+        match = _SHORT_WITH_EQUALS.fullmatch(each)
+        yield from (f"-{match[1]}", match[2]) if match else (each,)

@@ -1,0 +1,57 @@
+"""Complete names from a kubeconfig and a cluster: of pods, VMs, namespaces, contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+
+import click
+
+from holdfast.webhook.cli import commands, options
+from holdfast.webhook.errors import HoldfastError
+from holdfast.webhook.kube import client, listing
+from holdfast.webhook.kube.kubeconfig import Kubeconfig
+from holdfast.webhook.model.annotations import HELD_LABEL
+from holdfast.webhook.model.objects import ApiObject
+
+TIMEOUT_MS = 3_000
+"""How long a completion may wait for the API server."""
+_KUBECONFIG = frozenset({"contexts", "clusters", "users"})
+
+
+def candidates(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
+    """List the names that start like this; none if they cannot be read."""
+    flags = {
+        key: value
+        for key, value in commands.chosen(ctx).items()
+        if key in options.Target.__dataclass_fields__
+    }
+    target = replace(options.Target(**flags), request_timeout=TIMEOUT_MS)
+    try:
+        found = _kubeconfig(kind, target) if kind in _KUBECONFIG else _cluster(kind, target)
+        return sorted(name for name in found if name.startswith(incomplete))
+    except (HoldfastError, click.ClickException, OSError):
+        return []  # a shell shows no message while it completes
+
+
+def _kubeconfig(kind: str, target: options.Target) -> Iterable[str]:
+    files = client.kubeconfigs(target.kubeconfig)
+    return [str(one["name"]) for one in Kubeconfig(files).merged()[kind]]
+
+
+def _cluster(kind: str, target: options.Target) -> Iterable[str]:
+    with closing(target.connect()) as cluster:
+        path, query = _list(kind, f"/namespaces/{cluster.namespace}")
+        return [one.metadata.name for one in listing.objects(cluster, path, ApiObject, query)]
+
+
+def _list(kind: str, within: str) -> tuple[str, dict[str, str]]:
+    """Return the path of the objects to name, and which of them are selected."""
+    return {
+        "pods": (f"/api/v1{within}/pods", {}),
+        "held": (f"/api/v1{within}/pods", {"labelSelector": HELD_LABEL}),
+        "vms": (f"/apis/kubevirt.io/v1{within}/virtualmachines", {}),
+        "nodes": ("/api/v1/nodes", {}),
+        "namespaces": ("/api/v1/namespaces", {}),
+    }[kind]

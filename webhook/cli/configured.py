@@ -1,0 +1,83 @@
+"""The configuration by which a command judges pods and VMs: the installed one, or a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from holdfast.webhook.cli import terminal
+from holdfast.webhook.errors import ApiStatusError, ConfigurationError, HoldfastError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.runtime.pipelines import Setup, digest, load_profiles
+
+FILE = "holdfast.yaml"
+"""The configuration's key in its ConfigMap."""
+_DISABLED = "HOLDFAST_DISABLE_PLUGINS"
+_REFUSED = frozenset({401, 403})
+
+
+def setup(api: Api, own: str, path: Path | None) -> Setup:
+    """Return the configuration in a file, or else the installed one, or else the defaults.
+
+    A note says so if the file differs from the installed one, or if that cannot be used. Raises
+    ConfigurationError if the file is invalid, and ClusterError.
+    """
+    given = Setup(path)
+    try:
+        installed = read(api, own)
+        if installed is None:
+            return given
+        load_profiles(installed)
+    except (ApiStatusError, ConfigurationError) as exc:
+        if isinstance(exc, ApiStatusError) and exc.status not in _REFUSED:
+            raise
+        if path is None:
+            note_defaults(exc)
+        return given
+    if path is None:
+        return installed
+    if digest(given) != digest(installed):
+        note(f"{path} differs from the installed configuration, {installed.source}")
+    return given
+
+
+def read(api: Api, own: str) -> Setup | None:
+    """Read the configuration of the admission server; None if there is none in this namespace."""
+    core, apps = (
+        f"/{root}/namespaces/{quote(own, safe='')}" for root in ("api/v1", "apis/apps/v1")
+    )
+    deployment = listing.one(api, f"{apps}/deployments/holdfast-webhook", dict[str, Any])
+    if deployment is None:
+        return None
+    pod = deployment["spec"]["template"]["spec"]
+    disabled = [
+        name
+        for container in pod["containers"]
+        for variable in container.get("env") or ()
+        if variable["name"] == _DISABLED
+        for name in variable.get("value", "").split()
+    ]
+    for volume in pod.get("volumes") or ():
+        name = volume.get("configMap", {}).get("name", "")
+        found = name and listing.one(
+            api, f"{core}/configmaps/{quote(name, safe='')}", dict[str, Any]
+        )
+        if found and FILE in (found.get("data") or {}):
+            text = str(found["data"][FILE]).encode()
+            return Setup(None, disabled, (f"ConfigMap {own}/{name}", text))
+    return Setup(None, disabled)
+
+
+def note_defaults(exc: HoldfastError) -> None:
+    """Say that the built-in defaults are assumed, and why."""
+    note(
+        f"the installed configuration cannot be used ({exc}): the built-in defaults are assumed; "
+        "give the configuration with --config"
+    )
+
+
+def note(text: str) -> None:
+    """Print a note on standard error."""
+    terminal.write([(f"note: {text}", "yellow")], err=True)

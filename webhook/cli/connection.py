@@ -1,0 +1,101 @@
+"""The cluster as a command sees it: impersonation, a timeout, logged requests and dry runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+import msgspec
+
+from holdfast.webhook.errors import HoldfastError
+from holdfast.webhook.kube.client import JSON, MERGE_PATCH, READ_TIMEOUT, Cluster, Query
+from holdfast.webhook.model import messages
+
+if TYPE_CHECKING:
+    from holdfast.webhook.cli.options import Target
+
+DryRun = Literal["none", "client", "server"]
+
+_LOGS_REQUESTS = 6
+"""The level of kubectl's -v from which it logs requests."""
+_WRITES = frozenset({"PATCH", "PUT", "DELETE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """How a command's requests are sent."""
+
+    timeout: float | None = None
+    verbosity: int = 0
+    dry_run: DryRun = "none"
+
+
+class CommandCluster(Cluster):
+    """A connection that heeds the flags of a command."""
+
+    conduct = Conduct()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout: float = READ_TIMEOUT,
+    ) -> bytes:
+        """Send a request, or in a dry run, one that stores nothing."""
+        if method in _WRITES and self.conduct.dry_run == "client":
+            return merged(self.request("GET", path), body if content_type == MERGE_PATCH else None)
+        if method in _WRITES and self.conduct.dry_run == "server":
+            query = {**(query or {}), "dryRun": "All"}
+        began, outcome = time.monotonic(), "OK"
+        try:
+            return super().request(
+                method,
+                path,
+                query=query,
+                body=body,
+                content_type=content_type,
+                timeout=self.conduct.timeout or timeout,
+            )
+        except HoldfastError as exc:
+            outcome = str(exc)
+            raise
+        finally:
+            if self.conduct.verbosity >= _LOGS_REQUESTS:
+                took = (time.monotonic() - began) * 1_000
+                shown = messages.escape(f"{method} {self._url(path, query)}: {outcome}")
+                click.echo(f"{shown} in {took:.0f} ms", err=True)
+
+
+def merged(found: bytes, change: bytes | None) -> bytes:
+    """Apply a merge patch of annotations to an object, without storing it."""
+    if change is None:
+        return found
+    document: dict[str, Any] = msgspec.json.decode(found)
+    sent: Mapping[str, Any] = msgspec.json.decode(change)
+    annotations = sent.get("metadata", {}).get("annotations", {})
+    kept = {**document["metadata"].get("annotations", {}), **annotations}
+    document["metadata"]["annotations"] = {
+        key: value for key, value in kept.items() if value is not None
+    }
+    return msgspec.json.encode(document)
+
+
+def connect(target: Target, observe: Any) -> CommandCluster:
+    """Connect as the flags say. Raises StartError."""
+    cluster = CommandCluster.connect(
+        target.kubeconfig, target.context, on_answer=observe, overrides=target.overrides
+    )
+    cluster.conduct = target.conduct
+    cluster.more_headers = target.impersonation
+    cluster.namespace = target.namespace or cluster.namespace
+    command = click.get_current_context(silent=True)
+    if command is not None:
+        command.call_on_close(cluster.close)
+    return cluster

@@ -1,0 +1,23 @@
+"""`holdfast options`: the global flags."""
+
+import click
+
+from holdfast.webhook.cli import commands
+
+EXAMPLES = """\b
+Examples:
+  holdfast options
+  holdfast --context production list -n shop
+  holdfast list -n shop --context production"""
+
+
+@commands.command("options", epilog=EXAMPLES)
+def global_options() -> None:
+    """List the global flags, which all commands accept.
+
+    They are written before or after the command.
+    """
+    ctx = click.get_current_context()
+    formatter = ctx.make_formatter()
+    formatter.write_dl(commands.option_rows(ctx, commands.GLOBALS, global_flags=True))
+    click.echo(formatter.getvalue().rstrip("\n"))

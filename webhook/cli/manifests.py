@@ -1,0 +1,48 @@
+"""The files that -f, -R and -k name, as kubectl reads them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from holdfast.webhook.errors import CommandError
+from holdfast.webhook.model import messages
+
+SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+"""The files of a folder that are read."""
+
+
+def files(names: Iterable[str], *, recursive: bool) -> Iterator[str]:
+    """Yield the names of files, with a folder replaced by its manifests. Raises CommandError."""
+    for name in names:
+        if name.startswith(("http://", "https://")):
+            raise CommandError(
+                f"{name}: URLs are not read; use curl -fsSL {name} | holdfast preview -f -"
+            )
+        folder = Path(name)
+        if name == "-" or not folder.is_dir():
+            yield name
+            continue
+        found = folder.rglob("*") if recursive else folder.iterdir()
+        listed = sorted(str(one) for one in found if one.suffix in SUFFIXES and one.is_file())
+        if not listed:
+            deeper = "" if recursive else "; add -R to read the folders in it"
+            raise CommandError(f"{name}: no file ends in .yaml, .yml or .json{deeper}")
+        yield from listed
+
+
+def kustomized(folder: str) -> bytes:
+    """Build a kustomization with kubectl or kustomize. Raises CommandError."""
+    if shutil.which("kubectl"):
+        command = ["kubectl", "kustomize", folder]
+    elif shutil.which("kustomize"):
+        command = ["kustomize", "build", folder]
+    else:
+        raise CommandError(f"-k {folder}: neither kubectl nor kustomize is on the PATH")
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        problem = messages.shorten(" ".join(done.stderr.decode(errors="replace").split()))
+        raise CommandError(f"{' '.join(command)}: {messages.escape(problem)}")
+    return done.stdout

@@ -1,0 +1,186 @@
+"""The outputs of commands that list objects, as `kubectl get` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import click
+
+from holdfast.webhook.cli import options, terminal
+from holdfast.webhook.errors import InvalidValueError
+from holdfast.webhook.report import jsonpath
+
+T = TypeVar("T")
+Document = dict[str, Any]
+
+_NONE = "<none>"
+_FORMATS = ("json", "yaml", "name", "wide", "jsonpath=", "custom-columns=")
+
+
+@dataclass(frozen=True, slots=True)
+class View(Generic[T]):
+    """How objects of one kind are shown.
+
+    `resource` is what `-o name` writes before a name; `head` and `row` get whether it is wide.
+    """
+
+    kind: str
+    resource: str
+    head: Callable[[bool], Sequence[str]]
+    row: Callable[[T, bool], Sequence[str]]
+    document: Callable[[T], Document]
+    style: Callable[[T], str] = lambda _: ""
+
+
+@dataclass(frozen=True, slots=True)
+class Printing:
+    """The format that -o, --no-headers and --sort-by choose."""
+
+    output: str = ""
+    no_headers: bool = False
+    sort_by: str = ""
+
+    @property
+    def is_for_scripts(self) -> bool:
+        """Whether the list is one document."""
+        return self.output.startswith(("json", "yaml"))
+
+    def write(self, found: Sequence[T], view: View[T], namespace: str) -> None:
+        """Print objects; `namespace` is empty for all."""
+        documents = [(view.document(one), one) for one in found]
+        if self.sort_by:
+            documents.sort(key=lambda pair: self._sort_key(pair[0]))
+        name, _, expression = self.output.partition("=")
+        whole = {
+            "apiVersion": "holdfast.dev/v1beta1",
+            "kind": f"{view.kind}List",
+            "items": [document for document, _ in documents],
+        }
+        if name in {"json", "yaml"}:
+            terminal.write_document(whole, name)
+        elif name == "jsonpath":
+            click.echo(jsonpath.render(expression, whole), nl=False)
+        elif not documents:
+            where = f" in {namespace} namespace" if namespace else ""
+            click.echo(f"No resources found{where}.", err=True)
+        else:
+            self._write_lines(documents, view, namespace)
+
+    def write_change(self, changed: T, known: Iterable[T], view: View[T], namespace: str) -> None:
+        """Print an object that changed after the list, in the columns of the known objects."""
+        document = view.document(changed)
+        name, _, expression = self.output.partition("=")
+        if name in {"json", "yaml"}:
+            terminal.write_document(document, name)
+        elif name == "jsonpath":
+            click.echo(jsonpath.render(expression, document))
+        else:
+            documents = [*((view.document(one), one) for one in known), (document, changed)]
+            self._write_lines(documents, view, namespace, last_only=True)
+
+    def _write_lines(
+        self,
+        documents: Sequence[tuple[Document, T]],
+        view: View[T],
+        namespace: str,
+        *,
+        last_only: bool = False,
+    ) -> None:
+        if self.output == "name":
+            for document, _ in documents[-1:] if last_only else documents:
+                click.echo(f"{view.resource}/{document['metadata']['name']}")
+            return
+        name, _, expression = self.output.partition("=")
+        head: Sequence[str]
+        rows: list[Sequence[str]]
+        if name == "custom-columns":
+            columns = _columns(expression)
+            head = [title for title, _ in columns]
+            rows = [[_cell(path, each) for _, path in columns] for each, _ in documents]
+        else:
+            wide, outside = name == "wide", not namespace
+            head = [*(("NAMESPACE",) if outside else ()), *view.head(wide)]
+            rows = [
+                [*((each["metadata"]["namespace"],) if outside else ()), *view.row(one, wide)]
+                for each, one in documents
+            ]
+        styles = [view.style(one) for _, one in documents]
+        lines = terminal.table(head, rows, lambda at: styles[at], headless=self.no_headers)
+        terminal.write(lines[-1:] if last_only else lines)
+
+    def _sort_key(self, document: Document) -> tuple[bool, Any]:
+        values = jsonpath.find(self.sort_by, document)
+        value = values[0] if values else None
+        is_number = isinstance(value, (int, float))
+        return not is_number, value if is_number else str(value or "")
+
+
+def _columns(expression: str) -> list[tuple[str, str]]:
+    found = [
+        (title, path) for title, _, path in (one.partition(":") for one in expression.split(","))
+    ]
+    if not all(title and path for title, path in found):
+        raise InvalidValueError(
+            f"custom-columns={expression}: use NAME:PATH pairs, such as NAME:.metadata.name"
+        )
+    return found
+
+
+def _cell(path: str, document: Document) -> str:
+    values = [one for one in jsonpath.find(path, document) if one is not None]
+    return jsonpath.text(values) or _NONE
+
+
+def _output(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Check a format, and the expressions in it."""
+    if value in {"", *_FORMATS[:4]}:
+        return value
+    if not value.startswith(_FORMATS[4:]):
+        raise click.BadParameter(f"use one of {', '.join(_FORMATS)}")
+    name, _, expression = value.partition("=")
+    try:
+        if name == "jsonpath":
+            jsonpath.render(expression, {})
+        else:
+            for _, path in _columns(expression):
+                jsonpath.find(path, {})
+    except (InvalidValueError, ValueError) as exc:
+        raise click.BadParameter(str(exc)) from None
+    return value
+
+
+def _sort_by(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    try:
+        jsonpath.find(value, {})
+    except InvalidValueError as exc:
+        raise click.BadParameter(str(exc)) from None
+    return value
+
+
+def printing(command: options.Function) -> options.Function:
+    """Give a command `printing`: the format of what it lists."""
+    return options.grouped(
+        command,
+        "printing",
+        Printing,
+        click.option(
+            "-o",
+            "--output",
+            default="",
+            callback=_output,
+            shell_complete=lambda _ctx, _param, text: [
+                each for each in _FORMATS if each.startswith(text)
+            ],
+            help="The output format: json, yaml, name, wide, jsonpath=TEMPLATE, or "
+            "custom-columns=NAME:PATH,...",
+        ),
+        click.option("--no-headers", is_flag=True, help="Print no headers of columns."),
+        click.option(
+            "--sort-by",
+            default="",
+            callback=_sort_by,
+            help="Sort by the field at a JSONPath, such as .metadata.name.",
+        ),
+    )

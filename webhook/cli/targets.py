@@ -1,0 +1,116 @@
+"""Arguments such as `web-0`, `pod/web-0` and `deployment/web`, and the pods that they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from holdfast.webhook.errors import ApiStatusError, CommandError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api, pod_path
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.objects import Pod
+
+LAUNCHER = "kubevirt.io=virt-launcher"
+"""Selects the pods of VMs."""
+_POD = "pod"
+_VMS = frozenset({"virtualmachine", "virtualmachineinstance"})
+_TYPES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    _POD: ("/api/v1", "pods", ("po",)),
+    "deployment": ("/apis/apps/v1", "deployments", ("deploy",)),
+    "statefulset": ("/apis/apps/v1", "statefulsets", ("sts",)),
+    "replicaset": ("/apis/apps/v1", "replicasets", ("rs",)),
+    "daemonset": ("/apis/apps/v1", "daemonsets", ("ds",)),
+    "job": ("/apis/batch/v1", "jobs", ()),
+    "replicationcontroller": ("/api/v1", "replicationcontrollers", ("rc",)),
+    "virtualmachine": ("/apis/kubevirt.io/v1", "virtualmachines", ("vm", "vms")),
+    "virtualmachineinstance": (
+        "/apis/kubevirt.io/v1",
+        "virtualmachineinstances",
+        ("vmi", "vmis"),
+    ),
+}
+"""Each type's API path, plural and short names."""
+_BY_NAME = {
+    name: kind for kind, (_, plural, short) in _TYPES.items() for name in (kind, plural, *short)
+}
+_OPERATORS = {"In": "in", "NotIn": "notin"}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTarget:
+    """An object whose pods a command is about."""
+
+    kind: str
+    name: str
+
+    @property
+    def is_pod(self) -> bool:
+        """Whether it is a pod itself."""
+        return self.kind == _POD
+
+    @property
+    def is_vm(self) -> bool:
+        """Whether it is a VM or its VMI, which have the same name."""
+        return self.kind in _VMS
+
+    def pods(self, api: Api, namespace: str, kind: type[listing.T]) -> list[listing.T]:
+        """Read its pods, as objects of `kind`. Raises CommandError if it does not exist."""
+        if self.is_pod:
+            found = listing.one(api, pod_path(namespace, self.name), kind)
+            return [self._existing(found, namespace)]
+        root, plural, _ = _TYPES[self.kind]
+        path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(self.name, safe='')}"
+        try:
+            owner = self._existing(listing.one(api, path, dict[str, Any]), namespace)
+        except ApiStatusError as exc:
+            if exc.status != 404:
+                raise
+            raise CommandError(f"this cluster has no {plural}; choose another --context") from None
+        selector = LAUNCHER if self.is_vm else _selector(owner["spec"]["selector"])
+        query = {"labelSelector": selector}
+        pods = listing.objects(api, listing.pods_path(namespace), kind, query)
+        return [*(self._own(pods) if self.is_vm else pods)]
+
+    def _existing(self, found: listing.T | None, namespace: str) -> listing.T:
+        if found is None:
+            raise CommandError(f"there is no {self.kind} {self.name} in namespace {namespace}")
+        return found
+
+    def _own(self, pods: Iterable[listing.T]) -> Iterator[listing.T]:
+        """Yield the pods of a VMI, which has its VM's name."""
+        for pod in pods:
+            assert isinstance(pod, Pod)  # noqa: S101 - commands read no other objects
+            owner = kubevirt.controller_of(pod.metadata, kubevirt.VMI)
+            if owner is not None and owner.name == self.name:
+                yield pod
+
+
+def parse(text: str) -> NamedTarget:
+    """Parse a pod's name or TYPE/NAME. Raises CommandError."""
+    written, slash, name = text.rpartition("/")
+    if not slash:
+        return NamedTarget(_POD, text)
+    kind = _BY_NAME.get(written.lower().partition(".")[0])
+    if kind is None or not name:
+        raise CommandError(
+            f"{text}: give the name of a pod, or TYPE/NAME with one of the types "
+            f"{', '.join(_TYPES)}"
+        )
+    return NamedTarget(kind, name)
+
+
+def _selector(selector: Mapping[str, Any]) -> str:
+    """Write an object's selector as a query; a ReplicationController's has only labels."""
+    if not {"matchLabels", "matchExpressions"} & selector.keys():
+        return ",".join(f"{key}={value}" for key, value in selector.items())
+    parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for one in selector.get("matchExpressions") or ():
+        test, key = one["operator"], one["key"]
+        if test in _OPERATORS:
+            parts.append(f"{key} {_OPERATORS[test]} ({','.join(one['values'])})")
+        else:
+            parts.append(key if test == "Exists" else f"!{key}")
+    return ",".join(parts)
