@@ -61,7 +61,7 @@ def approve(*, names: tuple[str, ...], target: options.Target) -> None:
 
 def decide(target: options.Target, names: Sequence[str], *, denied: str | None) -> None:
     """Approve pods, or deny them with a reason, which may be empty. Raises CommandError."""
-    wanted = [targets.parse(name) for name in dict.fromkeys(names)]
+    wanted = targets.parse_all(names)
     cluster = target.connect()
     where = cluster.namespace
     rights.require(cluster, where, "approve or deny pods", APPROVE_VERB, APPROVER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +126,14 @@ class _Conventions(click.Command):
         return [*own, *(each for each in GLOBALS if not taken & {*each.opts})]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments, including kubectl's form `-o=json`."""
-        return super().parse_args(ctx, [*_split(args)])
+        """Parse arguments, including kubectl's forms `-o=json` and `--watch=true`."""
+        flags = {
+            name
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option) and param.is_flag
+            for name in param.opts
+        }
+        return super().parse_args(ctx, [*_split(args, flags)])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options."""
@@ -221,12 +227,16 @@ def _help(option: click.Option, ctx: click.Context) -> str:
     return " ".join(filter(None, parts))
 
 
-def _split(args: Sequence[str]) -> Iterator[str]:
-    """Split `-o=json` into two arguments: click would take the equals sign as a part of it."""
+def _split(args: Sequence[str], flags: Collection[str]) -> Iterator[str]:
+    """Rewrite kubectl's forms: click takes no value for flags, and the sign in `-o=json` as one."""
     rest = iter(args)
     for each in rest:
         if each == "--":
             yield from (each, *rest)
             return
+        name, _, value = each.partition("=")
+        if name in flags and value in {"true", "false"}:
+            yield from [name] if value == "true" else []
+            continue
         match = _SHORT_WITH_EQUALS.fullmatch(each)
         yield from (f"-{match[1]}", match[2]) if match else (each,)

@@ -36,12 +36,18 @@ Examples:
 
 
 @commands.command(epilog=EXAMPLES)
-@click.argument("name", metavar="(POD | TYPE/NAME)", shell_complete=commands.complete_pods)
+@click.argument(
+    "names",
+    nargs=-1,
+    required=True,
+    metavar="(POD | TYPE/NAME)...",
+    shell_complete=commands.complete_pods,
+)
 @options.installed
 @options.target
 def explain(
     *,
-    name: str,
+    names: tuple[str, ...],
     installed: options.Installed,
     target: options.Target,
 ) -> None:
@@ -50,7 +56,7 @@ def explain(
     The plugins run again, with the installed configuration or the one given by --config. Of a
     workload, all pods are explained. `holdfast describe` is the same command.
     """
-    wanted = targets.parse(name)
+    wanted = targets.parse_all(names)
     time = listing.Time()
     cluster = target.connect(time.observe)
     handle = Handle()
@@ -58,7 +64,8 @@ def explain(
     decider = pipelines.release_decider(installed.setup(cluster), handle=handle)
     freeze_of = FreezeLookup(cluster, cluster.namespace, time.now_ms, installed.own)
     lines: list[terminal.Styled] = []
-    for found in _pods(cluster, cluster.namespace, wanted):
+    pods = [pod for each in wanted for pod in _pods(cluster, cluster.namespace, each)]
+    for found in pods:
         facts = PodFacts(
             pod=found,
             now_ms=time.now_ms(),

@@ -56,7 +56,7 @@ def release(
     status is 1 if one could not be released.
     """
     _check_selection(names, scope)
-    wanted = [targets.parse(name) for name in dict.fromkeys(names)]
+    wanted = targets.parse_all(names) if names else []
     time = listing.Time()
     cluster = target.connect(time.observe)
     decider = pipelines.release_decider(installed.setup(cluster))

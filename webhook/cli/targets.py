@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -86,6 +86,14 @@ class NamedTarget:
             owner = kubevirt.controller_of(pod.metadata, kubevirt.VMI)
             if owner is not None and owner.name == self.name:
                 yield pod
+
+
+def parse_all(texts: Sequence[str]) -> list[NamedTarget]:
+    """Parse arguments: names and TYPE/NAME, or one TYPE before its names. Raises CommandError."""
+    kind, *names = texts
+    if names and kind.lower().partition(".")[0] in _BY_NAME and "/" not in "".join(names):
+        texts = [f"{kind}/{name}" for name in names]
+    return [parse(text) for text in dict.fromkeys(texts)]
 
 
 def parse(text: str) -> NamedTarget:

@@ -38,6 +38,8 @@ def list_headers(cluster: ServedApi, *arguments: str) -> list[tuple[str, str]]:
         pytest.param("list --context=there", id="the context's, after"),
         pytest.param("-A list", id="all, before"),
         pytest.param("list -A", id="all, after"),
+        pytest.param("list --all-namespaces=true --watch=false", id="true and false"),
+        pytest.param("-A=true list", id="short and true"),
     ],
 )
 def test_global_flags_stand_before_or_after_the_command(arguments: str, cluster: ServedApi) -> None:

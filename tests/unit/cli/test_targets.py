@@ -48,6 +48,21 @@ def test_types(text: str, kind: str) -> None:
     assert targets.parse(text) == targets.NamedTarget(kind, "web")
 
 
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        pytest.param("a b a", ["pod/a", "pod/b"], id="names"),
+        pytest.param("pod a b", ["pod/a", "pod/b"], id="type and names"),
+        pytest.param("deploy web", ["deployment/web"], id="type and name"),
+        pytest.param("job", ["pod/job"], id="a pod like a type"),
+        pytest.param("pod sts/a", ["pod/pod", "statefulset/a"], id="mixed"),
+    ],
+)
+def test_arguments(text: str, parsed: list[str]) -> None:
+    found = targets.parse_all(text.split())
+    assert [f"{each.kind}/{each.name}" for each in found] == parsed
+
+
 @pytest.mark.parametrize("text", ["service/web", "pod/", "a/b/c", "/web"])
 def test_unknown_types_are_answered_with_the_known_ones(text: str) -> None:
     with pytest.raises(CommandError, match="pod, deployment, statefulset"):
