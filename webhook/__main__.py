@@ -9,6 +9,8 @@ from holdfast.webhook import process
 def main() -> None:
     """Run the command. Signals end it without a traceback while modules are still imported."""
     process.exit_on_signals()
+    if "serve" not in sys.argv:  # it forks, and may drain for longer
+        process.stop_in_time(process.END_SECONDS)
     # as PID 1, a process without a handler ignores the signal
     signal.signal(signal.SIGINT, lambda number, _frame: sys.exit(128 + number))
     from holdfast.webhook.cli.main import main as command  # noqa: PLC0415 - slow to import

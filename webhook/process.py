@@ -1,17 +1,26 @@
 """Signals, readiness and memory of a process."""
 
+import atexit
 import ctypes
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+END_SECONDS = 2.0
+"""How long a command may take to end after a signal, such as in a name lookup that hangs: Python
+handles signals only between its own instructions."""
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def on_signals(stop: Callable[[], None]) -> None:
-    """Call `stop` in a new thread on SIGINT and SIGTERM."""
+    """Call `stop` in a new thread on SIGINT and SIGTERM, which has as long as it needs."""
+    stop_in_time(None)
 
     def handle(_number: int, _frame: object) -> None:
         # in a thread: the interrupted code may hold a lock that `stop` needs
@@ -30,6 +39,26 @@ def exit_on_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, handle)
+
+
+def stop_in_time(seconds: float | None) -> None:
+    """End the process so long after a signal, if it has not ended by itself; None for no limit."""
+    signal.set_wakeup_fd(-1)
+    if seconds is None:
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        number = 0
+        while number not in _ENDING:
+            number = os.read(reading, 1)[0]
+        time.sleep(seconds)
+        atexit._run_exitfuncs()  # removes temporary files with client keys
+        os._exit(128 + number)
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
 def on_end_of_stdin(stop: Callable[[], None]) -> None:

@@ -2,13 +2,14 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Self
 
-JOIN_SECONDS = 10.0
-"""How long the end waits for a thread: longer than any of its requests should hang."""
+JOIN_SECONDS = 2.0
+"""How long the end waits for threads: a signal ends the process within three seconds."""
 
 _log = logging.getLogger("holdfast.controller")
 
@@ -26,9 +27,14 @@ class ThreadGroup:
         self._stop = threading.Event()
         self._threads: list[tuple[threading.Thread, float]] = []
         self.failed = False
+        self.is_cut_short = False
+        """Whether a thread was still at work when the end had waited for it."""
 
     def add(self, name: str, work: Work, *, grace: float = JOIN_SECONDS) -> None:
-        """Add a function, which gets the event that ends it; the end waits `grace` seconds."""
+        """Add a function, which gets the event that ends it.
+
+        The end waits for it until `grace` seconds after its begin; 0 is for work of no consequence.
+        """
         thread = threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True)
         self._threads.append((thread, grace))
 
@@ -47,8 +53,10 @@ class ThreadGroup:
 
     def __exit__(self, *_error: object) -> None:
         self._stop.set()
+        began = time.monotonic()
         for thread, grace in self._threads:
-            thread.join(grace)
+            thread.join(max(0.0, began + grace - time.monotonic()))
+        self.is_cut_short = any(thread.is_alive() for thread, grace in self._threads if grace)
 
     def _guarded(self, name: str, work: Work) -> None:
         try:

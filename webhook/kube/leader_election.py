@@ -36,6 +36,8 @@ RETRY_SECONDS = 2.0
 """Interval at which the holder renews and the others check."""
 REQUEST_TIMEOUT = 3.0
 """Seconds for one request: two attempts that hang fit into the deadline."""
+RESIGN_TIMEOUT = 0.8
+"""Seconds to release the Lease at the end, which must not take long."""
 RELEASED_SECONDS = 1
 """Duration of a released Lease; the API requires more than 0."""
 
@@ -134,7 +136,7 @@ class Leader:
             return
         spec = self._spec(lease.spec, holder="", seconds=RELEASED_SECONDS)
         try:
-            self._write(lease.metadata.resource_version, spec)
+            self._write(lease.metadata.resource_version, spec, RESIGN_TIMEOUT)
         except ClusterError as exc:
             _log.warning("cannot release Lease %s: %s", self._shown, exc)
 
@@ -177,7 +179,9 @@ class Leader:
     def _end(self) -> float:
         return self._observed_at + (self._observed.lease_duration_seconds or LEASE_SECONDS)
 
-    def _write(self, version: str, spec: dict[str, Any]) -> _Lease:
+    def _write(
+        self, version: str, spec: dict[str, Any], timeout: float = REQUEST_TIMEOUT
+    ) -> _Lease:
         """Write this version of the Lease; a PUT may create it by permission for this name."""
         metadata = {"name": LEASE, "namespace": self.namespace}
         if version:
@@ -189,7 +193,7 @@ class Leader:
             "spec": spec,
         }
         answer = self.api.request(
-            "PUT", self._path, body=msgspec.json.encode(body), timeout=REQUEST_TIMEOUT
+            "PUT", self._path, body=msgspec.json.encode(body), timeout=timeout
         )
         return listing.decoded(answer, self._path, _DECODER)
 

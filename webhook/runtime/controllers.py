@@ -106,8 +106,9 @@ class Manager:
             # Both may sleep until something is due; woken, they see that they have to end.
             self.releases.wake()
             self.sticky.wake()
-        # Only after the last write: the next leader begins as soon as the Lease is free.
-        if self.leader is not None:
+        # Only after the last write: the next leader begins as soon as the Lease is free. If a
+        # request still hangs, the Lease expires as if the process had been killed.
+        if self.leader is not None and not self.threads.is_cut_short:
             self.leader.resign()
 
     def stop(self) -> None:

@@ -16,7 +16,7 @@ from holdfast.webhook.workqueue.queue import WorkQueue
 
 LONGEST_WAIT = 1.0
 """Longest sleep in seconds: a laptop that slept, or a lead that was gained, is noticed by then."""
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 1.8
 """How long the end waits for keys in flight. A write that hangs may be carried out when another
 process leads: it fails its tests, or the other's does."""
 

@@ -1,0 +1,98 @@
+"""A signal ends each command, whatever it is doing, and leaves no key files."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kubeconfigs import RIGHT
+
+PATIENCE = 10.0
+"""Seconds: more than the three that a command may take, on a machine that is busy."""
+BOTH = pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT], ids=lambda one: getattr(one, "name", "")
+)
+IMPORTING = """
+import os, sys
+from holdfast.webhook import __main__
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "holdfast.webhook.cli.main":
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Finder())
+__main__.main()
+"""
+STUCK = """
+import atexit, ctypes
+from holdfast.webhook import process
+
+process.exit_on_signals()
+process.stop_in_time(0.1)
+atexit.register(print, "cleaned", flush=True)
+library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+library.pthread_mutex_lock(mutex)
+print("locked", flush=True)
+library.pthread_mutex_lock(mutex)  # in C, as a name lookup that hangs
+"""
+
+
+@BOTH
+def test_while_modules_are_imported(number: signal.Signals) -> None:
+    code = IMPORTING.format(number=int(number))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (128 + number, "")
+
+
+def test_while_a_library_hangs() -> None:
+    with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "locked\n"
+        one.send_signal(signal.SIGTERM)
+
+        assert one.wait(PATIENCE) == 128 + signal.SIGTERM
+        assert one.stdout.read() == "cleaned\n"
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Iterator[tuple[Path, socket.socket]]:
+    """Create a kubeconfig of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        clusters = [{"name": "c", "cluster": {"server": address}}]
+        file = tmp_path / "config"
+        file.write_text(json.dumps({**RIGHT, "clusters": clusters}))
+        yield file, server
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list",),
+        ("doctor",),
+        ("controller", "--health-port", "0"),
+        ("controller", "--health-port", "0", "--leader-elect", "--namespace", "apart"),
+        ("dev",),
+    ],
+    ids=lambda one: " ".join(one[:1] + one[3:4]) if isinstance(one, tuple) else "",
+)
+def test_while_the_api_server_hangs(
+    kubeconfig: tuple[Path, socket.socket], arguments: tuple[str, ...], number: signal.Signals
+) -> None:
+    file, server = kubeconfig
+    command = [sys.executable, "-m", "holdfast.webhook", *arguments, "--kubeconfig", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as one:
+        connection, _ = server.accept()
+        with connection:
+            one.send_signal(number)
+            one.communicate(timeout=PATIENCE)
+
+    assert one.returncode in {0, 1, 128 + number}
