@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,17 +85,32 @@ def dist(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-@pytest.mark.timeout(900)
-def test_one_file_installs_the_release(plane: ControlPlane, dist: Path) -> None:
-    before = everything(plane)
-    plane.kubectl("apply", "-f", str(dist / "install.yaml"))
+def install(plane: ControlPlane, file: Path) -> None:
+    """Apply a file, and wait until what it names runs."""
+    plane.kubectl("apply", "-f", str(file))
     for name in ("holdfast-webhook", "holdfast-controller"):
         where = ("--namespace", NAMESPACE, f"deployment/{name}", "--timeout=180s")
         plane.kubectl("rollout", "status", *where, timeout=200)
+
+
+@pytest.mark.timeout(900)
+def test_one_file_installs_and_upgrades_the_release(plane: ControlPlane, dist: Path) -> None:
+    before = everything(plane)
+    install(plane, dist / "install.yaml")
     ns = Namespace.create_new(plane, "one-file")
     ns.eventually(ns.holds_pods)
     made = ns.create(pod("held", {"delay": "3"}))
     assert ns.eventually(lambda: ns.releases().get("held", 0.0)) >= created(made) + 3
+
+    file = dist / "next.yaml"
+    text, count = re.subn(
+        r"@sha256:[0-9a-f]{64}", f":{TAGS[1]}", (dist / "install.yaml").read_text()
+    )
+    file.write_text(text)
+    with creating(ns) as load:
+        install(plane, file)
+    assert (count, load.failures, load.ungated) == (2, [], [])
+    assert load.made > 100
     uninstall(plane, "now")
     plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
     assert everything(plane) == before
