@@ -1,7 +1,6 @@
 """Signals, readiness and memory of a process."""
 
 import atexit
-import ctypes
 import os
 import signal
 import sys
@@ -86,6 +85,8 @@ SECONDS = 30.0
 
 def give_back() -> None:
     """Return free memory to the system with malloc_trim(3), if the C library has it."""
+    import ctypes  # noqa: PLC0415 - slow to import, and commands do without it
+
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))

@@ -1,8 +1,11 @@
 """The connection to the API server: the `kubernetes` client's configuration, and raw JSON.
 
 The client handles the kubeconfig, the ServiceAccount, certificates and tokens. Bodies are bytes,
-because building its models would cost more than everything else.
+because building its models would cost more than everything else. It is imported on demand, because
+that takes longer than most commands.
 """
+
+from __future__ import annotations
 
 import os
 import time
@@ -10,12 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
-from kubernetes import client as kubernetes_client
-from kubernetes import config as kubernetes_config
 
 from holdfast.webhook.errors import (
     ApiStatusError,
@@ -33,6 +34,9 @@ from holdfast.webhook.kube.transport import (
     status_error,
 )
 from holdfast.webhook.model import messages
+
+if TYPE_CHECKING:
+    from kubernetes import client as kubernetes_client
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach the API server."""
@@ -63,8 +67,6 @@ Observe = Callable[..., None]
 """Takes the timing of a response, as `ServerClock.observe` does."""
 
 _TRANSPORT_ERRORS = (*TRANSPORT_ERRORS, urllib3.exceptions.HTTPError)
-_UNREADABLE = (OSError, kubernetes_config.ConfigException, StartError)
-"""Errors that the client raises if it cannot read a token."""
 _UNAUTHORIZED = 401
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -151,6 +153,8 @@ class Cluster:
 
         `overrides` names a cluster or a user that replaces the context's.
         """
+        from kubernetes import client as kubernetes_client  # noqa: PLC0415 - slow to import
+
         configuration = kubernetes_client.Configuration()
         try:
             namespace, renew, has_expired = _load(
@@ -177,7 +181,7 @@ class Cluster:
         except Exception as exc:  # noqa: BLE001 - on a broken file the client raises anything
             named = f" {kubeconfig}" if kubeconfig else ""
             problem = messages.one_line(exc)  # it may quote the file
-            if not isinstance(exc, (kubernetes_config.ConfigException, StartError)):
+            if not isinstance(exc, _unreadable()):
                 problem = f"{type(exc).__name__}: {problem}"
             raise StartError(
                 f"no usable kubeconfig{named} ({problem}); give one with --kubeconfig or "
@@ -306,7 +310,7 @@ class Cluster:
             if self._has_expired() or self._lacks_files():
                 self._renew_credentials()
             self._client.update_params_for_auth(headers, [], ["BearerToken"], "", "", None)
-        except _UNREADABLE as exc:
+        except _unreadable() as exc:
             reason = f"no credentials: {messages.one_line(exc)}"
             raise CredentialsError(f"{self.server} cannot be asked: {reason}") from exc
         self._token = now, headers
@@ -315,7 +319,7 @@ class Cluster:
     def _status_error(self, response: Response) -> ApiStatusError:
         """Convert an error response to an exception. After a 401, renew the credentials."""
         if response.status == _UNAUTHORIZED:
-            with suppress(*_UNREADABLE):
+            with suppress(*_unreadable()):
                 self._renew_credentials()
             self._token = float("-inf"), {}
         return status_error(response)
@@ -359,6 +363,13 @@ def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
+def _unreadable() -> tuple[type[Exception], ...]:
+    """Return the errors that the client raises if it cannot read a token."""
+    from kubernetes.config import ConfigException  # noqa: PLC0415 - slow to import
+
+    return OSError, ConfigException, StartError
+
+
 def kubeconfigs(given: Path | None) -> list[Path]:
     """List the kubeconfigs to merge: the given one, or those that kubectl finds."""
     if given:
@@ -375,6 +386,8 @@ def _load(
     overrides: Mapping[str, str],
 ) -> tuple[str, Callable[[], None], Callable[[], bool]]:
     """Do as `load_kubeconfig`; without a kubeconfig, use the pod's ServiceAccount, like kubectl."""
+    from kubernetes import config as kubernetes_config  # noqa: PLC0415 - slow to import
+
     files = kubeconfigs(kubeconfig)
     chosen = kubeconfig or context or overrides or os.environ.get("KUBECONFIG")
     # KUBECONFIG counts even if its files are missing: it does not mean the pod's cluster

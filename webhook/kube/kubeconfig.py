@@ -5,6 +5,8 @@ without a limit. It ignores impersonation, reads a token file once and keeps its
 goes on without credentials after a credential plugin has failed: see `exec_plugin`.
 """
 
+from __future__ import annotations
+
 import copy
 import io
 import os
@@ -12,15 +14,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from kubernetes.client import Configuration
 
 from holdfast.webhook import safe_yaml
 from holdfast.webhook.errors import KubeconfigError, StartError
-from holdfast.webhook.kube.exec_plugin import PluginLoader
 from holdfast.webhook.model import messages
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
 
 _LISTS = ("clusters", "contexts", "users")
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
@@ -74,6 +77,8 @@ def load_kubeconfig(
     one of which may be a pipe. Both raise StartError, or what the client raises. The last says
     whether what the plugin gave has expired.
     """
+    from holdfast.webhook.kube.exec_plugin import PluginLoader  # noqa: PLC0415 - slow to import
+
     found = Kubeconfig(files)
     merged = _overridden(found.merged(), context, overrides)
     user = _active_user(merged, context)
