@@ -408,11 +408,13 @@ def test_preview_needs_no_cluster(tmp_path: Path) -> None:
     assert done.stdout.count(f"{path}: Deployment default/web: changed") == 2
 
 
-@pytest.mark.parametrize("text", ["", "kind: Service", "a: b"])
-def test_preview_without_pods(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "kinds"), [("", ""), ("kind: Service", "; the files have Service"), ("a: b", "")]
+)
+def test_preview_without_pods(text: str, kinds: str, tmp_path: Path) -> None:
     done = Cli(tmp_path / "none", "default").run("preview", "-f", "-", stdin=text)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "No pods and no pod templates found.\n"
+    assert done.stderr == f"No pods and no pod templates found{kinds}.\n"
 
 
 @pytest.mark.parametrize(

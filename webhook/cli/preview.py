@@ -110,7 +110,7 @@ def preview(
     ]
     made = [each for source in sources for each in _shown(*source, make, read)]
     if not made:
-        kinds = ", ".join(dict.fromkeys(str(each.get("kind")) for each in read))
+        kinds = ", ".join(dict.fromkeys(str(each["kind"]) for each in read if each.get("kind")))
         among = f"; the files have {kinds}" if kinds else ""
         terminal.write([(f"No pods and no pod templates found{among}.", "")], err=True)
     refused = sum(bool(each.refusals) for each in made)
