@@ -312,6 +312,33 @@ def test_explain_what_the_scheduler_says(ns: Namespace, cli: Cli) -> None:
     assert "scheduler: Unschedulable: 0/3 nodes" in cli.here("explain", "nowhere")
 
 
+def test_explain_a_template_that_has_changed(ns: Namespace, cli: Cli) -> None:
+    template: Any = {
+        "metadata": {"labels": {"app": "web"}, "annotations": {"delay": "1h"}},
+        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
+    }
+    made: Any = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": template},
+    }
+    ns.apply(made)
+    ns.eventually(lambda: ns.all("pods", "app=web"))
+    template["metadata"]["annotations"] = {"delay": "5s"}
+    ns.apply(made)
+    advice = 'the template of StatefulSet web has changed; to apply delay "5s", delete the pod'
+    assert advice in cli.here("explain", "web-0")
+
+
+def test_explain_requirements_that_exclude_each_other(ns: Namespace, cli: Cli) -> None:
+    ns.apply(pod("torn", {"type": "space"}, nodeSelector={"kubernetes.io/role": "core"}))
+    assert (
+        'no node can meet "kubernetes.io/role In [core]" (nodeSelector) and '
+        '"kubernetes.io/role In [edge]" (placement rule space)'
+    ) in cli.here("explain", "torn")
+
+
 def test_explain_a_volume_on_another_node(ns: Namespace, cli: Cli) -> None:
     hostname = "kubernetes.io/hostname"
     there = {"matchExpressions": [{"key": hostname, "operator": "In", "values": ["node-2"]}]}
@@ -362,7 +389,7 @@ def test_explain_a_pod_that_is_not_there(ns: Namespace, cli: Cli) -> None:
 
 
 def manifest(delay: str) -> str:
-    template = {
+    template: Any = {
         "metadata": {"labels": {"app": "web"}, "annotations": {"delay": delay}},
         "spec": {"containers": [{"name": "main", "image": "busybox"}]},
     }

@@ -48,11 +48,18 @@ def _problems(
             line = 0
         except safe_yaml.MISTAKES as exc:
             line = 0
-            yield line, config.INVALID_YAML + messages.one_line(exc)
+            yield _yaml_problem(exc)
         except ConfigurationError as exc:
             line, problem = remains.remove(str(exc).removeprefix(f"{source}: "))
             if problem:
                 yield line, problem
+
+
+def _yaml_problem(exc: Exception) -> tuple[int, str]:
+    mark, problem = getattr(exc, "problem_mark", None), getattr(exc, "problem", None)
+    if mark is None or not problem:
+        return 0, config.INVALID_YAML + messages.one_line(exc)
+    return mark.line + 1, config.INVALID_YAML + messages.shorten(messages.escape(str(problem)))
 
 
 class _Remains:

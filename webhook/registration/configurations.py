@@ -63,7 +63,7 @@ class Registration:
         templates = [self._templates(profiles, *each) for each in _by_templates().items()]
         webhooks = {
             "mutating": [self._mutating(profiles), *self._vms(profiles)],
-            "validating": [self._pods(profiles), *templates],
+            "validating": [self._pods(profiles), *self._keys(profiles), *templates],
         }
         return {
             path(kind, self.name): self._object(f"{kind.title()}WebhookConfiguration", each)
@@ -91,8 +91,13 @@ class Registration:
         condition = conditions.by_operation(
             conditions.validate_condition(profiles), conditions.update_condition(profiles)
         )
-        condition = _any(condition, StrayKeys(profiles).match(cel.POD))
         return self._webhook("validate.pods", _BOTH, _PODS, condition, profiles.selectors)
+
+    def _keys(self, profiles: Profiles) -> list[Configuration]:
+        """Warn about pods with unknown keys, which must not depend on Holdfast."""
+        condition = StrayKeys(profiles).match(cel.POD)
+        webhook = self._webhook("keys.pods", _BOTH, _PODS, condition, profiles.selectors)
+        return [] if condition == "false" else [{**webhook, "failurePolicy": "Ignore"}]
 
     def _templates(
         self, profiles: Profiles, templates: Sequence[str], resources: list[Resource]

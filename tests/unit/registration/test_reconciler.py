@@ -148,7 +148,7 @@ def test_everything_comes_up_in_order() -> None:
     world.turns()
     names = [one["name"] for one in world.webhooks()]
     assert names == ["pods.holdfast.dev", "vms.holdfast.dev"]
-    assert len(world.webhooks(VALIDATING)) == 6
+    assert len(world.webhooks(VALIDATING)) == 7
     assert world.bundles() == {world.data(CA_SECRET)["tls.crt"]}
     assert world.metric("webhooks_registered") == 1
     assert world.metric("ca_expiry_timestamp_seconds") == (NOW + PLAN.ca_lifetime).timestamp()
