@@ -30,7 +30,7 @@ def main() -> None:
         if not folder.exists():
             _unpack(files, ("site/", f"native/{machine}/abi3/", modules), folder)
     sys.path.insert(0, str(folder))
-    from holdfast.webhook.cli.main import main as command  # noqa: PLC0415 - it was not there before
+    from holdfast.webhook.__main__ import main as command  # noqa: PLC0415 - it was not there before
 
     command()
 

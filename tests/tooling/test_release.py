@@ -114,7 +114,7 @@ def test_the_single_file_unpacks_what_this_python_needs(tmp_path: Path) -> None:
     native = bootstrap.native()
     command = "import compiled\ndef main():\n    print(compiled.NAME)\n"
     files = {
-        "site/holdfast/webhook/cli/main.py": command,
+        "site/holdfast/webhook/__main__.py": command,
         f"{native}compiled.py": "NAME = 'ours'\n",
         "native/elsewhere/cp311/compiled.py": "NAME = 'foreign'\n",
     }
