@@ -13,7 +13,7 @@ from holdfast.webhook import plugins
 from holdfast.webhook.config import config
 from holdfast.webhook.kube import events
 from holdfast.webhook.model import messages as message_text
-from holdfast.webhook.plugins import pace_slots
+from holdfast.webhook.plugins.pace import slots as pace_slots
 from holdfast.webhook.plugins.placement_rules import Rule
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.runtime import pipelines

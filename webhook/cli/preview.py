@@ -20,7 +20,7 @@ from holdfast.webhook.errors import ApiStatusError, CommandError, StartError, Un
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query, kubeconfigs
 from holdfast.webhook.model import messages, workloads
-from holdfast.webhook.plugins.after_targets import AFTER
+from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.report import cycles
 from holdfast.webhook.report import preview as previews
 from holdfast.webhook.report.preview import Document, Preview

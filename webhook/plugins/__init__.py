@@ -7,10 +7,10 @@ from importlib.metadata import EntryPoint, entry_points
 
 from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.framework.plugin import Plugin
-from holdfast.webhook.plugins.after import After
+from holdfast.webhook.plugins.after.plugin import After
 from holdfast.webhook.plugins.approval import Approval
 from holdfast.webhook.plugins.delay import Delay
-from holdfast.webhook.plugins.pace import Pace
+from holdfast.webhook.plugins.pace.plugin import Pace
 from holdfast.webhook.plugins.placement import Placement
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.plugins.window import Window

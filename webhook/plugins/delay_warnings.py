@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.webhook.model import cron, durations
+from holdfast.webhook.model import durations
+from holdfast.webhook.model.calendar import cron
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.workloads import Workload
 

@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 from holdfast.webhook.errors import ConfigurationError, InvalidValueError
 from holdfast.webhook.framework import arg_types
 from holdfast.webhook.framework.plugin import Args
-from holdfast.webhook.model import windows
-from holdfast.webhook.model.window_calendar import Windows
+from holdfast.webhook.model.calendar import windows
+from holdfast.webhook.model.calendar.window_calendar import Windows
 
 _T = TypeVar("_T")
 

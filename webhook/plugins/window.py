@@ -19,11 +19,12 @@ from holdfast.webhook.framework.plugin import (
     Permit,
     Wait,
 )
-from holdfast.webhook.model import durations, messages, windows
+from holdfast.webhook.model import durations, messages
 from holdfast.webhook.model.annotations import DOMAIN, JITTER, jitter_share_ms
+from holdfast.webhook.model.calendar import windows
+from holdfast.webhook.model.calendar.window_calendar import Windows
 from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.model.window_calendar import Windows
 from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
 from holdfast.webhook.plugins.named_windows import NamedWindow
 

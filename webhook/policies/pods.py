@@ -28,7 +28,7 @@ from holdfast.webhook.model.annotations import (
     RELEASED_ANNOTATION,
 )
 from holdfast.webhook.model.limits import MAX_ENTRIES
-from holdfast.webhook.plugins import pace_args
+from holdfast.webhook.plugins.pace import args as pace_args
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.policies import expressions
 from holdfast.webhook.policies.builder import (

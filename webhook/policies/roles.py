@@ -1,7 +1,7 @@
 """The role with which the controller follows the objects that pods wait for. Pure."""
 
 from holdfast.webhook.framework.profiles import Profiles
-from holdfast.webhook.plugins.after import After
+from holdfast.webhook.plugins.after.plugin import After
 
 AFTER_ROLE = "holdfast-controller-after"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from holdfast.webhook.plugins.after_targets import AFTER
+from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.report import preview
 from holdfast.webhook.report.preview import Document
 

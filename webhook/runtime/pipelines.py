@@ -27,7 +27,7 @@ from holdfast.webhook.framework.runner import Observe, Runner, unobserved
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.plugins.pace import Pace
+from holdfast.webhook.plugins.pace.plugin import Pace
 from holdfast.webhook.plugins.placement import PlacementArgs
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.plugins.sticky_policy import StickyArgs

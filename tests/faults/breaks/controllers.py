@@ -16,8 +16,8 @@ from holdfast.webhook.framework.plugin import Plugin
 from holdfast.webhook.kube import leader_election, listing, reflector, server_clock
 from holdfast.webhook.model.annotations import Due
 from holdfast.webhook.model.objects import ObjectKey, Pod
-from holdfast.webhook.plugins import pace_slots
-from holdfast.webhook.plugins.pace_groups import PacedPod
+from holdfast.webhook.plugins.pace import slots as pace_slots
+from holdfast.webhook.plugins.pace.groups import PacedPod
 from holdfast.webhook.registration import drift, reconciler
 from holdfast.webhook.workqueue import backoff, fair
 from tests.faults.breaks.replacing import put

@@ -13,7 +13,7 @@ from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.model.annotations import NEVER_MS
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
-from holdfast.webhook.plugins.pace_groups import PacedPod
+from holdfast.webhook.plugins.pace.groups import PacedPod
 from tests.support.builders import CREATED_MS, HOUR, SECOND, held, instant, make_decider
 from tests.unit.controller.test_controller import World, namespace
 

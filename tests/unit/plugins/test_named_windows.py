@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.webhook.config import conversion
 from holdfast.webhook.errors import ConfigurationError
-from holdfast.webhook.model import windows
+from holdfast.webhook.model.calendar import windows
 from holdfast.webhook.plugins.named_windows import NamedWindow
 
 FIELDS = {"name": "nights", "open": ["Mon-Fri 22:00-06:00", "Sat 0:00-24:00"], "timeZone": "Japan"}

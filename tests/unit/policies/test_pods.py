@@ -13,7 +13,7 @@ from holdfast.webhook.config import config
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.model import workloads
 from holdfast.webhook.model.annotations import RELEASED_ANNOTATION
-from holdfast.webhook.plugins.pace_args import KEY
+from holdfast.webhook.plugins.pace.args import KEY
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies import vms
 from holdfast.webhook.policies.builder import InstallationNames, manifest

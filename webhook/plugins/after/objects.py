@@ -9,9 +9,9 @@ from itertools import chain
 
 from holdfast.webhook.framework.handle import Follow, WaitingPods
 from holdfast.webhook.model.objects import ObjectKey, Pod
-from holdfast.webhook.plugins import after_conditions
-from holdfast.webhook.plugins.after_conditions import WaitedObject
-from holdfast.webhook.plugins.after_targets import WaitedKind, WaitedTarget
+from holdfast.webhook.plugins.after import conditions as after_conditions
+from holdfast.webhook.plugins.after.conditions import WaitedObject
+from holdfast.webhook.plugins.after.targets import WaitedKind, WaitedTarget
 
 IDLE_SECONDS = 300.0
 """How long a kind is followed after the last pod has stopped waiting for it, at least."""

@@ -13,10 +13,12 @@ from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.annotations import NOTHING_ASKED
 from holdfast.webhook.model.edits import AddGate
 from holdfast.webhook.model.objects import ObjectKey, Pod
-from holdfast.webhook.plugins import after_conditions, after_objects, after_targets
-from holdfast.webhook.plugins.after import After, AfterArgs, CustomKind
-from holdfast.webhook.plugins.after_conditions import WaitedObject
-from holdfast.webhook.plugins.after_targets import AFTER, BUILT_IN
+from holdfast.webhook.plugins.after import conditions as after_conditions
+from holdfast.webhook.plugins.after import objects as after_objects
+from holdfast.webhook.plugins.after import targets as after_targets
+from holdfast.webhook.plugins.after.conditions import WaitedObject
+from holdfast.webhook.plugins.after.plugin import After, AfterArgs, CustomKind
+from holdfast.webhook.plugins.after.targets import AFTER, BUILT_IN
 from holdfast.webhook.policies import roles
 from tests.support.after_values import OBJECTS, BadObject
 from tests.support.builders import CREATED_MS, make_pod, make_profiles, read_review

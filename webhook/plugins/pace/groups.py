@@ -9,9 +9,9 @@ from typing import NamedTuple
 from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod, PodStatus
 from holdfast.webhook.model.pace import Limits
-from holdfast.webhook.plugins import pace_args
-from holdfast.webhook.plugins.pace_args import NamedPace, Paces
-from holdfast.webhook.plugins.pace_group import PaceGroup, Rank
+from holdfast.webhook.plugins.pace import args as pace_args
+from holdfast.webhook.plugins.pace.args import NamedPace, Paces
+from holdfast.webhook.plugins.pace.group import PaceGroup, Rank
 
 GroupKey = tuple[str, str]
 """The pace, and the pods that share it: the namespace, the owner, or empty for all."""

@@ -16,8 +16,8 @@ from datetime import UTC, date, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from holdfast.webhook.errors import InvalidValueError, UndecidedError
+from holdfast.webhook.model.calendar.window_calendar import OpenHours, Span, Windows
 from holdfast.webhook.model.messages import quote
-from holdfast.webhook.model.window_calendar import OpenHours, Span, Windows
 
 LONGEST = 1_000
 """Characters of a value."""

@@ -10,10 +10,10 @@ from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import NEVER_MS, released_ms
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.plugins import pace_args
-from holdfast.webhook.plugins.pace_args import KEY
-from holdfast.webhook.plugins.pace_group import Call, PaceGroup
-from holdfast.webhook.plugins.pace_groups import PacedPod, PaceGroups, PaceMember, rank_of
+from holdfast.webhook.plugins.pace import args as pace_args
+from holdfast.webhook.plugins.pace.args import KEY
+from holdfast.webhook.plugins.pace.group import Call, PaceGroup
+from holdfast.webhook.plugins.pace.groups import PacedPod, PaceGroups, PaceMember, rank_of
 
 GATE = KEY
 TIMEOUT = "PaceTimeout"

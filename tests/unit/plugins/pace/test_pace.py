@@ -29,10 +29,10 @@ from holdfast.webhook.model import durations, pace
 from holdfast.webhook.model.annotations import NEVER_MS, RELEASED_ANNOTATION
 from holdfast.webhook.model.edits import AddGate, SetLabel
 from holdfast.webhook.model.objects import Condition, ObjectKey, Pod, PodStatus
-from holdfast.webhook.plugins.pace import Pace
-from holdfast.webhook.plugins.pace_args import KEY, NamedPace, PaceArgs
-from holdfast.webhook.plugins.pace_groups import PacedPod, PaceGroups
-from holdfast.webhook.plugins.pace_slots import GATE
+from holdfast.webhook.plugins.pace.args import KEY, NamedPace, PaceArgs
+from holdfast.webhook.plugins.pace.groups import PacedPod, PaceGroups
+from holdfast.webhook.plugins.pace.plugin import Pace
+from holdfast.webhook.plugins.pace.slots import GATE
 from holdfast.webhook.runtime import pipelines
 from tests.support.builders import CREATED_MS, make_pod, make_profiles, read_pod, read_review
 from tests.support.scripted import Holding

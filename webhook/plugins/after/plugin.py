@@ -26,9 +26,9 @@ from holdfast.webhook.model import messages, syntax
 from holdfast.webhook.model.annotations import DOMAIN, NOTHING_ASKED
 from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.plugins import after_targets
-from holdfast.webhook.plugins.after_objects import ObjectIndex
-from holdfast.webhook.plugins.after_targets import AFTER, BUILT_IN, WaitedKind, WaitedTarget
+from holdfast.webhook.plugins.after import targets as after_targets
+from holdfast.webhook.plugins.after.objects import ObjectIndex
+from holdfast.webhook.plugins.after.targets import AFTER, BUILT_IN, WaitedKind, WaitedTarget
 from holdfast.webhook.plugins.holding import HoldingPlugin
 
 _PARSED = 1_024

@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.webhook.model.cron import shortest_period
+from holdfast.webhook.model.calendar.cron import shortest_period
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.webhook.model.objects import ApiStruct, Metadata, ObjectKey
-from holdfast.webhook.plugins.after_targets import (
+from holdfast.webhook.plugins.after.targets import (
     EXISTS,
     ROLLED_OUT,
     SERVICE,

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.webhook.errors import InvalidValueError, UndecidedError
-from holdfast.webhook.model import windows
+from holdfast.webhook.model.calendar import windows
+from holdfast.webhook.model.calendar.window_calendar import Windows
 from holdfast.webhook.model.durations import canonical_instant, parse_instant
-from holdfast.webhook.model.window_calendar import Windows
 from tests.support.window_values import WINDOWS, WindowRefusal, WindowRow
 
 MINUTE, DAY = 60_000, 86_400_000

@@ -27,11 +27,11 @@ from holdfast.webhook.model.annotations import DELAY_GATE, NEVER_MS, OWN_PREFIX
 from holdfast.webhook.model.edits import Edit, SetLabel
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.pace import Limits
-from holdfast.webhook.plugins import pace_args
 from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
-from holdfast.webhook.plugins.pace_args import KEY, PaceArgs
-from holdfast.webhook.plugins.pace_groups import owner_of
-from holdfast.webhook.plugins.pace_slots import GATE, PaceSlots
+from holdfast.webhook.plugins.pace import args as pace_args
+from holdfast.webhook.plugins.pace.args import KEY, PaceArgs
+from holdfast.webhook.plugins.pace.groups import owner_of
+from holdfast.webhook.plugins.pace.slots import GATE, PaceSlots
 
 
 class Pace(HoldingPlugin):

@@ -1,0 +1,1 @@
+"""The plugin after: a pod waits until other objects have what it asks for."""
