@@ -110,7 +110,9 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             Elsewhere(r"kubectl .* create configmap", _INSTALLED, '"configmap"'),
         ),
         "docs/how-to/start-after.md": (
-            Elsewhere(r"holdfast rbac", "tests/unit/plugins/after/test_after.py", "roles.after_role"),
+            Elsewhere(
+                r"holdfast rbac", "tests/unit/plugins/after/test_after.py", "roles.after_role"
+            ),
         ),
         "docs/how-to/guard.md": (
             Elsewhere(r"kubectl apply -k manifests/rbac", "tests/e2e/accounts.py", '"rbac"'),
