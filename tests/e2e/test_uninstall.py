@@ -143,7 +143,16 @@ def test_uninstall_keeps_records_and_purge_removes_them(
         assert f"no controller is running in {NAMESPACE}" in log.read_text()
         assert finalizers(machines.get("pod", second["metadata"]["name"])) == [FINALIZER]
 
-        with uninstalling(plane, log, "--release", "now", "--purge") as command:
+        everything = ("--release", "now", "--purge")
+        for mode, suffix in (("client", "(dry run)"), ("server", "(server dry run)")):
+            with uninstalling(plane, log, *everything, f"--dry-run={mode}") as command:
+                pass
+            assert command.returncode == 0, log.read_text()
+            assert log.read_text().endswith(f"Holdfast is uninstalled {suffix}\n")
+            assert finalizers(machines.get("pod", second["metadata"]["name"])) == [FINALIZER]
+            assert not is_gone(plane)
+
+        with uninstalling(plane, log, *everything) as command:
             pass
         assert command.returncode == 0, log.read_text()
         assert is_gone(plane)
