@@ -700,7 +700,7 @@ COMMANDS: Sequence[Case] = (
         "write nothing; `list` and `show` print this as a warning.",
     ),
     Case(lambda: _raised(lambda: sticky._required(_VM_OF_SHOP, None))),
-    Case(lambda: _raised(lambda: release._check_outcome(["pod shop/web-0 not released"], 2))),
+    Case(lambda: _raised(lambda: terminal.check_outcome(["pod shop/web-0 not released"], 2))),
     Case(
         lambda: _raised(listing.Time().now_ms),
     ),

@@ -27,7 +27,6 @@ from holdfast.webhook.model.approvals import (
 from holdfast.webhook.model.edits import Edit, RemoveAnnotation, SetAnnotation
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.policies.pods import APPROVE_VERB, APPROVER
-from holdfast.webhook.report import table
 
 EXAMPLES = """\b
 Examples:
@@ -66,12 +65,17 @@ def decide(target: options.Target, names: Sequence[str], *, denied: str | None) 
     where = cluster.namespace
     rights.require(cluster, where, "approve or deny pods", APPROVE_VERB, APPROVER)
     user = _user(cluster)
-    pods = [name for each in wanted for name in _pods(cluster, where, each)]
+    pods: dict[str, None] = {}
+    problems = []
+    for each in wanted:
+        try:
+            pods |= dict.fromkeys(_pods(cluster, where, each))
+        except CommandError as exc:
+            problems.append(str(exc))
+    total = len(problems) + len(pods)
     decision = _Decision(cluster, where, user, denied, target.suffix)
-    failed = [name for name in dict.fromkeys(pods) if not decision.write(name)]
-    if failed:
-        counted = table.counted(len(pods), "pod")
-        raise CommandError(f"{len(failed)} of {counted} failed; the reasons are above")
+    problems += filter(None, map(decision.write, pods))
+    terminal.check_outcome(problems, total)
 
 
 def _pods(api: Api, namespace: str, wanted: NamedTarget) -> Sequence[str]:
@@ -104,8 +108,8 @@ class _Decision:
     denied: str | None
     suffix: str
 
-    def write(self, name: str) -> bool:
-        """Write it to a pod, and print the outcome."""
+    def write(self, name: str) -> str:
+        """Write it to a pod, and print that; return the problem, if any."""
         done = "approved" if self.denied is None else "denied"
         path, shown_name = pod_path(self.namespace, name), f"pod {self.namespace}/{name}"
         problem = "it kept changing; try again"
@@ -123,10 +127,9 @@ class _Decision:
                 reason = reasons.shown(pod.annotations.get(KEY, ""))
                 text = f"{shown_name} {done} by {self.user}: {reason}{self.suffix}"
                 terminal.write([(text, "green")])
-                return True
+                return ""
             problem = str(refusal)
-        terminal.write([(f"{shown_name} not {done}: {problem}", "red")])
-        return False
+        return f"{shown_name} not {done}: {problem}"
 
 
 def _edits(pod: Pod, user: str, denied: str | None) -> list[Edit]:

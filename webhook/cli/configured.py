@@ -72,9 +72,12 @@ def read(api: Api, own: str) -> Setup | None:
 
 def note_defaults(exc: HoldfastError) -> None:
     """Say that the built-in defaults are assumed, and why."""
+    problem = f"cannot be used ({exc})"
+    if isinstance(exc, ApiStatusError):
+        problem = f"cannot be read with your permissions (HTTP {exc.status})"
     note(
-        f"the installed configuration cannot be used ({exc}): the built-in defaults are assumed; "
-        "give the configuration with --config"
+        f"the installed configuration {problem}: the built-in defaults are assumed; give the "
+        "configuration with --config"
     )
 
 

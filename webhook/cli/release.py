@@ -79,17 +79,7 @@ def release(
             problems.append(problem)
         else:
             terminal.write([(f"{text}{target.suffix}", "green")])
-    _check_outcome(problems, len(found) + len(selection.problems))
-
-
-def _check_outcome(problems: Sequence[str], all_of_them: int) -> None:
-    """Report what failed. Raises CommandError if anything did."""
-    if not problems:
-        return
-    if all_of_them == 1:
-        raise CommandError(problems[0])
-    terminal.write([(problem, "red") for problem in problems], err=True)
-    raise CommandError(f"{len(problems)} of {all_of_them} failed; the reasons are above")
+    terminal.check_outcome(problems, len(found) + len(selection.problems))
 
 
 def _check_selection(names: Sequence[str], scope: options.Scope) -> None:

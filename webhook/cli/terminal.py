@@ -42,6 +42,16 @@ def _styled(line: str, style: str) -> str:
     return click.style(line, fg=color, bold="bold" in words or None, dim="dim" in words or None)
 
 
+def check_outcome(problems: Sequence[str], total: int) -> None:
+    """Report what failed of `total` objects. Raises CommandError if anything did."""
+    if not problems:
+        return
+    if total == 1:
+        raise CommandError(problems[0])
+    write([(problem, "red") for problem in problems], err=True)
+    raise CommandError(f"{len(problems)} of {total} failed; the reasons are above")
+
+
 def confirm(question: str, names: Sequence[str] = (), *, can_ask: bool) -> None:
     """Ask about these objects, and abort without a yes. Raises CommandError if it cannot ask."""
     if not can_ask:

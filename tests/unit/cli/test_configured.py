@@ -61,7 +61,7 @@ def test_what_is_assumed_is_noted_once(path: str, cluster: ServedApi, tmp_path: 
     install(cluster, OTHER_KEY)
     cluster.forbidden.add(path)
     noted = cluster.run("list").stderr
-    assert noted.count("note: the installed configuration cannot be used (HTTP 403: ") == 1
+    assert noted.count("note: the installed configuration cannot be read with your perm") == 1
     assert "the built-in defaults are assumed; give the configuration with --config" in noted
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD)

@@ -151,6 +151,20 @@ def test_workload_is_explained_by_its_pods(cluster: ServedApi) -> None:
     assert done.stderr.startswith("there is no statefulset web in namespace default")
 
 
+def test_every_approval_is_reported(cluster: ServedApi) -> None:
+    deploy(cluster, "web-0")
+    cluster.api.put_pod(held({APPROVAL: "why"}, name="waiting", gates=[APPROVAL]))
+    done = cluster.run("approve", "waiting", "web-0", "deployment/web", "deploy/x", code=1)
+    assert done.stdout == "pod default/waiting approved by jane: why\n"
+    assert sorted(done.stderr.splitlines()[:3]) == [
+        "no pod of deployment web in namespace default waits for an approval",
+        "pod default/web-0 not approved: it does not wait for an approval",
+        "there is no deployment x in namespace default",
+    ]
+    single = cluster.run("deny", "web-0", code=1)
+    assert single.stderr == "pod default/web-0 not denied: it does not wait for an approval"
+
+
 @pytest.mark.parametrize(
     ("mode", "suffix"), [("client", "(dry run)"), ("server", "(server dry run)")]
 )
