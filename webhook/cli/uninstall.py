@@ -17,12 +17,14 @@ import msgspec
 
 from holdfast.webhook.cli import commands, doctor, options, terminal
 from holdfast.webhook.config import config
+from holdfast.webhook.controller.pending import with_due
+from holdfast.webhook.controller.releaser import release_patch
 from holdfast.webhook.errors import ApiStatusError, CommandError, ConfigurationError
 from holdfast.webhook.kube import discovery, listing, patching
 from holdfast.webhook.kube.client import JSON_PATCH, Api, pod_path
 from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
-from holdfast.webhook.model.annotations import OWN_PREFIX
+from holdfast.webhook.model.annotations import OWN_PREFIX, Due
 from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.objects import Pod
@@ -102,11 +104,14 @@ def uninstall(
     Where Holdfast is gone already, --release now frees the pods that still have its gates and
     finalizers, for example after a restore.
     """
-    cluster = target.connect()
+    clock = listing.Time()
+    cluster = target.connect(clock.observe)
     if not yes and not target.suffix:
         question = f"Uninstall Holdfast from {cluster.server}?"
         terminal.confirm(question, can_ask=sys.stdin.isatty())
-    removal = Removal(cluster, own, timeout / 1_000, is_dry_run=bool(target.suffix))
+    removal = Removal(
+        cluster, own, timeout / 1_000, is_dry_run=bool(target.suffix), now_ms=clock.now_ms
+    )
     removal.stop_asking()
     if release == "wait":
         removal.wait_for_releases()
@@ -140,6 +145,7 @@ class Removal:
     namespace: str
     timeout: float
     is_dry_run: bool = False
+    now_ms: Callable[[], int] = lambda: 0
 
     def is_served_from_elsewhere(self) -> bool:
         """Return whether `holdfast dev` has registered webhooks, which are not removed."""
@@ -297,7 +303,7 @@ class Removal:
         """Clear a pod, retrying on conflicts; return the error, if any."""
         path, found, reason = pod_path(*pod.key), pod, ""
         for _ in range(_ATTEMPTS):
-            body = msgspec.json.encode(clearing(found))
+            body = msgspec.json.encode(clearing(found, self.now_ms()))
             try:
                 self.api.request("PATCH", path, body=body, content_type=JSON_PATCH)
             except ApiStatusError as exc:
@@ -347,16 +353,13 @@ def own(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(OWN_PREFIX)]
 
 
-def clearing(pod: Pod) -> list[Operation]:
-    """Build the patch that removes our gates and finalizers from a pod, unless it has changed."""
-    removals: list[Operation] = []
-    for place, names in (
-        ("/spec/schedulingGates", pod.gates),
-        ("/metadata/finalizers", pod.finalizers),
-    ):
-        ours = [index for index, name in enumerate(names) if own([name])]
-        # From the end, so that the other indexes stay valid.
-        removals += [{"op": "remove", "path": f"{place}/{index}"} for index in reversed(ours)]
+def clearing(pod: Pod, now_ms: int) -> list[Operation]:
+    """Build the patch that releases a pod and removes our finalizers, unless it has changed."""
+    ours = [index for index, name in enumerate(pod.finalizers) if own([name])]
+    # From the end, so that the other indexes stay valid.
+    removals = [{"op": "remove", "path": f"/metadata/finalizers/{at}"} for at in reversed(ours)]
+    if own(pod.gates):
+        return [*release_patch(with_due(pod, Due(now_ms)), now_ms), *removals]
     return patching.guarded(pod.metadata.uid, pod.metadata.resource_version, removals)
 
 

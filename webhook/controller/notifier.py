@@ -42,10 +42,14 @@ class ReleaseNotifier:
 
     def held(self, key: ObjectKey, held: PendingRelease) -> None:
         """Report the due time and the gates of a held pod."""
-        gates = ", ".join(gate for gate in held.gates if gate.startswith(OWN_PREFIX))
-        until = f"until {durations.canonical_instant(held.due_ms)} "
-        note = f"held {until if held.due_ms < NEVER_MS else ''}by {gates}"
-        remarks = "; ".join(filter(None, (held.reason, held.problem)))
+        gates = [gate for gate in held.gates if gate.startswith(OWN_PREFIX)]
+        is_known = held.due_ms < NEVER_MS and not held.open_ended
+        until = f"until {durations.canonical_instant(held.due_ms)} " if is_known else ""
+        note = f"held {until}by {', '.join(gates)}"
+        # The gate names the plugin already.
+        doubled = f"{gates[0].removeprefix(OWN_PREFIX)}: " if len(gates) == 1 else ""
+        reason = held.reason.removeprefix(doubled)
+        remarks = "; ".join(filter(None, (reason, held.problem)))
         note += f": {remarks}" if remarks else ""
         self.record_event(key, held.uid, events.HELD, note, warning=bool(held.problem))
 

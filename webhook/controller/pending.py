@@ -21,9 +21,9 @@ class PendingRelease(NamedTuple):
     """The fields of a held pod that its release needs, so that it is not read again.
 
     `recheck` says that plugins are asked again at its release, or add to the pod. `reason` is what
-    it waits for. `known_ms` is when the due time was
-    first seen, 0 for a pod that was there at startup: a pod that fell due while no controller ran
-    is late. Of pods due at the same time, the one with the lowest `rank` is released first.
+    it waits for, and `open_ended` says that it may be due earlier. `known_ms` is when the due time
+    was first seen, 0 for a pod that was there at startup: a pod that fell due while no controller
+    ran is late. Of pods due at the same time, the one with the lowest `rank` is released first.
     `annotated` says that the pod has annotations, to which a release adds its time; `labelled`,
     that it has the label of held pods: both only if the admission policies allow the change. `copy`
     is the pod as it was read, for `read_copy`, if plugins are asked again.
@@ -41,6 +41,7 @@ class PendingRelease(NamedTuple):
     annotated: bool = False
     labelled: bool = False
     copy: bytes = b""
+    open_ended: bool = False
 
     @property
     def level(self) -> int:
@@ -90,17 +91,20 @@ def pending_release(pod: Pod, decider: Decider, now_ms: int | None = None) -> Pe
     With a time, its plugins are asked whether it may start: they may block, and PluginFailedError
     may be raised.
     """
-    gates = pod.gates
-    if not any(gate.startswith(OWN_PREFIX) for gate in gates):
+    if not any(gate.startswith(OWN_PREFIX) for gate in pod.gates):
         return None
     due = decider.due(pod) if now_ms is None else decider.permit(pod, now_ms)
+    return with_due(pod, due, recheck=due.recheck or decider.concerns_at_release(pod))
+
+
+def with_due(pod: Pod, due: Due, *, recheck: bool = False) -> PendingRelease:
+    """Return what the release of a pod needs that is due then."""
     metadata = pod.metadata
-    recheck = due.recheck or decider.concerns_at_release(pod)
     return PendingRelease(
         due.at_ms,
         metadata.uid,
         metadata.resource_version,
-        _shared(tuple(gates)),
+        _shared(tuple(pod.gates)),
         due.problem,
         due.reason,
         recheck,
@@ -108,6 +112,7 @@ def pending_release(pod: Pod, decider: Decider, now_ms: int | None = None) -> Pe
         annotated=metadata.annotations is not None and len(pod.annotations) <= MAX_ENTRIES,
         labelled=HELD_LABEL in pod.labels and len(pod.labels) <= MAX_ENTRIES,
         copy=_COPY.encode(pod) if recheck else b"",
+        open_ended=due.open_ended,
     )
 
 

@@ -205,7 +205,12 @@ class Releaser:
         """Reserve what the pod needs to start; end the attempt if it has to wait for it."""
         wait = self._decider.reserve(pod, self._now_ms())
         if wait is not None:
-            later = held._replace(due_ms=wait.at_ms, problem=wait.problem, reason=wait.reason)
+            later = held._replace(
+                due_ms=wait.at_ms,
+                problem=wait.problem,
+                reason=wait.reason,
+                open_ended=wait.open_ended,
+            )
             raise _EndedError(Attempt(Outcome.CHANGED, later))
 
 

@@ -265,10 +265,11 @@ def _as_due(plugin: Plugin, answer: object, pod: Pod) -> Due:
     match answer:
         case Allow(problem):
             return Due(pod.created_ms, str(problem))
-        case Wait(until, reason, problem):
+        case Wait(until, reason, problem, open_ended):
             at_ms = NEVER_MS if until is None else int(until)
             at_ms = min(max(at_ms, pod.created_ms), NEVER_MS)
-            return Due(at_ms, str(problem), f"{plugin.name}: {reason}" if reason else "")
+            said = f"{plugin.name}: {reason}" if reason else ""
+            return Due(at_ms, str(problem), said, open_ended=bool(open_ended))
         case Reject(reason):
             return Due(NEVER_MS, f"{plugin.name}: {reason}")
     raise TypeError(f"it returned {type(answer).__name__}, not Allow, Wait or Reject")
@@ -283,7 +284,13 @@ def _latest(decisions: Iterable[Due]) -> Due:
     latest = [one for one in decisions if one.at_ms == at_ms]
     problems = "; ".join(one.problem for one in latest if one.problem)
     reasons = "; ".join(one.reason for one in latest if one.reason)
-    return Due(at_ms, problems, reasons, recheck=any(one.recheck for one in decisions))
+    return Due(
+        at_ms,
+        problems,
+        reasons,
+        recheck=any(one.recheck for one in decisions),
+        open_ended=any(one.open_ended for one in latest),
+    )
 
 
 def _unreserve(plugins: Iterable[Plugin], pod: Pod) -> None:

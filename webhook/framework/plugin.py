@@ -82,12 +82,14 @@ class Wait:
 
     `until_ms` is the time, in milliseconds since 1970, at which it is asked again; None if it will
     call `handle.waiting.recheck`. The reason says what the pod waits for. A `problem` is something
-    that is wrong with the pod, and becomes a Warning Event.
+    that is wrong with the pod, and becomes a Warning Event. `open_ended` says that the time is only
+    that of the next question, which an event may bring forward: users are not shown it.
     """
 
     until_ms: int | None = None
     reason: str = ""
     problem: str = ""
+    open_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from functools import cached_property
 from holdfast.webhook.framework import cel
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.model import messages
-from holdfast.webhook.model.annotations import OWN_KEYS, OWN_PREFIX
+from holdfast.webhook.model.annotations import OWN_KEYS, OWN_PREFIX, was_released
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import Workload
 
@@ -119,10 +119,12 @@ class StrayKeys:
         if review.old is None:
             return
         new, old = review.pod.annotations, review.old.annotations
+        released = was_released(old, created_ms=review.old.created_ms)
+        why = "has already been released" if released else "was created without it"
         for plugin in self._profiles.plugins:
             for key in plugin.keys if plugin.gate and plugin.gate not in review.old.gates else ():
                 if key in new and new[key] != old.get(key):
                     yield (
-                        f"annotation {key} has no effect, because the pod was created without it: "
-                        "set it in the template of its workload, or create the pod again"
+                        f"annotation {key} has no effect, because the pod {why}: set it in the "
+                        "template of its workload, or create the pod again"
                     )

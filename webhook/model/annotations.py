@@ -92,13 +92,15 @@ NOTHING_ASKED = "no annotation asks for a hold: released at once"
 class Due:
     """When a held pod is due, what is wrong with its annotations, and what it waits for.
 
-    `recheck` if the plugins have to be asked again when it is due.
+    `recheck` if the plugins have to be asked again when it is due. `open_ended` if it may be due
+    earlier, at an event that no plugin can foresee.
     """
 
     at_ms: int
     problem: str = ""
     reason: str = ""
     recheck: bool = False
+    open_ended: bool = False
 
 
 def allowed_plugins(annotations: Mapping[str, str]) -> Sequence[str]:

@@ -8,10 +8,12 @@ import pytest
 from holdfast.webhook.cli import uninstall as removal
 from holdfast.webhook.config import config
 from holdfast.webhook.model.objects import Pod
+from tests.support.builders import CREATED_MS
 from tests.support.fakes import apply_patch
 
 OURS, OTHERS = "holdfast.dev/delay", "example.com/gate"
 STICKY = "holdfast.dev/sticky"
+NOW_MS = CREATED_MS
 
 
 def document(
@@ -30,17 +32,29 @@ def pod(*args: Any, **kwargs: Any) -> Pod:
 
 def test_only_what_is_ours_is_cleared() -> None:
     given = document((OTHERS, OURS, "holdfast.dev/other"), (STICKY, "example.com/f"))
-    changed = apply_patch(given, removal.clearing(msgspec.convert(given, Pod)))
+    changed = apply_patch(given, removal.clearing(msgspec.convert(given, Pod), NOW_MS))
     assert changed["spec"]["schedulingGates"] == [{"name": OTHERS}]
     assert changed["metadata"]["finalizers"] == ["example.com/f"]
 
 
 def test_a_pod_that_has_changed_is_not_touched() -> None:
-    tests = [each for each in removal.clearing(pod((OURS,))) if each["op"] == "test"]
+    tests = [each for each in removal.clearing(pod((OURS,)), NOW_MS) if each["op"] == "test"]
     assert {each["path"]: each["value"] for each in tests} == {
         "/metadata/uid": "u-p",
         "/metadata/resourceVersion": "7",
+        "/spec/schedulingGates/0": {"name": OURS},
     }
+
+
+def test_pod_is_cleared_as_it_would_be_released() -> None:
+    given = document((OURS,), (STICKY,))
+    given["metadata"]["annotations"] = {"delay": "15"}
+    given["metadata"]["labels"] = {"holdfast.dev/held": "true", "app": "web"}
+    changed = apply_patch(given, removal.clearing(msgspec.convert(given, Pod), NOW_MS))
+
+    assert changed["metadata"]["labels"] == {"app": "web"}
+    assert changed["metadata"]["annotations"]["holdfast.dev/released"] == "2026-03-01T12:00:00Z"
+    assert changed["metadata"]["finalizers"] == []
 
 
 STICKY_KEYS = ["holdfast.dev/sticky-node", "holdfast.dev/sticky-node-uid"]

@@ -921,9 +921,17 @@ def test_event_says_what_a_pod_waits_for_whenever_that_changes() -> None:
         world.settle()
 
     assert world.told.notes("Held") == [
-        "held by holdfast.dev/holding: holding: the job",
-        "held by holdfast.dev/holding: holding: 4 of 4 starting",
+        "held by holdfast.dev/holding: the job",
+        "held by holdfast.dev/holding: 4 of 4 starting",
     ]
+
+
+def test_event_has_no_time_at_which_a_plugin_is_only_asked_again() -> None:
+    wait = Wait(CREATED_MS + 300_000, "4 of 4 starting", open_ended=True)
+    world = waiting_for(Holding(lambda _pod, _now_ms: wait))
+    world.settle()
+
+    assert world.told.notes("Held") == ["held by holdfast.dev/holding: 4 of 4 starting"]
 
 
 def test_recheck_of_a_pod_that_is_not_held_has_no_effect() -> None:

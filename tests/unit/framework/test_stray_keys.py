@@ -82,6 +82,16 @@ def test_hold_that_is_added_to_a_running_pod() -> None:
     assert warnings(held({"delay": "20"}), old=held({"delay": "15"}), operation="UPDATE") == []
 
 
+def test_hold_that_is_added_to_a_released_pod() -> None:
+    mark = {"holdfast.dev/released": "2026-03-01T12:00:15Z"}
+    released = make_pod({"delay": "15", **mark}, node="n1")
+    (warning,) = warnings(
+        make_pod({"delay": "9s", **mark}, node="n1"), old=released, operation="UPDATE"
+    )
+
+    assert "annotation delay has no effect, because the pod has already been released:" in warning
+
+
 def test_warnings_are_few() -> None:
     many = {f"holdfast.dev/x{number}": "" for number in range(100)}
 

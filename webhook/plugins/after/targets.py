@@ -21,6 +21,17 @@ ROLLED_OUT = "RolledOut"
 """All pods have the last template, and are ready; not a condition that objects carry."""
 _FORM = "use KIND/NAME or KIND/NAME:CONDITION, such as job/migrate or pod/db-0:Ready"
 _BLANKS = " \t\r\n"
+_SHORT_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "deploy": "deployment",
+        "sts": "statefulset",
+        "ds": "daemonset",
+        "svc": "service",
+        "po": "pod",
+        "cm": "configmap",
+    }
+)
+"""The short names that kubectl knows for these kinds, of which most clusters have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +124,11 @@ def _target(text: str, kinds: Mapping[str, WaitedKind]) -> WaitedTarget:
     kind = kinds.get(kind_name)
     if kind is None:
         allowed = ", ".join(dict.fromkeys(one.name for one in kinds.values())) or "none"
+        meant = _SHORT_NAMES.get(kind_name.lower(), kind_name.lower())
+        hint = f"did you mean {meant}/{rest}? Otherwise " if meant in kinds else ""
         raise InvalidValueError(
-            f"annotation {AFTER}: pods cannot wait for the kind {messages.quote(kind_name)}: use "
-            f"one of {allowed}, or ask an admin to allow it"
+            f"annotation {AFTER}: pods cannot wait for the kind {messages.quote(kind_name)}: {hint}"
+            f"use one of {allowed}, or ask an admin to allow it"
         )
     if condition and condition != kind.condition and not kind.selectable:
         raise InvalidValueError(

@@ -107,7 +107,10 @@ class Pace(HoldingPlugin):
 def _answer(turn_ms: int, now_ms: int, limits: Limits) -> Permit:
     if turn_ms <= now_ms:
         return Allow()
-    return Wait(turn_ms if turn_ms < NEVER_MS else None, limits.words)
+    if turn_ms >= NEVER_MS:
+        return Wait(reason=limits.words)
+    # A pod that gets ready frees its slot; the time is when it would lose it.
+    return Wait(turn_ms, limits.words, open_ended=limits.starting is not None)
 
 
 def _digest(*parts: str) -> str:

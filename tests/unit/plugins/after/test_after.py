@@ -44,6 +44,21 @@ def test_value(row: Any) -> None:
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        pytest.param("svc/db", "did you mean service/db?", id="short"),
+        pytest.param("deploy/web:Available", "did you mean deployment/web:Available?", id="more"),
+        pytest.param("Job/a", "did you mean job/a?", id="upper case"),
+        pytest.param("cm/settings", '"cm": use one of', id="kind that is not allowed"),
+    ],
+)
+def test_short_name_of_kubectl(value: str, hint: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        after_targets.parse(value, KINDS)
+    assert hint in str(caught.value)
+
+
 # --- admission ---------------------------------------------------------------------------------
 
 

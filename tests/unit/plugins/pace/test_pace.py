@@ -384,6 +384,21 @@ def test_first_in_line_is_given_its_time_whenever_it_is_asked_about() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("pace", "is_open"),
+    [pytest.param("1", True, id="starting"), pytest.param("1/1m", False, id="in a period")],
+)
+def test_only_a_period_says_when_the_next_pod_starts(pace: str, is_open: bool) -> None:
+    cluster = Cluster()
+    for uid in ("a", "b"):
+        cluster.create(uid, pace)
+        cluster.run(50)
+    due = cluster.decider.reserve(cluster.pods["b"], cluster.now)
+
+    assert due is not None
+    assert due.open_ended == is_open
+
+
 def read_released(uid: str) -> Pod:
     return read_pod({KEY: "1/1s"}, name=uid, uid=uid, owners=[_owned("rs-1")])
 
