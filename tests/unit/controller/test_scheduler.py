@@ -169,6 +169,19 @@ def test_copies_are_kept_of_some_pods_only(monkeypatch: pytest.MonkeyPatch) -> N
     assert pods.scheduler.get(B) == second
 
 
+def test_many_due_pods_of_one_namespace_keep_no_other_waiting() -> None:
+    pods = Pods()
+    for number in range(20_000):
+        pods.scheduler.put(("crowd", str(number)), held(0, uid=str(number)))
+    pods.scheduler.put(("small", "a"), held(1, uid="a"))
+    given = []
+    for _ in range(30):
+        key = pods.scheduler.next(1.0)
+        given += [key[0]] if key else []
+    assert "small" in given
+    assert given.count("crowd") <= 9  # its share of workers; none is done yet
+
+
 def test_pods_due_together_are_released_by_priority_and_then_by_creation() -> None:
     scheduler = ReleaseScheduler(lambda local: local, 9, first=9, forget=lambda _: None)
     due = instant(CREATED_MS + MINUTE)
