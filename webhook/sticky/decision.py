@@ -5,8 +5,7 @@ controller that starts late, or again, sees everything that it needs, and decide
 changes by the first node, by a migration, or by a person, and by nothing else:
 
 - no record, or a clone's: the first node where the VM has run is recorded;
-- a record: it stays, unless a migration moved the VM since it was written, or the VM is not sticky
-  and runs elsewhere;
+- a record: it stays, unless a migration moved the VM since it was written, sticky or not;
 - a record that was removed while our UID annotation remains: a person freed the VM for its next
   start, so the current run is not recorded again; the next one is.
 """
@@ -88,8 +87,10 @@ def decide(state: ObservedState) -> Decision:
         return Decision(free=state.pods)
     run = _Run(state.pods, instance, state.migrations)
     if not sticky_policy.is_sticky(vm, args):
-        node = _node_without_stickiness(run, vm, args)
-        change = RecordChange.FOLLOWED if node else RecordChange.NONE
+        # Otherwise the VM would return to the node before the migration once it is sticky again.
+        change, node = _record(run, vm, args)
+        if change is not RecordChange.FOLLOWED:
+            return Decision(free=state.pods)
         return Decision(change, _annotations(change, node, vm, args), node, state.pods)
     change, node = _record(run, vm, args)
     annotations = _annotations(change, node, vm, args)
@@ -118,17 +119,6 @@ def _record(run: _Run, vm: VirtualMachine, args: StickyArgs) -> tuple[RecordChan
     # A person need not write the UID, but without it a later clearing would go unnoticed.
     marked = vm.annotations.get(kubevirt.STICKY_NODE_UID)
     return (RecordChange.MARKED if runs and not marked else RecordChange.NONE), recorded
-
-
-def _node_without_stickiness(run: _Run, vm: VirtualMachine, args: StickyArgs) -> str:
-    """Return the node to record on a VM that is not sticky; empty to leave its record alone.
-
-    It may have started, or migrated, anywhere: once it is sticky again, the node that it was on
-    before would be the wrong one.
-    """
-    recorded = sticky_policy.recorded_node(vm, args)
-    is_current = run.is_moving or run.node == recorded or args.on_migration != "follow"
-    return "" if is_current or not sticky_policy.is_own_record(vm, args) else run.node
 
 
 def _differs(run: _Run, vm: VirtualMachine, args: StickyArgs, node: str) -> bool:

@@ -258,25 +258,11 @@ def test_advice_for_a_vm_that_runs_elsewhere() -> None:
 # --- VMs that are not sticky for a while -------------------------------------------------------
 
 
-def migrates(world: VmWorld) -> None:
-    move(world, "n2")
-
-
-def starts_on_another_node(world: VmWorld) -> None:
-    world.stop()
-    start(world, "n2", finalizer=False)
-
-
-@pytest.mark.parametrize(
-    "happens", [migrates, starts_on_another_node], ids=lambda one: one.__name__
-)
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "controller restarts"])
-def test_vm_that_is_sticky_again_returns_to_where_it_ran_last(
-    happens: Callable[[VmWorld], None], watched: bool
-) -> None:
+def test_vm_that_migrated_while_not_sticky_returns_to_where_it_ran_last(watched: bool) -> None:
     world, driver = recorded()
     world.write("vm", {STICKY: "false"})
-    happens(world)
+    move(world, "n2")
     assert (driver.work() if watched else restart(driver)) is not None
     world.stop()
     driver.work()
@@ -285,19 +271,18 @@ def test_vm_that_is_sticky_again_returns_to_where_it_ran_last(
     assert world.record() == "n2"
 
 
-@pytest.mark.parametrize(
-    "happens", [migrates, starts_on_another_node], ids=lambda one: one.__name__
-)
-@pytest.mark.parametrize("kept_by", ["a person", "onMigration"])
-def test_record_of_a_person_stays_while_the_vm_is_not_sticky(
-    happens: Callable[[VmWorld], None], kept_by: str
-) -> None:
+@pytest.mark.parametrize("kept_by", ["a person", "onMigration", "no migration"])
+def test_record_stays_while_the_vm_is_not_sticky(kept_by: str) -> None:
     args = StickyArgs(on_migration="keep" if kept_by == "onMigration" else "follow")
     world, driver = recorded(args)
     if kept_by == "a person":
         world.write("vm", {STICKY_NODE: "n3"})
     world.write("vm", {STICKY: "false"})
     before = world.record()
-    happens(world)
+    if kept_by == "no migration":
+        world.stop()
+        start(world, "n2", finalizer=False)
+    else:
+        move(world, "n2")
     driver.work()
     assert world.record() == before
