@@ -70,11 +70,13 @@ class _HeldPods:
     _: KW_ONLY
     known: dict[ObjectKey, HeldPodSummary] = field(default_factory=dict)
     is_listed: bool = False
+    is_headed: bool = False
 
     def write(self, pods: Iterable[Pod]) -> None:
         """Print the list."""
         found = held_pods.held_pods(pods, self.decider, self.freeze_of)
         self.known = {(one.namespace, one.name): one for one in found}
+        self.is_headed = bool(found)
         self.printing.write(found, self._view(), self.namespace)
 
     def on_list(self, pods: Sequence[Pod]) -> None:
@@ -106,7 +108,9 @@ class _HeldPods:
             self._change(replace(found, ended=how))
 
     def _change(self, one: HeldPodSummary) -> None:
-        self.printing.write_change(one, self.known.values(), self._view(), self.namespace)
+        known, is_first = self.known.values(), not self.is_headed
+        self.is_headed = True
+        self.printing.write_change(one, known, self._view(), self.namespace, is_first=is_first)
 
     def _view(self) -> View[HeldPodSummary]:
         """Return the view as of now; overdue pods are red."""

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import click
 
 from holdfast.webhook.cli import options, terminal
-from holdfast.webhook.errors import InvalidValueError
+from holdfast.webhook.errors import CommandError, InvalidValueError
 from holdfast.webhook.report import jsonpath
 
 T = TypeVar("T")
@@ -50,7 +50,9 @@ class Printing:
     def write(self, found: Sequence[T], view: View[T], namespace: str) -> None:
         """Print objects; `namespace` is empty for all."""
         documents = [(view.document(one), one) for one in found]
-        if self.sort_by:
+        if self.sort_by and documents:
+            if not any(jsonpath.find(self.sort_by, document) for document, _ in documents):
+                raise CommandError(f"--sort-by: no object has the field {self.sort_by}")
             documents.sort(key=lambda pair: self._sort_key(pair[0]))
         name, _, expression = self.output.partition("=")
         whole = {
@@ -68,8 +70,19 @@ class Printing:
         else:
             self._write_lines(documents, view, namespace)
 
-    def write_change(self, changed: T, known: Iterable[T], view: View[T], namespace: str) -> None:
-        """Print an object that changed after the list, in the columns of the known objects."""
+    def write_change(
+        self,
+        changed: T,
+        known: Iterable[T],
+        view: View[T],
+        namespace: str,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Print an object that changed after the list, in the columns of the known objects.
+
+        The first one of an empty list comes with the headers.
+        """
         document = view.document(changed)
         name, _, expression = self.output.partition("=")
         if name in {"json", "yaml"}:
@@ -77,8 +90,9 @@ class Printing:
         elif name == "jsonpath":
             click.echo(jsonpath.render(expression, document))
         else:
-            documents = [*((view.document(one), one) for one in known), (document, changed)]
-            self._write_lines(documents, view, namespace, last_only=True)
+            others = () if is_first else known
+            documents = [*((view.document(one), one) for one in others), (document, changed)]
+            self._write_lines(documents, view, namespace, last_only=not is_first)
 
     def _write_lines(
         self,

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -69,11 +68,8 @@ def table(
     *,
     headless: bool = False,
 ) -> list[Styled]:
-    """Format a table to the width of the terminal; unlimited in a pipe."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    first, *others = tables.lines(
-        head, [[messages.escape(cell) for cell in row] for row in rows], width=width
-    )
+    """Format a table."""
+    first, *others = tables.lines(head, [[*map(messages.escape, row)] for row in rows])
     styled = [(line, style(number)) for number, line in enumerate(others)]
     return styled if headless else [(first, "bold"), *styled]
 

@@ -6,34 +6,13 @@ from collections.abc import Sequence
 
 GAP = 3
 """Spaces between columns."""
-LEAST_WIDTH = 4
-"""The minimum width of a column."""
-NAMES = frozenset({"NAMESPACE", "NAME"})
-"""Columns that are never cut or left out."""
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
-def lines(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None
-) -> list[str]:
-    """Format a table; with a width, cells are cut and the last columns left out to fit.
-
-    Names are never cut: people copy them.
-    """
+def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Format a table. Nothing is cut: a narrow terminal wraps long lines."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    shown = [*range(len(head))]
-    if width is not None:
-        least = [
-            widths[at] if head[at] in NAMES else max(len(head[at]), LEAST_WIDTH) for at in shown
-        ]
-        while _total(least, shown) > width and head[shown[-1]] not in NAMES:
-            shown.pop()
-        _shrink(widths, least, shown, width)
-    return [_line([row[at] for at in shown], [widths[at] for at in shown]) for row in (head, *rows)]
-
-
-def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
-    return sum(widths[at] for at in shown) + GAP * (len(shown) - 1)
+    return [_line(row, widths) for row in (head, *rows)]
 
 
 def counted(number: int, thing: str) -> str:
@@ -57,19 +36,6 @@ def duration(milliseconds: int) -> str:
     return "0s"
 
 
-def _shrink(widths: list[int], least: Sequence[int], shown: Sequence[int], room: int) -> None:
-    """Shrink the widest column again and again, none below its least width."""
-    while _total(widths, shown) > room:
-        wide = [at for at in shown if widths[at] > least[at]]
-        if not wide:
-            return
-        widths[max(wide, key=lambda at: widths[at])] -= 1
-
-
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = (_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True))
+    cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
     return (" " * GAP).join(cells).rstrip()
-
-
-def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else cell[: width - 1] + "…"

@@ -48,6 +48,13 @@ def test_headers(cluster: ServedApi) -> None:
     assert cluster.run("list", "-A").stdout.split()[0] == "NAMESPACE"
 
 
+def test_sorting_by_a_field_that_no_pod_has(cluster: ServedApi) -> None:
+    hold(cluster, a="9h")
+    done = cluster.run("list", "--sort-by=.nosuch")
+    assert done.exit_code == 1
+    assert "--sort-by: no object has the field .nosuch" in done.stderr
+
+
 @pytest.mark.parametrize("output", ["json", "yaml"])
 def test_document_is_a_kubernetes_list(output: str, cluster: ServedApi) -> None:
     hold(cluster, a="9h")
@@ -106,6 +113,15 @@ def test_changes_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) ->
         ("a-long-name", "released"),
         ("b", "deleted"),
     ]
+
+
+def test_headers_come_with_the_first_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    view = printed("")
+    view.on_list([])
+    for name in ("a", "b"):
+        view.on_change(Pod.of(held({"delay": "1h"}, name=name)), is_deleted=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["NAME", "a", "b"]
 
 
 def test_changes_after_an_interruption(capsys: pytest.CaptureFixture[str]) -> None:
