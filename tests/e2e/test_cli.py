@@ -174,7 +174,7 @@ def test_narrow_terminal_gets_whole_cells(ns: Namespace, cli: Cli) -> None:
     (narrow, wide) = (
         CONTROL.sub("", "".join(cli.terminal("list", columns=columns))) for columns in (40, 200)
     )
-    assert narrow.split()[:10] == wide.split()[:10]
+    assert narrow.split()[:8] == wide.split()[:8]
     assert "…" not in narrow
 
 
@@ -258,14 +258,15 @@ def test_ten_thousand_held_pods_are_listed_whole(
         if output == "terminal":
             text = CONTROL.sub("", "".join(cli.terminal("list")))
         else:
-            text = cli.here("list", "-o", output)
+            text = cli.here("list", *(("-o", output) if output else ()))
         took, worked = time.monotonic() - began, children_seconds() - worked
         with capsys.disabled():
-            print(f"\n10,000 held pods, {output}: {took:.2f} s, {worked:.2f} s of them at work")
+            figures = f"{took:.2f} s, {worked:.2f} s of them at work"
+            print(f"\n10,000 held pods, {output or 'default'}: {figures}")
         assert output == "yaml" or worked < LIST_SECONDS  # half of that is the YAML writer's
         return text
 
-    for output in ("table", "wide", "terminal"):
+    for output in ("", "wide", "terminal"):
         head, first, *others = listed(output).splitlines()
         assert head.split()[:3] == ["NAME", "HELD", "BY"]
         assert first.split()[0] == "waits-0"
