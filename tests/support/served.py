@@ -35,6 +35,8 @@ class ServedApi:
     kubeconfig: Path
     headers: list[list[tuple[str, str]]] = field(default_factory=list)
     forbidden: set[str] = field(default_factory=set)
+    warnings: list[str] = field(default_factory=list)
+    """The values of the header `Warning` of each response."""
 
     def __post_init__(self) -> None:
         for kind in ("mutating", "validating"):
@@ -81,6 +83,8 @@ def _handler(served: ServedApi) -> type[BaseHTTPRequestHandler]:
             status, body = served.answer(self.command, self.path, self.rfile.read(length), kind)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
+            for warning in served.warnings:
+                self.send_header("Warning", warning)
             self.end_headers()
             self.wfile.write(body)
 

@@ -10,8 +10,10 @@ import click
 from holdfast.webhook.cli import commands, options
 from holdfast.webhook.cli.freeze_lookup import FreezeLookup
 from holdfast.webhook.cli.printing import Printing, View, printing
+from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.report import held_pods
 from holdfast.webhook.report.held_pods import HeldPodSummary
@@ -44,7 +46,9 @@ def list(  # noqa: A001 - the command's name
     """List held pods, with the reason and the time left."""
     time = listing.Time()
     cluster = target.connect(time.observe)
-    decider = pipelines.release_decider(installed.setup(cluster))
+    handle = Handle()
+    handle.connect(lookup=ClusterLookup(lambda: cluster))
+    decider = pipelines.release_decider(installed.setup(cluster), handle=handle)
     namespace = scope.within(cluster)
     freeze_of = FreezeLookup(cluster, namespace, time.now_ms, installed.own)
     held = _HeldPods(printing, namespace, time, decider, freeze_of)

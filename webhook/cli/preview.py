@@ -2,24 +2,23 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
-import msgspec
 import yaml
 
 from holdfast.webhook import safe_yaml
 from holdfast.webhook.cli import commands, configured, manifests, options, terminal
-from holdfast.webhook.errors import ApiStatusError, CommandError, StartError, UnreachableError
+from holdfast.webhook.cli.server_preview import ServerPreview
+from holdfast.webhook.errors import CommandError, StartError, UnreachableError
 from holdfast.webhook.framework.plugin import Code
-from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query, kubeconfigs
-from holdfast.webhook.model import messages, workloads
+from holdfast.webhook.kube.client import kubeconfigs
+from holdfast.webhook.model import messages
 from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.report import cycles
 from holdfast.webhook.report import preview as previews
@@ -39,16 +38,8 @@ Examples:
 SIZE_LIMIT = 4 << 20
 """Bytes of a file: more than a configuration, for what a whole folder makes, CRDs and all."""
 
-FIELD_MANAGER = "holdfast-preview"
-DECIDED: Mapping[str, tuple[str, ...]] = {
-    "metadata": ("annotations", "finalizers"),
-    "spec": ("schedulerName", "schedulingGates", "nodeSelector", "affinity", "tolerations"),
-}
-"""The pod fields that Holdfast may write; others are omitted."""
-
 _WAIT_MS = 3_000
 """How long the installed configuration is waited for."""
-_REFUSED = frozenset({400, 403, 422})
 
 Make = Callable[[Document], Preview]
 
@@ -94,7 +85,9 @@ def preview(
     if dry_run == "server":
         cluster = target.connect()
         namespace = cluster.namespace
-        make: Make = _DryRun(cluster, namespace).preview
+        warned: list[str] = []
+        cluster.on_warning = warned.append
+        make: Make = ServerPreview(cluster, namespace, warned).preview
     else:
         setup, namespace = _offline(target, installed)
         make = partial(
@@ -185,73 +178,3 @@ def _lines(name: str, made: Preview) -> Iterator[terminal.Styled]:
 
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
-
-
-@dataclass(frozen=True, slots=True)
-class _DryRun:
-    """Previews by the API server, including other webhooks; nothing is stored."""
-
-    api: Api
-    namespace: str
-
-    def preview(self, document: Document) -> Preview:
-        """Preview a pod or a workload. Raises ClusterError if the request fails."""
-        what = previews.described(document, self.namespace)
-        metadata = document.get("metadata") or {}
-        namespace = str(metadata.get("namespace") or self.namespace)
-        pod = document if document.get("kind") == "Pod" else previews.pod_of(document)
-        try:
-            if pod is not document and previews.is_known(document):
-                self._apply(document, namespace)
-                if document.get("kind") in workloads.VM_KINDS:
-                    return Preview(what)
-            pods = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
-            stored = msgspec.json.decode(self._send("POST", pods, _anonymous(pod), {}))
-        except ApiStatusError as exc:
-            if exc.status in _REFUSED:
-                return Preview(what, refusals=[str(exc)])
-            raise
-        known = pod is document or previews.is_known(document)
-        return Preview(
-            what,
-            warnings=[] if known else [previews.unknown_kind(document)],
-            before=decided(previews.template(document)),
-            after=decided(stored),
-        )
-
-    def _apply(self, document: Document, namespace: str) -> None:
-        group, _, version = str(document.get("apiVersion", "")).rpartition("/")
-        kind = document.get("kind")
-        plural = next(
-            one.name for one in workloads.RESOURCES if (one.group, one.kind) == (group, kind)
-        )
-        name = quote(str(previews.metadata_of(document).get("name") or "preview"), safe="")
-        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
-        path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{name}"
-        self._send("PATCH", path, document, {"fieldManager": FIELD_MANAGER, "force": "true"})
-
-    def _send(self, method: str, path: str, document: Document, query: Query) -> bytes:
-        kind = APPLY_PATCH if method == "PATCH" else "application/json"
-        body = msgspec.json.encode(document)
-        return self.api.request(
-            method, path, query={"dryRun": "All", **query}, body=body, content_type=kind
-        )
-
-
-def decided(pod: Document) -> Document:
-    """Keep only the fields that Holdfast may write."""
-    kept: dict[str, Any] = {}
-    for part, fields in DECIDED.items():
-        found = pod.get(part) or {}
-        chosen = {field: found[field] for field in fields if found.get(field)}
-        if chosen:
-            kept[part] = chosen
-    return kept
-
-
-def _anonymous(pod: Document) -> Document:
-    """Give the pod a generated name and no owner, in case it exists."""
-    metadata = dict(previews.metadata_of(pod))
-    for field in ("name", "ownerReferences", "namespace"):
-        metadata.pop(field, None)
-    return {**pod, "metadata": {**metadata, "generateName": "preview-"}}

@@ -63,8 +63,9 @@ class ReleaseNotifier:
         fields = logs.fields(namespace=key[0], name=key[1], uid=held.uid, lateness=lateness)
         _log.info("released %s/%s, %.3f s after its time", *key, lateness, extra=fields)
         remarks = [*([held.problem] if held.problem else []), *notes]
-        note = f"released {lateness:.3f} s after its time"
-        note += f": {'; '.join(remarks)}" if remarks else ""
+        approved = [f"approved by {held.approved_by}"] if held.approved_by else []
+        said = "; ".join([*approved, *remarks])
+        note = f"released {lateness:.3f} s after its time" + (f": {said}" if said else "")
         warning = bool(remarks) and remarks != [NOTHING_ASKED]
         self.record_event(key, held.uid, events.RELEASED, note, warning=warning)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from holdfast.webhook.framework.profiles import Verdict
+from holdfast.webhook.model import approvals
 from holdfast.webhook.model.annotations import HELD_LABEL, OWN_PREFIX, Due
 from holdfast.webhook.model.limits import MAX_ENTRIES
 from holdfast.webhook.model.objects import Pod
@@ -26,7 +27,8 @@ class PendingRelease(NamedTuple):
     ran is late. Of pods due at the same time, the one with the lowest `rank` is released first.
     `annotated` says that the pod has annotations, to which a release adds its time; `labelled`,
     that it has the label of held pods: both only if the admission policies allow the change. `copy`
-    is the pod as it was read, for `read_copy`, if plugins are asked again.
+    is the pod as it was read, for `read_copy`, if plugins are asked again. `approved_by` is who
+    approved it.
     """
 
     due_ms: int
@@ -42,6 +44,7 @@ class PendingRelease(NamedTuple):
     labelled: bool = False
     copy: bytes = b""
     open_ended: bool = False
+    approved_by: str = ""
 
     @property
     def level(self) -> int:
@@ -113,6 +116,7 @@ def with_due(pod: Pod, due: Due, *, recheck: bool = False) -> PendingRelease:
         labelled=HELD_LABEL in pod.labels and len(pod.labels) <= MAX_ENTRIES,
         copy=_COPY.encode(pod) if recheck else b"",
         open_ended=due.open_ended,
+        approved_by=approvals.approver(pod.annotations) if approvals.GATE in pod.gates else "",
     )
 
 

@@ -66,6 +66,16 @@ class ReleaseDecider:
         """
         return self._decide(pod, now_ms, self._foresee)
 
+    def earliest(self, pod: Pod) -> tuple[int, str]:
+        """Return the latest time that a plugin gives for a held pod, and the plugin; 0 if none.
+
+        A pod that another plugin holds until an event is not released before.
+        """
+        times = [
+            (self._foresee(one, pod, pod.created_ms).at_ms, one.name) for one in self._holders(pod)
+        ]
+        return max((one for one in times if pod.created_ms < one[0] < NEVER_MS), default=(0, ""))
+
     def permit(self, pod: Pod, now_ms: int) -> Due:
         """Ask all plugins that hold a pod, of which `due` has said that it may start.
 

@@ -31,6 +31,7 @@ from holdfast.webhook.kube.transport import (
     Response,
     Transport,
     read_date,
+    read_warnings,
     status_error,
 )
 from holdfast.webhook.model import messages
@@ -137,6 +138,8 @@ class Cluster:
         self._has_expired = has_expired
         self.more_headers: Sequence[tuple[str, str]] = ()
         """Headers of every request, of which one may occur several times."""
+        self.on_warning: Callable[[str], None] | None = None
+        """Gets the warnings of all responses, for a command that shows them."""
         self._token: tuple[float, Mapping[str, str]] = float("-inf"), {}
         """When the client was last asked for the token, and the resulting headers."""
 
@@ -216,6 +219,9 @@ class Cluster:
         except _TRANSPORT_ERRORS as exc:
             raise self._unreachable(exc) from exc
         self._report_timing(sent, response.received, response.headers)
+        if self.on_warning is not None:
+            for warning in read_warnings(response.headers):
+                self.on_warning(warning)
         if response.status >= NO_SUCCESS:
             raise self._status_error(response)
         return response.data
@@ -354,7 +360,7 @@ class Cluster:
 
 
 def _read_response(response: urllib3.BaseHTTPResponse, received: float) -> Response:
-    headers = {name.lower(): value for name, value in response.headers.items()}
+    headers = {name.lower(): value for name, value in response.headers.itermerged()}
     return Response(response.status, response.reason or "", headers, response.read(), received)
 
 

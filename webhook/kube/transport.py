@@ -5,6 +5,7 @@ per request as this module, and urllib3 longer still; urllib3 carries watches, a
 a proxy. Nothing is retried here: only the caller knows whether that is safe.
 """
 
+import re
 import select
 import socket
 import ssl
@@ -27,6 +28,10 @@ CHUNK = 1 << 16
 MESSAGE_CHARACTERS = 1_000
 """Length of an error message: another webhook's may be arbitrarily long, and is logged at each
 retry. The list of what is wrong with an invalid pod takes some hundreds."""
+WARNING = "warning"
+"""The header with a warning for the user, in lower case."""
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+"""A warning of an API server or of a webhook behind it, as in RFC 7234."""
 _FINAL = 200
 """The first HTTP status that is not interim."""
 
@@ -217,7 +222,10 @@ class _ResponseParser:
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields[name.decode("latin-1").lower()] = value.decode("latin-1")
+        field, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        if field == WARNING and field in self._fields:
+            text = f"{self._fields[field]}, {text}"  # as urllib3 does; others occur once
+        self._fields[field] = text
 
     def on_headers_complete(self) -> None:
         self._received = self._now()
@@ -241,6 +249,14 @@ class _ResponseParser:
         if not self._received or says_length:
             raise TransportError("the connection was closed before the end of the response")
         self.ends_connection = True
+
+
+def read_warnings(headers: Mapping[str, str]) -> list[str]:
+    """Return the warnings of a response, as kubectl prints them."""
+    found = _WARNING.findall(headers.get(WARNING, ""))
+    # header values are bytes, which the API server fills with UTF-8
+    plain = (re.sub(r"\\(.)", r"\1", text) for text in found)
+    return [text.encode("latin-1", "replace").decode(errors="replace") for text in plain]
 
 
 def read_date(headers: Mapping[str, str]) -> float | None:

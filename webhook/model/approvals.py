@@ -1,5 +1,8 @@
 """Annotations of a pod that waits for an approval, and their values. Pure."""
 
+from collections.abc import Mapping
+
+from holdfast.webhook.model import reasons
 from holdfast.webhook.model.annotations import DOMAIN
 
 KEY = GATE = f"{DOMAIN}/approval"
@@ -11,3 +14,8 @@ NAMES = (APPROVED_BY, DENIED_BY)
 """Annotations with the name of the user who wrote them."""
 MARKS = (*NAMES, DENIED_REASON)
 """What `holdfast approve` and `holdfast deny` write."""
+
+
+def approver(annotations: Mapping[str, str]) -> str:
+    """Return who has approved a pod, as it may be shown; empty if nobody has."""
+    return reasons.shown(annotations[APPROVED_BY]) if annotations.get(APPROVED_BY) else ""

@@ -160,12 +160,12 @@ class Delay(HoldingPlugin):
 
     def permit(self, pod: Pod, now_ms: int) -> Permit:
         """Allow the pod once it is due."""
-        created_ms, reason = pod.created_ms, ""
+        created_ms, reason, open_ended = pod.created_ms, "", False
         if pod.annotations.get(DELAY_FROM) == OWNER:
             origin = self._origins.find(pod)
             if origin is None:
                 return Wait(None, "looks up when its revision was created")
-            reason = origin.remark
+            reason, open_ended = origin.remark, origin.is_latest
             if origin.created_ms is not None:  # never later than counted from the pod: maxDelay
                 created_ms = min(created_ms, origin.created_ms)
         due = decide_due(
@@ -176,7 +176,7 @@ class Delay(HoldingPlugin):
         )
         if now_ms >= due.at_ms:
             return Allow(due.problem)
-        return Wait(due.at_ms, reason, due.problem)
+        return Wait(due.at_ms, reason, due.problem, open_ended)
 
     def _may_ignore(self, pod: Pod, problem: InvalidValueError) -> bool:
         """Return whether a pod may be admitted as if it asked for nothing.

@@ -45,12 +45,14 @@ class Revision:
 class Origin:
     """The creation that a delay counts from, None for the pod's; the remark says which.
 
-    Valid until `until_ms`, or forever.
+    Valid until `until_ms`, or forever. `is_latest` if it is not known whether the delay counts from
+    an earlier one.
     """
 
     created_ms: int | None
     remark: str
     until_ms: int | None = None
+    is_latest: bool = False
 
 
 class Origins:
@@ -71,7 +73,7 @@ class Origins:
         try:
             now_ms, _ = self._handle.bounds_ms()
         except HandleError:
-            return Origin(None, f"at the latest: the delay counts from {revision.what}")
+            return self._find_at_once(revision)
         with self._lock:
             known = self._known.get(revision)
             if known is not None and (known.until_ms is None or now_ms < known.until_ms):
@@ -81,6 +83,17 @@ class Origins:
         if first:
             self._pool.submit(partial(self._look_up, revision))
         return None
+
+    def _find_at_once(self, revision: Revision) -> Origin:
+        """Look it up in a command, where no pod waits for the answer."""
+        if revision not in self._known:
+            try:
+                origin = _origin(revision, self._handle.lookup.get(revision.path) or {})
+            except (ClusterError, HandleError):
+                latest = f"at the latest: the delay counts from {revision.what}"
+                origin = Origin(None, latest, is_latest=True)
+            self._known[revision] = origin
+        return self._known[revision]
 
     def _look_up(self, revision: Revision) -> None:
         origin = self._read(revision)

@@ -11,7 +11,7 @@ from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.framework.profiles import scheduler_of
-from holdfast.webhook.model import durations, kubevirt, messages
+from holdfast.webhook.model import approvals, durations, kubevirt, messages
 from holdfast.webhook.model.annotations import (
     DELAY_GATE,
     HELD_ANNOTATION,
@@ -21,9 +21,11 @@ from holdfast.webhook.model.annotations import (
     OWN_PREFIX,
     PROFILE_ANNOTATION,
     jitter_share_ms,
+    released_ms,
     was_released,
 )
 from holdfast.webhook.model.objects import SchedulingGate
+from holdfast.webhook.plugins.delay_origin import DELAY_FROM, OWNER
 from holdfast.webhook.report import held_pods, next_steps, table
 from holdfast.webhook.report.held_pods import HeldPodSummary
 from holdfast.webhook.report.next_steps import PodFacts
@@ -59,8 +61,8 @@ def explain(facts: PodFacts, decider: ReleaseDecider) -> list[Section]:
 def _state(facts: PodFacts, held: HeldPodSummary | None) -> str:
     if held is None:
         return _unheld(facts.pod)
-    if held.due_ms is None and held.remark:
-        return f"is held: {held.remark}"
+    if held.due_ms is None and (remark := held.remark_at(facts.now_ms)):
+        return f"is held: {remark}"
     if held.due_ms is None:
         return f"is held until a plugin releases it: {', '.join(held_pods.own_gates(facts.pod))}"
     until = durations.canonical_instant(held.due_ms)
@@ -75,25 +77,38 @@ def _unheld(pod: PodWithStatus) -> str:
     if pod.metadata.deletion_timestamp is not None and ours:
         return f"is being deleted, and kept by Holdfast's finalizer {' and '.join(ours)}"
     if pod.spec.node_name:
-        return f"is not held: it is on {pod.spec.node_name}, {pod.status.phase or 'phase unknown'}"
+        where = f"it is on {pod.spec.node_name}, {pod.status.phase or 'phase unknown'}"
+        return f"is not held: {where}{_release(pod)}"
     if pod.gates:
         return f"is not held by Holdfast, but by other scheduling gates: {', '.join(pod.gates)}"
     if pod.status.phase not in {"", "Pending"}:
-        return f"is not held: {pod.status.phase}"
-    return "is not held: the scheduler has not found a node for it yet"
+        return f"is not held: {pod.status.phase}{_release(pod)}"
+    return f"is not held: the scheduler has not found a node for it yet{_release(pod)}"
+
+
+def _release(pod: PodWithStatus) -> str:
+    """Say when Holdfast released a pod, and who had approved it."""
+    at_ms = released_ms(pod.annotations, created_ms=pod.created_ms)
+    if at_ms is None:
+        return ""
+    approver = approvals.approver(pod.annotations)
+    approved = f", approved by {approver}" if approver else ""
+    return f"; Holdfast released it at {durations.canonical_instant(at_ms)}{approved}"
 
 
 def _annotations(facts: PodFacts, held: HeldPodSummary | None) -> Iterator[str]:
     pod = facts.pod
     created = durations.canonical_instant(pod.created_ms)
     yield f"created at {created}, {table.duration(facts.now_ms - pod.created_ms)} ago"
-    keys = [*held_pods.delay_keys(pod), NOT_BEFORE, JITTER, HELD_ANNOTATION]
+    keys = [*held_pods.delay_keys(pod), DELAY_FROM, NOT_BEFORE, JITTER, HELD_ANNOTATION]
     present = [key for key in keys if key in pod.annotations]
     for key in present:
         text = pod.annotations[key]
         yield f"{key}: {messages.quote(text, _SHOWN_CHARACTERS)}{_meaning(key, text, facts)}"
     if not present:
         yield "no annotations for a delay or a time"
+    elif held is None and was_released(pod.annotations, created_ms=pod.created_ms):
+        yield "none of them counts any longer: the pod has been released"
     if held is not None and held.remark:
         yield held.remark
 
@@ -102,6 +117,8 @@ def _meaning(key: str, text: str, facts: PodFacts) -> str:
     try:
         if key == HELD_ANNOTATION:
             return ": recorded by Holdfast when the pod was created"
+        if key == DELAY_FROM:
+            return ": the creation that the delay counts from"
         if key == NOT_BEFORE:
             return f": not before {durations.canonical_instant(durations.parse_instant(text))}"
         length = durations.parse_delay(text)
@@ -111,7 +128,9 @@ def _meaning(key: str, text: str, facts: PodFacts) -> str:
                 f": up to {durations.canonical_delay(length)}; "
                 f"{durations.canonical_delay(share)} for this pod"
             )
-        return f": {durations.canonical_delay(length)} from creation"
+        by_owner = facts.pod.annotations.get(DELAY_FROM) == OWNER
+        origin = "the creation of its revision" if by_owner else "creation"
+        return f": {durations.canonical_delay(length)} from {origin}"
     except InvalidValueError as exc:
         return f": invalid: {exc}"
 

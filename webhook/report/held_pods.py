@@ -36,7 +36,8 @@ _SHOWN_CHARACTERS = 120
 class HeldPodSummary:
     """One held pod. Times are milliseconds since 1970, by the API server's clock.
 
-    `due_ms` is None if only a plugin knows when it will be released. `ended` says how a hold has
+    `due_ms` is None if only a plugin knows when it will be released, but not before `earliest_ms`,
+    the time of plugin `earliest_by`. `open_ended` if it may be earlier. `ended` says how a hold has
     ended; empty while it lasts.
     """
 
@@ -50,10 +51,20 @@ class HeldPodSummary:
     profile: str = ""
     remark: str = ""
     ended: str = ""
+    earliest_ms: int = 0
+    earliest_by: str = ""
+    open_ended: bool = False
 
     def is_overdue(self, now_ms: int) -> bool:
         """Return whether its due time has passed."""
         return not self.ended and self.due_ms is not None and self.due_ms <= now_ms
+
+    def remark_at(self, now_ms: int) -> str:
+        """Return what it waits for, with the time before which that does not matter."""
+        if self.due_ms is not None or self.earliest_ms <= now_ms:
+            return self.remark
+        until = f"{self.earliest_by} until {durations.canonical_instant(self.earliest_ms)}"
+        return "; ".join(filter(None, (until, self.remark)))
 
 
 def held_pods(
@@ -79,6 +90,8 @@ def described(pod: Pod, decider: ReleaseDecider, freeze: Freeze | None = None) -
     alone = decider.due(pod)
     due = extended(alone, freeze)
     unknown = unknown_gates(pod, decider)
+    is_open = due is alone and due.at_ms >= NEVER_MS
+    earliest_ms, earliest_by = decider.earliest(pod) if is_open else (0, "")
     return HeldPodSummary(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -89,6 +102,9 @@ def described(pod: Pod, decider: ReleaseDecider, freeze: Freeze | None = None) -
         owner=owner(pod),
         profile=pod.annotations.get(PROFILE_ANNOTATION, "")[:_SHOWN_CHARACTERS],
         remark="" if unknown else "; ".join(filter(None, (due.reason, due.problem))),
+        earliest_ms=earliest_ms,
+        earliest_by=earliest_by,
+        open_ended=due.open_ended,
     )
 
 
@@ -151,11 +167,13 @@ def left(one: HeldPodSummary, now_ms: int) -> str:
     """Format the time that is left for a pod."""
     if one.ended:
         return one.ended
+    if one.due_ms is None and one.earliest_ms > now_ms:
+        return f">={table.duration(one.earliest_ms - now_ms)}"
     if one.due_ms is None:
         return "unknown"
     if one.is_overdue(now_ms):
         return f"overdue {table.duration(now_ms - one.due_ms)}"
-    return table.duration(one.due_ms - now_ms)
+    return ("<=" if one.open_ended else "") + table.duration(one.due_ms - now_ms)
 
 
 def row(one: HeldPodSummary, now_ms: int, *, wide: bool = False) -> list[str]:
@@ -163,8 +181,10 @@ def row(one: HeldPodSummary, now_ms: int, *, wide: bool = False) -> list[str]:
     cells = [one.name, one.held_by, table.duration(now_ms - one.since_ms), left(one, now_ms)]
     cells.append(one.owner or "-")
     if wide:
-        due = "-" if one.due_ms is None else durations.canonical_instant(one.due_ms)
-        cells += [due, ",".join(one.gates), one.profile or "-", one.remark or "-"]
+        known_ms = one.due_ms or (one.earliest_ms if one.earliest_ms > now_ms else 0)
+        at_least = ">=" if one.due_ms is None else ""
+        due = f"{at_least}{durations.canonical_instant(known_ms)}" if known_ms else "-"
+        cells += [due, ",".join(one.gates), one.profile or "-", one.remark_at(now_ms) or "-"]
     return cells
 
 
@@ -184,6 +204,6 @@ def document(one: HeldPodSummary, now_ms: int) -> dict[str, Any]:
         "secondsLeft": None if one.due_ms is None else (one.due_ms - now_ms) / 1_000,
         "owner": one.owner or None,
         "profile": one.profile or None,
-        "remark": one.remark or None,
+        "remark": one.remark_at(now_ms) or None,
         **ended,
     }

@@ -14,6 +14,7 @@ from holdfast.webhook.model.objects import Pod
 from tests.support.builders import CREATED_MS, held, make_decider, make_pod
 from tests.support.fakes import FakeApi
 from tests.support.served import ServedApi
+from tests.support.vm_builders import owner_of
 
 
 def hold(cluster: ServedApi, **delays: str) -> None:
@@ -146,3 +147,15 @@ def test_pods_are_followed_in_the_commands_thread() -> None:
     watching.follow_pods(api, "/api/v1/pods", {}, Observer())
     api.close()
     assert seen[1:] == [("b", False)]
+
+
+def test_delay_from_the_owner(cluster: ServedApi) -> None:
+    owner = owner_of("ReplicaSet", "web", "u", api_version="apps/v1")
+    asks = {"delay": "10h", "holdfast.dev/delay-from": "owner"}
+    cluster.api.put_pod(held(asks, owners=[owner]))
+    created = {"uid": "u", "creationTimestamp": "2026-03-01T11:00:00Z"}
+    path = "/apis/apps/v1/namespaces/default/replicasets/web"
+    cluster.api.put(path, {"metadata": created})
+
+    (item,) = yaml.safe_load(cluster.run("list", "-o", "json").stdout)["items"]
+    assert item["due"] == "2026-03-01T21:00:00Z"

@@ -736,6 +736,14 @@ def waiting_for(*plugins: Holding, delay: str | None = None) -> World:
     return World(pod, decider=decider_of(*found))
 
 
+def test_event_says_who_approved_a_pod() -> None:
+    marks = {"holdfast.dev/approval": "release 2.4", "holdfast.dev/approved-by": "jane"}
+    world = World(held(marks, gates=["holdfast.dev/approval"]))
+    world.run(5)
+    (note,) = world.told.notes("Released")
+    assert note.endswith(" s after its time: approved by jane")
+
+
 def test_plugins_see_the_held_pods() -> None:
     world = World(*pods(a="10", b="20"), make_pod(name="free"), held({"delay": "x"}, name="bad"))
     seen: WaitingPods = world.controller

@@ -26,6 +26,7 @@ from tests.support.vm_builders import make_launcher, make_vm, make_vmi, owner_of
 
 DECIDER = make_decider()
 VMI_OWNER = [owner_of(kubevirt.VMI, "vm", "u")]
+PACE = "holdfast.dev/pace"
 NOW_MS = CREATED_MS + 5 * SECOND
 
 
@@ -87,6 +88,29 @@ def test_a_pod_in_a_frozen_namespace() -> None:
     told = explained(held({"delay": "2m"}), freeze=ends)
     assert "frozen" not in str(told)
     assert "thaw" not in told["What to do"]
+
+
+def test_a_delay_and_a_pace() -> None:
+    told = explained(held({"delay": "15", "holdfast.dev/pace": "2"}, gates=[GATE, PACE]))
+    expected = "is held: delay until 2026-03-01T12:00:15Z; pace: at most 2 starting"
+    assert state(told) == expected
+
+
+def test_a_released_pod() -> None:
+    marks = {"holdfast.dev/released": "2026-03-01T12:00:15Z"}
+    told = explained(make_pod({"delay": "15", **marks}, node="n1"), phase="Running")
+    released = "Holdfast released it at 2026-03-01T12:00:15Z"
+    assert state(told) == f"is not held: it is on n1, Running; {released}"
+    assert "none of them counts any longer: the pod has been released" in told["Annotations"]
+
+    marks["holdfast.dev/approved-by"] = "jane"
+    assert state(explained(make_pod(marks))).endswith(f"; {released}, approved by jane")
+
+
+def test_a_delay_that_counts_from_the_owner() -> None:
+    told = explained(held({"delay": "15", "holdfast.dev/delay-from": "owner"}))["Annotations"]
+    assert 'delay: "15": 15s from the creation of its revision' in told
+    assert 'holdfast.dev/delay-from: "owner": the creation that the delay counts from' in told
 
 
 def test_an_overdue_pod() -> None:

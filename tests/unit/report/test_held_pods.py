@@ -10,6 +10,7 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import registry
 from holdfast.webhook.report import held_pods
 from tests.support.builders import CREATED_MS, GATE, HOUR, SECOND, held, make_decider
+from tests.support.vm_builders import owner_of
 
 HINT = HELD_ANNOTATION
 
@@ -69,6 +70,35 @@ def test_a_plugin_that_is_here_may_say_that_only_it_knows() -> None:
     pod = Pod.of(held({}, gates=[Remote.gate]))
     assert held_pods.unknown_gates(pod, decider) == []
     assert held_pods.described(pod, decider).due_ms is None
+
+
+@pytest.mark.parametrize(
+    ("asks", "waits"),
+    [
+        ({"holdfast.dev/pace": "2"}, "pace: at most 2 starting"),
+        ({"holdfast.dev/after": "job/none"}, "after: waits for job/none:Complete"),
+        ({"holdfast.dev/approval": "2.4"}, "approval: 2.4"),
+    ],
+    ids=["pace", "after", "approval"],
+)
+def test_earliest_time_of_a_pod_that_also_waits_for_an_event(
+    asks: dict[str, str], waits: str
+) -> None:
+    one = described({"delay": "15", **asks}, gates=[GATE, *asks])
+    now_ms = CREATED_MS + 2 * SECOND
+    assert held_pods.left(one, now_ms) == ">=13s"
+    wide = held_pods.row(one, now_ms, wide=True)
+    assert wide[-4] == ">=2026-03-01T12:00:15Z"
+    assert wide[-1] == f"delay until 2026-03-01T12:00:15Z; {waits}"
+    later = held_pods.row(one, now_ms + HOUR, wide=True)
+    assert (later[3], later[-4], later[-1]) == ("unknown", "-", waits)
+
+
+def test_time_of_an_owner_that_cannot_be_read() -> None:
+    owner = owner_of("ReplicaSet", "web", "u", api_version="apps/v1")
+    one = described({"delay": "15", "holdfast.dev/delay-from": "owner"}, owners=[owner])
+    assert held_pods.left(one, CREATED_MS) == "<=15s"
+    assert one.remark.startswith("delay: at the latest: the delay counts from ReplicaSet web")
 
 
 def test_those_due_first_come_first_and_those_unknown_last() -> None:

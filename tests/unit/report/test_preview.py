@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.webhook.cli import preview as preview_command
+from holdfast.webhook.cli import server_preview
 from holdfast.webhook.report import preview
 from holdfast.webhook.report.preview import Preview
 from tests.support.builders import CREATED_MS, make_pipeline
@@ -194,7 +194,7 @@ def test_of_a_dry_run_only_what_is_decided_is_compared() -> None:
         "spec": {"schedulingGates": [{"name": "g"}], "containers": [], "nodeName": "n"},
         "status": {},
     }
-    assert preview_command.decided(stored) == {
+    assert server_preview.decided(stored) == {
         "metadata": {"annotations": {"a": "b"}},
         "spec": {"schedulingGates": [{"name": "g"}]},
     }

@@ -1,0 +1,122 @@
+"""Previews of pods and workloads by the API server, for `holdfast preview --dry-run=server`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.framework.profiles import DEFAULT_SCHEDULER
+from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query
+from holdfast.webhook.model import workloads
+from holdfast.webhook.report import preview as previews
+from holdfast.webhook.report.preview import Document, Preview
+
+FIELD_MANAGER = "holdfast-preview"
+DECIDED: Mapping[str, tuple[str, ...]] = {
+    "metadata": ("annotations", "labels", "finalizers"),
+    "spec": ("schedulerName", "schedulingGates", "nodeSelector", "affinity", "tolerations"),
+}
+"""The pod fields that Holdfast may write; others are omitted."""
+
+_DEFAULTED: Sequence[Document] = [
+    {
+        "effect": "NoExecute",
+        "key": f"node.kubernetes.io/{condition}",
+        "operator": "Exists",
+        "tolerationSeconds": 300,
+    }
+    for condition in ("not-ready", "unreachable")
+]
+"""Tolerations that the admission plugin DefaultTolerationSeconds adds to every pod."""
+_REFUSED = frozenset({400, 403, 422})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPreview:
+    """Previews by the API server, including other webhooks; nothing is stored."""
+
+    api: Api
+    namespace: str
+    warned: list[str]
+    """The warnings of the responses so far, as the connection adds them."""
+
+    def preview(self, document: Document) -> Preview:
+        """Preview a pod or a workload. Raises ClusterError if the request fails."""
+        what = previews.described(document, self.namespace)
+        metadata = document.get("metadata") or {}
+        namespace = str(metadata.get("namespace") or self.namespace)
+        pod = document if document.get("kind") == "Pod" else previews.pod_of(document)
+        known = pod is document or previews.is_known(document)
+        self.warned.clear()
+        warnings: list[str] = [] if known else [previews.unknown_kind(document)]
+        try:
+            if pod is not document and known:
+                self._apply(document, namespace)
+                warnings = list(dict.fromkeys(self.warned))  # those of the pod would repeat them
+                if document.get("kind") in workloads.VM_KINDS:
+                    return Preview(what, warnings=warnings)
+            pods = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+            stored = msgspec.json.decode(self._send("POST", pods, _anonymous(pod), {}))
+        except ApiStatusError as exc:
+            if exc.status in _REFUSED:
+                return Preview(what, refusals=[str(exc)], warnings=warnings or self.warned[:])
+            raise
+        if pod is document or not known:
+            warnings += dict.fromkeys(self.warned)
+        return Preview(
+            what,
+            warnings=warnings,
+            before=decided(previews.template(document)),
+            after=decided(stored),
+        )
+
+    def _apply(self, document: Document, namespace: str) -> None:
+        group, _, version = str(document.get("apiVersion", "")).rpartition("/")
+        kind = document.get("kind")
+        plural = next(
+            one.name for one in workloads.RESOURCES if (one.group, one.kind) == (group, kind)
+        )
+        name = quote(str(previews.metadata_of(document).get("name") or "preview"), safe="")
+        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{name}"
+        self._send("PATCH", path, document, {"fieldManager": FIELD_MANAGER, "force": "true"})
+
+    def _send(self, method: str, path: str, document: Document, query: Query) -> bytes:
+        kind = APPLY_PATCH if method == "PATCH" else "application/json"
+        body = msgspec.json.encode(document)
+        return self.api.request(
+            method, path, query={"dryRun": "All", **query}, body=body, content_type=kind
+        )
+
+
+def decided(pod: Document) -> Document:
+    """Keep only the fields that Holdfast may write, in one order, without what every pod gets."""
+    kept: dict[str, Any] = {}
+    for part, fields in DECIDED.items():
+        found = pod.get(part) or {}
+        chosen = {field: _ordered(found[field]) for field in fields if found.get(field)}
+        if chosen.get("schedulerName") == DEFAULT_SCHEDULER:
+            del chosen["schedulerName"]
+        tolerations = [one for one in chosen.pop("tolerations", ()) if one not in _DEFAULTED]
+        chosen |= {"tolerations": tolerations} if tolerations else {}
+        if chosen:
+            kept[part] = chosen
+    return kept
+
+
+def _ordered(value: Any) -> Any:
+    """Sort keys, as the API server does with annotations."""
+    if isinstance(value, dict):
+        return {key: _ordered(value[key]) for key in sorted(value, key=str)}
+    return [_ordered(one) for one in value] if isinstance(value, list) else value
+
+
+def _anonymous(pod: Document) -> Document:
+    """Give the pod a generated name and no owner, in case it exists."""
+    metadata = dict(previews.metadata_of(pod))
+    for field in ("name", "ownerReferences", "namespace"):
+        metadata.pop(field, None)
+    return {**pod, "metadata": {**metadata, "generateName": "preview-"}}
