@@ -414,7 +414,9 @@ def _as_selected(line: bytes, query: Query) -> bytes:
 
 
 def _annotate(found: Document, sent: Document) -> None:
-    merged = found["metadata"].get("annotations", {}) | sent["metadata"]["annotations"]
+    merged = found["metadata"].get("annotations", {}) | sent.get("metadata", {}).get(
+        "annotations", {}
+    )
     kept = {name: value for name, value in merged.items() if value is not None}
     found["metadata"]["annotations"] = kept
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.webhook.cli import terminal
+import click
+
+from holdfast.webhook.cli import commands, terminal
 from holdfast.webhook.errors import ApiStatusError, ConfigurationError, HoldfastError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
@@ -72,13 +74,20 @@ def read(api: Api, own: str) -> Setup | None:
 
 def note_defaults(exc: HoldfastError) -> None:
     """Say that the built-in defaults are assumed, and why."""
-    problem = f"cannot be used ({exc})"
     if isinstance(exc, ApiStatusError):
-        problem = f"cannot be read with your permissions (HTTP {exc.status})"
+        note_refused("the installed configuration; assuming the defaults (see --config)", exc)
+        return
     note(
-        f"the installed configuration {problem}: the built-in defaults are assumed; give the "
-        "configuration with --config"
+        f"the installed configuration cannot be used ({exc}): the built-in defaults are assumed; "
+        "give the configuration with --config"
     )
+
+
+def note_refused(what: str, exc: ApiStatusError) -> None:
+    """Say that something may not be read; the API server's answer is logged from -v=1 on."""
+    ctx = click.get_current_context(silent=True)
+    details = f": {exc}" if ctx and commands.chosen(ctx).get("verbosity") else ""
+    note(f"no permission to read {what}{details}")
 
 
 def note(text: str) -> None:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from holdfast.webhook.cli import commands, options, terminal
+from holdfast.webhook.cli import commands, configured, options, terminal
 from holdfast.webhook.errors import ApiStatusError, CommandError, InvalidValueError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import MERGE_PATCH, Api
@@ -68,9 +68,12 @@ def freeze(
         text = reasons.parse(reason)
     except InvalidValueError as exc:
         raise click.UsageError(f"--reason: {exc}") from None
+    if length_ms == 0:
+        raise click.UsageError("--for: a freeze of 0s has no effect; give a longer time")
     time = listing.Time()
     cluster = target.connect(time.observe)
     name = selected(target, cluster.namespace, own if everywhere else "")
+    earlier = read(cluster, name)
     until = None
     if length_ms is not None:
         cluster.request("GET", "/version")  # for the API server's time
@@ -78,6 +81,9 @@ def freeze(
         until = durations.canonical_instant(end_ms + -end_ms % 1_000)  # in whole seconds
     written = write(cluster, name, {FREEZE: text, FREEZE_UNTIL: until})
     terminal.write([(f"{read_freeze(written, own)}{target.suffix}", "")])
+    replaced = earlier and read_freeze(earlier, own)
+    if replaced and replaced.until_ms > time.now_ms():
+        configured.note(f"it replaces an earlier freeze: {replaced}")
 
 
 def selected(target: options.Target, current: str, own: str) -> str:
@@ -87,6 +93,16 @@ def selected(target: options.Target, current: str, own: str) -> str:
     if target.namespace:
         raise click.UsageError("-n cannot be combined with --all")
     return own
+
+
+def read(api: Api, namespace: str) -> ApiObject | None:
+    """Read a namespace; None if it does not exist or may not be read. Raises ClusterError."""
+    try:
+        return listing.one(api, f"{NAMESPACES}/{quote(namespace, safe='')}", ApiObject)
+    except ApiStatusError as exc:
+        if exc.status != 403:
+            raise
+        return None
 
 
 def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> ApiObject:

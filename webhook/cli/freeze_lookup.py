@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
-import click
-
+from holdfast.webhook.cli import configured
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, boot_time
@@ -38,6 +37,13 @@ class FreezeLookup:
 
     def __call__(self, namespace: str) -> Freeze | None:
         """Look it up. Raises ClusterError."""
+        return self._current().of(namespace, self._now_ms())
+
+    def active(self) -> list[Freeze]:
+        """List the freezes that have not ended. Raises ClusterError."""
+        return self._current().active(self._now_ms())
+
+    def _current(self) -> Freezes:
         if boot_time() - self._read_at >= MAX_AGE_SECONDS:
             self._read_at = boot_time()
             try:
@@ -46,7 +52,7 @@ class FreezeLookup:
                 if exc.status not in _REFUSED:
                     raise
                 self._warn(exc)
-        return self._freezes.of(namespace, self._now_ms())
+        return self._freezes
 
     def _read(self) -> Iterator[ApiObject]:
         if not self._namespace:
@@ -66,7 +72,7 @@ class FreezeLookup:
 
     def _warn(self, exc: ApiStatusError) -> None:
         if not self._has_warned:
-            click.echo(f"whether namespaces are frozen is not known: {exc}", err=True)
+            configured.note_refused("namespaces; freezes are not shown", exc)
         self._has_warned = True
 
 

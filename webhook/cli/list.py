@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 
 import click
 
-from holdfast.webhook.cli import commands, options
+from holdfast.webhook.cli import commands, configured, options
 from holdfast.webhook.cli.freeze_lookup import FreezeLookup
 from holdfast.webhook.cli.printing import Printing, View, printing
 from holdfast.webhook.framework.handle import Handle
@@ -82,6 +82,10 @@ class _HeldPods:
         self.known = {(one.namespace, one.name): one for one in found}
         self.is_headed = bool(found)
         self.printing.write(found, self._view(), self.namespace)
+        held = {one.namespace for one in found}
+        for freeze in self.freeze_of.active():  # those that no line shows
+            if freeze.namespace not in held and not (freeze.everywhere and held):
+                configured.note(str(freeze))
 
     def on_list(self, pods: Sequence[Pod]) -> None:
         """Print the list; after an interruption, or for a script, each pod that has changed."""

@@ -84,7 +84,8 @@ def release(
 
 def _check_selection(names: Sequence[str], scope: options.Scope) -> None:
     if bool(names) == bool(scope.selector):
-        raise click.UsageError("give pods, TYPE/NAME or a selector with -l, not both")
+        either = "give pods, TYPE/NAME or a selector with -l"
+        raise click.UsageError(f"{either}, not both" if names else either)
     if names and scope.all_namespaces:
         raise click.UsageError("-A cannot be combined with names")
 

@@ -1,7 +1,7 @@
 """`holdfast thaw`: end the freeze of a namespace."""
 
 from holdfast.webhook.cli import commands, options, terminal
-from holdfast.webhook.cli.freeze import frozen, selected, write
+from holdfast.webhook.cli.freeze import frozen, read, selected, write
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 
 EXAMPLES = """\b
@@ -21,6 +21,11 @@ def thaw(*, own: str, everywhere: bool, target: options.Target) -> None:
     """
     cluster = target.connect()
     name = selected(target, cluster.namespace, own if everywhere else "")
-    write(cluster, name, {FREEZE: None, FREEZE_UNTIL: None})
     what = "all namespaces" if everywhere else f"namespace {name}"
+    found = read(cluster, name)
+    if found is not None and FREEZE not in found.annotations:
+        missing = f"there is no freeze of {what}" if everywhere else f"{what} is not frozen"
+        terminal.write([(missing, "")])
+        return
+    write(cluster, name, {FREEZE: None, FREEZE_UNTIL: None})
     terminal.write([(f"the freeze of {what} has ended{target.suffix}", "green")])

@@ -31,7 +31,8 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.registration.secrets import CA_SECRET, LEAF_SECRET
-from holdfast.webhook.report import table
+from holdfast.webhook.report import installation, table
+from holdfast.webhook.report.installation import Runs
 from holdfast.webhook.runtime import dev
 
 _CONTROLLER, _WEBHOOK = "holdfast-controller", "holdfast-webhook"
@@ -109,9 +110,7 @@ def uninstall(
     if not yes and not target.suffix:
         question = f"Uninstall Holdfast from {cluster.server}?"
         terminal.confirm(question, can_ask=sys.stdin.isatty())
-    removal = Removal(
-        cluster, own, timeout / 1_000, is_dry_run=bool(target.suffix), now_ms=clock.now_ms
-    )
+    removal = Removal(cluster, own, timeout / 1_000, target.suffix, clock.now_ms)
     removal.stop_asking()
     if release == "wait":
         removal.wait_for_releases()
@@ -144,7 +143,8 @@ class Removal:
     api: Api
     namespace: str
     timeout: float
-    is_dry_run: bool = False
+    suffix: str = ""
+    """The end of each report of a dry run; empty otherwise."""
     now_ms: Callable[[], int] = lambda: 0
 
     def is_served_from_elsewhere(self) -> bool:
@@ -171,7 +171,7 @@ class Removal:
                 reported = len(gated)
                 waiting = table.counted(reported, "held pod")
                 self._report(f"waiting for {waiting} ({named(gated)})")
-            if self.is_dry_run:
+            if self.suffix:
                 return
             time.sleep(_POLL)
 
@@ -206,6 +206,9 @@ class Removal:
             if exc.is_not_found:
                 return
             raise
+        if self.suffix:
+            self._done(f"deployment.apps/{_CONTROLLER} scaled")
+            return
         self._report("stopping the controller")
         pods = listing.pods_path(self.namespace)
         query = {"labelSelector": "app.kubernetes.io/component=controller"}
@@ -218,9 +221,10 @@ class Removal:
         """Remove all our gates and finalizers, and check that none is left."""
         found = self._remainder()
         failed = {named([pod]): reason for pod in found if (reason := self._clear(pod))}
-        count = sum(bool(own(pod.gates)) for pod in found)
-        self._report(f"cleared {table.counted(count, 'held pod')}")
-        if not self.is_dry_run and (left := self._remainder()):
+        held = [pod for pod in found if own(pod.gates)]
+        if not self.suffix:
+            self._report(f"released {table.counted(len(held), 'held pod')}")
+        if not self.suffix and (left := self._remainder()):
             name, reason = next(iter(failed.items()), (named(left), "a new pod"))
             raise CommandError(
                 f"{table.counted(len(left), 'pod')} still with gates or finalizers of Holdfast, "
@@ -239,6 +243,8 @@ class Removal:
             try:
                 path = kubevirt.vm_path(*vm.key)
                 self.api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
+                if self.suffix:
+                    self._done(f"VM {'/'.join(vm.key)} changed")
             except ApiStatusError as exc:
                 if not exc.is_not_found:
                     failed["/".join(vm.key)] = str(exc)
@@ -311,6 +317,8 @@ class Removal:
                 if not exc.is_not_found and exc.status not in _CHANGED:
                     return reason
             else:
+                if self.suffix:
+                    self._done(f"pod {named([pod])} {'released' if own(pod.gates) else 'changed'}")
                 return ""
             now = listing.one(self.api, path, Pod)
             if now is None or now.metadata.uid != pod.metadata.uid:
@@ -319,33 +327,55 @@ class Removal:
         return reason
 
     def _require_controller(self, why: str, *, otherwise: str) -> None:
-        found: dict[str, Any] = listing.one(self.api, self._controller, dict) or {}
-        if not found.get("status", {}).get("availableReplicas"):
+        found: dict[str, Any] | None = listing.one(self.api, self._controller, dict)
+        if found is None and self.is_served_from_elsewhere():
+            return  # holdfast dev runs the controller
+        if not (found or {}).get("status", {}).get("availableReplicas"):
+            start = installation.start(Runs.NOTHING, self.namespace)
+            if found is not None:
+                # restarting, as in installation.start, would leave it at 0 replicas
+                start = (
+                    f"start it (kubectl -n {self.namespace} scale deployment {_CONTROLLER} "
+                    "--replicas=1)"
+                )
             raise CommandError(
-                f"{why}, and no controller is running in {self.namespace}; start it "
-                f"(kubectl -n {self.namespace} scale deployment {_CONTROLLER} "
-                f"--replicas=1), or {otherwise}"
+                f"{why}, and no controller is running in {self.namespace}; {start}, or {otherwise}"
             )
 
     def _delete(self, what: str, paths: Iterable[str]) -> None:
-        self._report(f"removing {what}")
+        if not self.suffix:
+            self._report(f"removing {what}")
         for path in paths:
             try:
                 self.api.request("DELETE", path)
+                if self.suffix:
+                    self._done(f"{typed(path)} deleted")
             except ApiStatusError as exc:
                 if not exc.is_not_found:
                     raise
 
     def _wait_until(self, done: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + self.timeout
-        while not self.is_dry_run and not done():
+        while not self.suffix and not done():
             if time.monotonic() > deadline:
                 raise CommandError(f"after {self.timeout:.0f} s {otherwise}")
             time.sleep(_POLL)
 
+    def _done(self, text: str) -> None:
+        """Report what a dry run would do to an object."""
+        terminal.write([(f"{text}{self.suffix}", "")])
+
     @staticmethod
     def _report(text: str) -> None:
         terminal.write([(text, "")], err=True)
+
+
+def typed(path: str) -> str:
+    """Return the TYPE/NAME of an object's path, as kubectl prints it."""
+    *root, plural, name = path.split("/")
+    group = f".{root[2]}" if root[1] == "apis" else ""
+    singular = f"{plural[:-3]}y" if plural.endswith("ies") else plural[:-1]
+    return f"{singular}{group}/{name}"
 
 
 def own(names: Iterable[str]) -> list[str]:

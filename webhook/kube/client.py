@@ -182,12 +182,12 @@ class Cluster:
                 "TMPDIR to a folder with free space"
             ) from None
         except Exception as exc:  # noqa: BLE001 - on a broken file the client raises anything
-            named = f" {kubeconfig}" if kubeconfig else ""
+            named = ", ".join(map(str, kubeconfigs(kubeconfig)))
             problem = messages.one_line(exc)  # it may quote the file
             if not isinstance(exc, _unreadable()):
                 problem = f"{type(exc).__name__}: {problem}"
             raise StartError(
-                f"no usable kubeconfig{named} ({problem}); give one with --kubeconfig or "
+                f"no usable kubeconfig {named} ({problem}); give one with --kubeconfig or "
                 "KUBECONFIG, or run in a pod with a ServiceAccount"
             ) from None
 

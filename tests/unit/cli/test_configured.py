@@ -61,8 +61,12 @@ def test_what_is_assumed_is_noted_once(path: str, cluster: ServedApi, tmp_path: 
     install(cluster, OTHER_KEY)
     cluster.forbidden.add(path)
     noted = cluster.run("list").stderr
-    assert noted.count("note: the installed configuration cannot be read with your perm") == 1
-    assert "the built-in defaults are assumed; give the configuration with --config" in noted
+    note = (
+        "note: no permission to read the installed configuration; assuming the defaults (see "
+        "--config)"
+    )
+    assert noted.count(f"{note}\n") == 1
+    assert f"{note}: HTTP 403: " in cluster.run("list", "-v=1").stderr
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD)
     assert "note" not in cluster.run("list", "--config", str(file)).stderr

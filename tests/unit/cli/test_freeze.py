@@ -14,11 +14,12 @@ from holdfast.webhook.cli.options import Target
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube.client import JSON, READ_TIMEOUT, Query
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL, OWN_NAMESPACE
-from tests.support.builders import CREATED_MS
+from tests.support.builders import CREATED_MS, held
 from tests.support.fakes import NAMESPACES, FakeApi, raising, status_error
+from tests.support.served import ServedApi
 
 
-def cluster(**reasons: str) -> FakeApi:
+def frozen(**reasons: str) -> FakeApi:
     """Give an API server with these frozen namespaces; `own` is Holdfast's."""
     api = FakeApi()
     api.put(f"{NAMESPACES}/other", {})
@@ -34,14 +35,14 @@ def lookup(api: FakeApi, namespace: str = "") -> FreezeLookup:
 
 @pytest.mark.parametrize("namespace", ["", "shop"], ids=["all", "one"])
 def test_freezes_of_a_cluster_are_found(namespace: str) -> None:
-    found = lookup(cluster(shop="incident 42"), namespace)("shop")
+    found = lookup(frozen(shop="incident 42"), namespace)("shop")
     assert str(found) == "namespace shop is frozen: incident 42"
-    assert lookup(cluster(own="upgrade"), namespace)("shop") is not None
-    assert lookup(cluster(), namespace)("shop") is None
+    assert lookup(frozen(own="upgrade"), namespace)("shop") is not None
+    assert lookup(frozen(), namespace)("shop") is None
 
 
 def test_freezes_are_read_again_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    api, now = cluster(shop="x"), [0.0]
+    api, now = frozen(shop="x"), [0.0]
     monkeypatch.setattr(freeze_lookup, "boot_time", lambda: now[0])
     find = lookup(api)
     assert find("shop")
@@ -52,7 +53,7 @@ def test_freezes_are_read_again_after_some_seconds(monkeypatch: pytest.MonkeyPat
 
 
 def test_user_who_may_not_read_holdfasts_namespace_sees_the_own_one() -> None:
-    api = cluster(shop="x")
+    api = frozen(shop="x")
     api.before("GET", lambda: None, raising(status_error(403)))
     assert lookup(api, "shop")("shop")
 
@@ -61,19 +62,19 @@ def test_user_who_may_not_read_namespaces_is_warned_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freeze_lookup, "MAX_AGE_SECONDS", 0.0)
-    api = cluster(shop="x")
+    api = frozen(shop="x")
     api.before("GET", *[raising(status_error(403))] * 2)
     find = lookup(api)
     assert [find("shop"), find("shop")] == [None, None]
     printed = capsys.readouterr().err
-    assert printed == "whether namespaces are frozen is not known: HTTP 403: scripted\n"
+    assert printed == "note: no permission to read namespaces; freezes are not shown\n"
     api.before("GET", raising(status_error(500)))
     with pytest.raises(ApiStatusError):
         find("shop")
 
 
 def test_annotations_are_merged() -> None:
-    api = cluster(shop="x")
+    api = frozen(shop="x")
     written = write(api, "shop", {FREEZE: None, FREEZE_UNTIL: "y"})
     assert written.metadata.annotations == {FREEZE_UNTIL: "y"}
     api.before("PATCH", raising(status_error(404, reason="NotFound")))
@@ -87,6 +88,7 @@ def test_annotations_are_merged() -> None:
         pytest.param(["--reason", " "], "it is empty: write a reason", id="no reason"),
         pytest.param(["--reason", "a\x1b[31m"], "use printable characters", id="control"),
         pytest.param(["--reason", "x", "--for", "soon"], 'invalid value "soon"', id="no duration"),
+        pytest.param(["--reason", "x", "--for", "0s"], "has no effect; give a", id="no time"),
         pytest.param([], "Missing option '--reason'", id="nothing"),
     ],
 )
@@ -94,6 +96,28 @@ def test_invalid_options(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(freeze, arguments)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+def test_freeze_says_what_it_replaces_and_thaw_if_there_is_none(cluster: ServedApi) -> None:
+    cluster.api.put(f"{NAMESPACES}/default", {"metadata": {"annotations": {"a": "b"}}})
+    first = cluster.run("freeze", "--reason", "incident 42")
+    assert first.stdout == "namespace default is frozen: incident 42\n"
+    assert first.stderr == ""
+    assert cluster.run("freeze", "--reason", "upgrade", "--for", "2h").stderr == (
+        "note: it replaces an earlier freeze: namespace default is frozen: incident 42\n"
+    )
+    assert cluster.run("thaw").stdout == "the freeze of namespace default has ended\n"
+    assert cluster.run("thaw").stdout == "namespace default is not frozen\n"
+    cluster.api.put(f"{NAMESPACES}/{OWN_NAMESPACE}", {"metadata": {}})
+    assert cluster.run("thaw", "--all").stdout == "there is no freeze of all namespaces\n"
+
+
+def test_list_notes_a_freeze_without_held_pods(cluster: ServedApi) -> None:
+    cluster.api.put(f"{NAMESPACES}/default", {"metadata": {"annotations": {FREEZE: "upgrade"}}})
+    note = "note: namespace default is frozen: upgrade\n"
+    assert note in cluster.run("list").stderr
+    cluster.api.put_pod(held({"delay": "1h"}))
+    assert "note" not in cluster.run("list").stderr
 
 
 def test_permissions_of_another_user() -> None:

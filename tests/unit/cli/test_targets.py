@@ -126,6 +126,11 @@ def test_single_problem_is_the_error(arguments: str, message: str, cluster: Serv
     assert cluster.run("release", *arguments.split(), code=1).stderr.startswith(message)
 
 
+def test_release_needs_names_or_a_selector(cluster: ServedApi) -> None:
+    assert "selector with -l\n" in cluster.run("release", code=2).stderr
+    assert "with -l, not both\n" in cluster.run("release", "a", "-l", "app=x", code=2).stderr
+
+
 def test_pods_of_a_workload_need_a_confirmation_and_named_ones_none(cluster: ServedApi) -> None:
     deploy(cluster, "web-0", "web-1")
     done = cluster.run("release", "deployment/web", code=1)

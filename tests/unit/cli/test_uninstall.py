@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.cli.uninstall import Removal, config_maps
+from holdfast.webhook.cli.uninstall import Removal, config_maps, typed
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import discovery
 from holdfast.webhook.model import kubevirt
@@ -16,6 +16,7 @@ from tests.support.builders import held
 from tests.support.fakes import FakeApi, raising, status_error
 
 NAMESPACE = "holdfast-system"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/holdfast-controller"
 MACHINES = f"{kubevirt.API_PATH}/virtualmachines"
 VM = kubevirt.vm_path("shop", "db")
 RECORDED = {"name": "db", "namespace": "shop", "annotations": {kubevirt.STICKY_NODE: "node-1"}}
@@ -142,14 +143,39 @@ def test_before_a_tool_removes_the_rest_only_what_the_controller_made_goes() -> 
     ]
 
 
+def test_holdfast_dev_releases_pods_without_a_deployment() -> None:
+    api = installed()
+    api.put(configurations.paths("holdfast-dev")[0], {"metadata": {}})
+    Removal(api, NAMESPACE, 1.0)._require_controller("pods wait", otherwise="release them")
+    with pytest.raises(CommandError, match="there is no Deployment holdfast-controller"):
+        Removal(FakeApi(), NAMESPACE, 1.0)._require_controller("pods wait", otherwise="release")
+
+
+def test_dry_run_reports_each_object(capsys: pytest.CaptureFixture[str]) -> None:
+    api = FakeApi(held({"delay": "1h"}))
+    for path in ("/api/v1/namespaces/n", *configurations.paths("holdfast")):
+        api.put(path, {"metadata": {}})
+    api.put(DEPLOYMENT, {"metadata": {}})
+    removal = Removal(api, NAMESPACE, 1.0, " (dry run)")
+    removal.stop_controller()
+    removal.clear_pods()
+    removal._delete("all", ["/api/v1/namespaces/n", configurations.paths("holdfast")[0]])
+    done = capsys.readouterr()
+    assert done.out.splitlines() == [
+        "deployment.apps/holdfast-controller scaled (dry run)",
+        "pod default/web-0 released (dry run)",
+        "namespace/n deleted (dry run)",
+        "mutatingwebhookconfiguration.admissionregistration.k8s.io/holdfast deleted (dry run)",
+    ]
+    assert done.err == ""
+    assert typed("/apis/a.io/v1/policies/p") == "policy.a.io/p"
+
+
 def test_dry_run_waits_for_nothing() -> None:
     pod = held({"delay": "1h"}, finalizers=["holdfast.dev/sticky"])
     api = FakeApi(pod)
-    api.put(
-        f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/holdfast-controller",
-        {"status": {"availableReplicas": 1}},
-    )
-    removal = Removal(api, NAMESPACE, 600.0, is_dry_run=True)
+    api.put(DEPLOYMENT, {"status": {"availableReplicas": 1}})
+    removal = Removal(api, NAMESPACE, 600.0, " (dry run)")
     removal.wait_for_releases()
     removal._wait_until(lambda: False, "nothing happens")
     api.before("PATCH", raising(status_error(403)))
