@@ -1,5 +1,6 @@
 """Safe parsing of untrusted YAML, where a few lines cannot cost gigabytes or minutes. Pure."""
 
+import itertools
 from typing import IO, Any
 
 import yaml
@@ -18,8 +19,15 @@ tag."""
 NO_ALIASES = "aliases are not supported; write the value out"
 
 
+EXPANDED_LIMIT = 4 << 20
+"""Characters of a document whose aliases are written out."""
+DEPTH_LIMIT = 100
+"""Levels of such a document: aliases of aliases nest without indentation."""
+EXPANSION = f"the aliases expand to more than {EXPANDED_LIMIT >> 20} MiB or {DEPTH_LIMIT} levels"
+
+
 class AliasError(yaml.MarkedYAMLError):
-    """The text contains an alias."""
+    """The text contains an alias, or one that expands too far."""
 
 
 class SizeError(Exception):
@@ -45,6 +53,59 @@ class Loader(yaml.SafeLoader):
             return text
         is_float = node.tag.endswith(":float")
         return self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+
+
+class ManifestLoader(Loader):
+    """YAML with aliases, as in kubectl, up to a limit of what they expand to."""
+
+    _has_aliases = False
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a node, or return that of an alias."""
+        self._has_aliases |= bool(self.check_event(yaml.AliasEvent))
+        return yaml.SafeLoader.compose_node(self, parent, index)
+
+    def compose_document(self) -> yaml.Node | None:
+        """Compose a document. Raises AliasError if its aliases expand too far, or without end."""
+        root = super().compose_document()
+        if root is not None and self._has_aliases:
+            _measure(root, {})
+        return root
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Construct a document with its aliases written out, so that each can change alone."""
+        document = super().construct_document(node)
+        return _written_out(document) if self._has_aliases else document
+
+
+def _written_out(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _written_out(each) for key, each in value.items()}
+    return [_written_out(each) for each in value] if isinstance(value, list) else value
+
+
+def _measure(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Return the characters and the depth of a node with its aliases written out."""
+    if id(node) in known:
+        size, depth = known[id(node)]
+        if not size:
+            raise AliasError(problem="an alias contains itself", problem_mark=node.start_mark)
+        return size, depth
+    known[id(node)] = 0, 0
+    size, depth = 1, 1
+    if isinstance(node, yaml.ScalarNode):
+        size += len(node.value)
+    else:
+        children = (
+            node.value if isinstance(node, yaml.SequenceNode) else itertools.chain(*node.value)
+        )
+        for child in children:
+            more, deeper = _measure(child, known)
+            size, depth = size + more, max(depth, deeper + 1)
+    if size > EXPANDED_LIMIT or depth > DEPTH_LIMIT:
+        raise AliasError(problem=EXPANSION, problem_mark=node.start_mark)
+    known[id(node)] = size, depth
+    return size, depth
 
 
 for _tag in ("int", "float"):

@@ -736,7 +736,7 @@ INSTALLATION: Sequence[Mistake] = (
         "the guard is not installed",
         _found(lambda: diagnosis.guard("holdfast-controller", restricts=None, refuses=True)),
         "guard",
-        "run holdfast policies",
+        "kubectl apply -k manifests/rbac",
     ),
     Mistake(
         "the clocks differ",

@@ -23,7 +23,10 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 MERGED = "a: &a {x: 1}\nb: {<<: *a}\n"
 ALIAS = "a: &a x\nb: *a\n"
-HIDDEN = "kind: Service\n---\nkind: Pod\nmetadata: {name: &a x, namespace: *a}\n"
+HIDDEN = "kind: Service\n---\n"
+LOOP = "a: &a [*a]\n"
+LONG_TEXT = f"a: &a {'x' * 500_000}\nb: [{', '.join(['*a'] * 9)}]\n"
+NESTED = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 200))
 CURE = "aliases are not supported; write the value out"
 
 Refused = Callable[[Path], str]
@@ -85,7 +88,9 @@ READERS: list[Refused] = [
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("read", READERS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "read", [one for one in READERS if one not in PREVIEWS], ids=lambda one: one.__name__
+)
 @pytest.mark.parametrize(
     "text",
     [
@@ -131,12 +136,44 @@ def test_no_more_is_read_than_may_be() -> None:
         preview_command._documents("/dev/zero")
 
 
-@pytest.mark.parametrize("read", [preview, preview_of_the_input], ids=lambda one: one.__name__)
-def test_no_document_of_several_may_have_any(tmp_path: Path, read: Refused) -> None:
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("first", ["", HIDDEN], ids=["alone", "the second document"])
+@pytest.mark.parametrize("read", PREVIEWS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(BOMB, safe_yaml.EXPANSION, id="aliases of aliases"),
+        pytest.param(LONG_TEXT, safe_yaml.EXPANSION, id="a long text"),
+        pytest.param(NESTED, safe_yaml.EXPANSION, id="levels"),
+        pytest.param(LOOP, "an alias contains itself", id="itself"),
+    ],
+)
+def test_aliases_of_manifests_are_bounded(
+    tmp_path: Path, read: Refused, text: str, message: str, first: str
+) -> None:
     file = tmp_path / "given.yaml"
-    file.write_text(HIDDEN)
+    file.write_text(f"{first}{text}")
 
-    assert CURE in " ".join(read(file).split())
+    assert message in " ".join(read(file).split())
+
+
+@pytest.mark.parametrize("text", [ALIAS, MERGED], ids=["an alias", "a merge"])
+def test_aliases_of_manifests_are_read(text: str) -> None:
+    (found,) = yaml.load_all(text, safe_yaml.ManifestLoader)
+    assert found["b"] == found["a"]
+
+
+def test_broken_file_is_named_and_the_others_are_previewed(tmp_path: Path) -> None:
+    broken, pod = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    broken.write_text("a: [\n")
+    labels = "labels: &l {delay: 1h}, annotations: *l"
+    pod.write_text(f"{{apiVersion: v1, kind: Pod, metadata: {{name: p, {labels}}}}}")
+    said = _said("preview", "-f", str(tmp_path))
+
+    assert f"{pod}: Pod default/p: changed" in said
+    assert "1 of 2 failed; the reasons are above" in said
+    assert f'in "{broken}", line 2' in said
+    assert said.count("+    holdfast.dev/held: delay=1h") == 1
 
 
 def load(text: str) -> Any:

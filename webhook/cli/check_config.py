@@ -1,13 +1,14 @@
 """`holdfast check-config`: validate a configuration file."""
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from holdfast.webhook import plugins
+from holdfast.webhook import plugins, safe_yaml
 from holdfast.webhook.cli import commands
 from holdfast.webhook.config import config, problems
 from holdfast.webhook.config import schema as schemas
@@ -18,25 +19,28 @@ from holdfast.webhook.runtime import pipelines
 
 @commands.command("check-config", epilog="Example: holdfast check-config holdfast.yaml")
 @click.argument("file", type=commands.FILE, required=False)
+@click.option("-f", "--filename", type=commands.FILE, help="The file; - is standard input.")
 @click.option(
     "--schema",
     is_flag=True,
     help="Print the JSON Schema of the file, including all installed plugins.",
 )
-def check_config(*, file: Path | None, schema: bool) -> None:
+def check_config(*, file: Path | None, filename: Path | None, schema: bool) -> None:
     """Check a configuration file, and report everything that is wrong with it."""
     if schema:
         click.echo(json.dumps(schemas.schema(plugins.registry()), indent=2))
         return
+    file = file or filename
     if file is None:
         raise click.MissingParameter(param_type="argument", param_hint="'FILE'")
-    found = [*problems.find(config.content(file), str(file), partial(_build, str(file)))]
+    text = safe_yaml.read(sys.stdin.buffer) if str(file) == "-" else config.content(file)
+    found = [*problems.find(text, str(file), partial(_build, str(file)))]
     for problem in found:
         click.echo(problem, err=True)
     if found:
         count = table.counted(len(found), "problem")
         raise CommandError(f"{file}: {count}; correct the lines above")
-    profiles = pipelines.load_profiles(pipelines.Setup(file))
+    profiles = pipelines.load_profiles(pipelines.Setup(None, content=(str(file), text)))
     for profile in profiles.by_name.values():
         names = ", ".join(plugin.name for plugin in profile.plugins) or "no plugin"
         click.echo(f"{file}: profile {profile.name}: {names}")

@@ -15,6 +15,8 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 _SHORT_WITH_EQUALS = re.compile(r"-([a-zA-Z])=(.*)", re.DOTALL)
 _HELP = {"help_option_names": ["-h", "--help"]}
+_BY_NAMESPACE = frozenset({"list", "freeze", "thaw"})
+"""Commands about a namespace, which users give as an argument."""
 _HINT = 'Use "holdfast options" for a list of global flags, which all commands accept.'
 
 
@@ -133,7 +135,13 @@ class _Conventions(click.Command):
             if isinstance(param, click.Option) and param.is_flag
             for name in param.opts
         }
-        return super().parse_args(ctx, [*_split(args, flags)])
+        try:
+            return super().parse_args(ctx, [*_split(args, flags)])
+        except click.UsageError as exc:
+            if self.name in _BY_NAMESPACE and "unexpected extra argument" in exc.message:
+                hint = f"{self.name} takes no names; choose a namespace with -n"
+                raise click.UsageError(hint, ctx) from None
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options."""

@@ -16,7 +16,7 @@ from holdfast.webhook.cli import commands, inspection, options, rights, terminal
 from holdfast.webhook.cli.freeze_lookup import read_all
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import cel
-from holdfast.webhook.kube import listing
+from holdfast.webhook.kube import listing, unreachable
 from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.kube.clock_sync import create_by_dry_run
 from holdfast.webhook.kube.leader_election import LEASE
@@ -84,7 +84,7 @@ def examine(api: Api, server: str, time: listing.Time, own: str) -> Iterator[Fin
     middle = (bounds.low + bounds.high) / 2 if bounds else 0.0
     yield Finding(Level.OK, "API server", f"{server} answers, Kubernetes {version}")
     yield diagnosis.clock(clocks.time() - boot_time() - middle)
-    yield from _read("clock", "a new Event's time", lambda: diagnosis.date(_date_ahead(api, time)))
+    yield from _read("Event times", "them", lambda: diagnosis.date(_date_ahead(api, time)))
     found: list[tuple[str, Document]] = []
     yield from _read("webhooks", "webhook configurations", lambda: _webhooks(api, found))
     clients = [*_clients(found)]
@@ -101,7 +101,7 @@ def examine(api: Api, server: str, time: listing.Time, own: str) -> Iterator[Fin
     yield from _read("deleted pods", "pods of VMs", lambda: inspection.kept(api, now_ms))
     yield from about_freezes
     yield from _read("guard", "the guard's policies", lambda: _guard(api, own))
-    yield from _read("freezes", "the controller's permissions", lambda: _follows_freezes(api, own))
+    yield from _read("controller", "its permissions", lambda: _follows_freezes(api, own))
     yield from _read(
         "KubeVirt",
         "KubeVirt's account",
@@ -113,8 +113,9 @@ def _read(about: str, what: str, check: Callable[[], Iterable[Finding]]) -> list
     try:
         return list(check())
     except ApiStatusError as exc:
-        problem = "no permission to read" if exc.status in _REFUSED else "cannot read"
-        return [diagnosis.unread(about, f"{problem} {what} ({exc})")]
+        if exc.status in _REFUSED:
+            return [diagnosis.unread(about, f"no permission to read {what} ({exc})")]
+        return [diagnosis.unread(about, f"cannot read {what} ({exc})", "try again")]
 
 
 def _date_ahead(api: Api, time: listing.Time) -> float:
@@ -203,7 +204,8 @@ def _by_url(address: str, bundle: bytes, now_ms: int) -> Iterator[Finding]:
         pem = ssl.get_server_certificate((host, int(port)), timeout=TLS_TIMEOUT).encode()
     except (OSError, ValueError) as exc:
         yield diagnosis.server(address, 0, installation.start(Runs.DEV, ""))
-        yield diagnosis.unread("certificate", f"{address} does not answer from here ({exc})")
+        reason = f"{address} does not answer from here: {unreachable.reason(exc)}"
+        yield diagnosis.unread("certificate", reason, "start the server, or check the firewall")
     else:
         yield diagnosis.server(address, 1)
         yield from _served(address, pem, bundle, now_ms)

@@ -59,6 +59,12 @@ _ADVICE = {
 class _LazyGroup(commands.Group):
     """A group whose commands are imported on demand."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments; `help COMMAND`, and no arguments, mean --help."""
+        if args[:1] == ["help"] or not args:
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
         return sorted(COMMANDS)

@@ -1,5 +1,6 @@
 """`holdfast preview`: what Holdfast would change in manifests."""
 
+import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -101,7 +102,9 @@ def preview(
         *((name, None) for name in names),
         *((name, manifests.kustomized(name)) for name in kustomize),
     ]
-    made = [each for source in sources for each in _shown(*source, make, read)]
+    failed: list[str] = []
+    made = [each for source in sources for each in _shown(*source, make, read, failed)]
+    terminal.check_outcome(failed, len(sources))
     if not made:
         kinds = ", ".join(dict.fromkeys(str(each["kind"]) for each in read if each.get("kind")))
         among = f"; the files have {kinds}" if kinds else ""
@@ -131,9 +134,19 @@ def _offline(target: options.Target, installed: options.Installed) -> tuple[pipe
         return assumed
 
 
-def _shown(name: str, text: bytes | None, make: Make, read: list[Document]) -> Iterator[Preview]:
-    """Print the previews of a file's objects, and yield them; add all objects to `read`."""
-    for document in _documents(name, text):
+def _shown(
+    name: str, text: bytes | None, make: Make, read: list[Document], failed: list[str]
+) -> Iterator[Preview]:
+    """Print the previews of a file's objects, and yield them.
+
+    All objects are added to `read`, and why the file cannot be read to `failed`.
+    """
+    try:
+        documents = _documents(name, text)
+    except CommandError as exc:
+        failed.append(str(exc))
+        return
+    for document in documents:
         for each in previews.objects(document):
             read.append(each)
             if previews.concerns(each):
@@ -155,7 +168,9 @@ def _documents(name: str, text: bytes | None = None) -> Sequence[Any]:
             "input"
         ) from None
     try:
-        return [*yaml.load_all(text, safe_yaml.Loader)]
+        stream = io.BytesIO(text)
+        stream.name = "standard input" if name == "-" else name  # for the place of an error
+        return [*yaml.load_all(stream, safe_yaml.ManifestLoader)]
     except safe_yaml.MISTAKES as exc:
         raise CommandError(
             f"{name}: invalid YAML: {messages.one_line(exc)}; correct it there"

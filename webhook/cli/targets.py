@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import listing
@@ -56,6 +59,11 @@ class NamedTarget:
         """Whether it is a VM or its VMI, which have the same name."""
         return self.kind in _VMS
 
+    @property
+    def plural(self) -> str:
+        """Its resource, as in kubectl get."""
+        return _TYPES[self.kind][1]
+
     def pods(self, api: Api, namespace: str, kind: type[listing.T]) -> list[listing.T]:
         """Read its pods, as objects of `kind`. Raises CommandError if it does not exist."""
         if self.is_pod:
@@ -86,6 +94,16 @@ class NamedTarget:
             owner = kubevirt.controller_of(pod.metadata, kubevirt.VMI)
             if owner is not None and owner.name == self.name:
                 yield pod
+
+
+def workload_of_name(api: Api, namespace: str, name: str) -> str:
+    """Return the TYPE/NAME of a workload with this name; empty if none can be read."""
+    for kind, (root, plural, _) in _TYPES.items():
+        path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
+        with suppress(ApiStatusError):
+            if kind != _POD and listing.one(api, path, msgspec.Raw) is not None:
+                return f"{kind}/{name}"
+    return ""
 
 
 def parse_all(texts: Sequence[str]) -> list[NamedTarget]:

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from holdfast.webhook.cli import commands, options, terminal
-from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.errors import ApiStatusError, HoldfastError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 
@@ -36,16 +36,28 @@ def version(*, client: bool, own: str, output: str | None, target: options.Targe
     """
     versions = {"holdfast": own_version("holdfast")}
     if not client:
-        cluster = target.connect()
-        versions |= _installed(cluster, own)
-        answer = msgspec.json.decode(cluster.request("GET", "/version"))
-        versions["kubernetes"] = str(answer.get("gitVersion", "unknown"))
+        try:
+            versions |= _of_the_cluster(target, own)
+        except HoldfastError:
+            _write(versions, output)
+            raise
+    _write(versions, output)
+    if warning := skew(versions["holdfast"], versions.get("installed", "")):
+        click.echo(warning, err=True)
+
+
+def _of_the_cluster(target: options.Target, own: str) -> dict[str, str]:
+    cluster = target.connect()
+    answer = msgspec.json.decode(cluster.request("GET", "/version"))
+    version = str(answer.get("gitVersion", "unknown"))
+    return {**_installed(cluster, own), "kubernetes": version}
+
+
+def _write(versions: dict[str, str], output: str | None) -> None:
     if output:
         terminal.write_document(versions, output)
     else:
         terminal.write((f"{name} {number}", "") for name, number in versions.items())
-    if warning := skew(versions["holdfast"], versions.get("installed", "")):
-        click.echo(warning, err=True)
 
 
 def _installed(api: Api, namespace: str) -> dict[str, str]:

@@ -34,9 +34,7 @@ def _with_fix(text: str, kind: type[Any], path: str) -> str:
         fix = f"use {' or '.join(accepted)}" if accepted else _SEE_REFERENCE
         return f"{messages.shorten(text)}: {fix}"
     name = name.strip("`")
-    parts = schema.get("$defs", {}).values()
-    fields = {field for part in parts for field in part.get("properties", {})}
-    others = sorted(fields - {name})  # as they are written in the file
+    others = sorted(_part(schema, path).get("properties", {}))  # as they are written in the file
     near = difflib.get_close_matches(name, others, n=2, cutoff=0.5)
     fix = f"did you mean {' or '.join(near)}?" if near else _SEE_REFERENCE
     return f"unknown field {name!r:.60}: {fix}"
@@ -44,9 +42,22 @@ def _with_fix(text: str, kind: type[Any], path: str) -> str:
 
 def _accepted(schema: Mapping[str, Any], path: str) -> Sequence[str]:
     """List the values that the field at a path accepts, as they are written in the file."""
-    parts, part = schema["$defs"], schema
+    return [str(value) or '""' for value in _part(schema, path).get("enum", ())]
+
+
+def _part(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return the schema of the part at a path; empty if it has none."""
+    part = _resolved(schema, schema)
     for step in re.findall(r"\w+", path):
-        part = parts[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
         part = part.get("items" if step.isdigit() else "properties", {})
-        part = part if step.isdigit() else part.get(step, {})
-    return [str(value) or '""' for value in part.get("enum", ())]
+        part = _resolved(part if step.isdigit() else part.get(step, {}), schema)
+    return part
+
+
+def _resolved(part: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Follow a reference, also that of a part that may be null."""
+    reference = next((one for one in (part, *part.get("anyOf", ())) if "$ref" in one), None)
+    if reference is None:
+        return part
+    found: Mapping[str, Any] = schema["$defs"][reference["$ref"].rpartition("/")[2]]
+    return found

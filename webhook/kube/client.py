@@ -25,6 +25,7 @@ from holdfast.webhook.errors import (
     StartError,
     UnreachableError,
 )
+from holdfast.webhook.kube import unreachable
 from holdfast.webhook.kube.kubeconfig import load_kubeconfig
 from holdfast.webhook.kube.transport import (
     TRANSPORT_ERRORS,
@@ -244,7 +245,9 @@ class Cluster:
                 *whole, rest = (rest + chunk).split(b"\n")
                 yield from whole
         except (urllib3.exceptions.HTTPError, OSError) as exc:
-            raise UnreachableError(f"{self.server}: the watch was interrupted: {exc}") from exc
+            raise UnreachableError(
+                f"{self.server}: the watch was interrupted: {unreachable.reason(exc)}"
+            ) from exc
         finally:
             # an unfinished stream cannot be reused
             response.close()
@@ -351,8 +354,7 @@ class Cluster:
         return f"{self._base}{path}" + (f"?{urlencode(query)}" if query else "")
 
     def _unreachable(self, exc: Exception) -> UnreachableError:
-        reason = messages.one_line(exc) or type(exc).__name__
-        return UnreachableError(f"{self.server} does not answer: {reason}")
+        return UnreachableError(f"{self.server} does not answer: {unreachable.reason(exc)}")
 
     def _report_timing(self, sent: float, received: float, headers: Mapping[str, str]) -> None:
         if self._on_answer is not None and (date := read_date(headers)) is not None:

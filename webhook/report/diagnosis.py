@@ -35,9 +35,9 @@ class Finding(NamedTuple):
     cure: str = ""
 
 
-def unread(about: str, reason: str) -> Finding:
+def unread(about: str, reason: str, cure: str = "ask someone who has permission") -> Finding:
     """Say why something could not be read."""
-    return Finding(Level.UNKNOWN, about, reason, "ask someone who has permission")
+    return Finding(Level.UNKNOWN, about, reason, cure)
 
 
 def clock(skew_seconds: float) -> Finding:
@@ -93,7 +93,11 @@ def guard(user: str, *, restricts: bool | None, refuses: bool) -> Finding:
     cure = "run holdfast policies with --namespace and --config of this installation, and apply it"
     if restricts is None:
         text = "not installed: everyone who may update a pod can release it"
-        return Finding(Level.WARNING, "guard", text, cure)
+        install = (
+            "run kubectl apply -k manifests/rbac, then -k manifests/guard; for other keys or "
+            "another namespace, apply what holdfast policies prints instead of the latter"
+        )
+        return Finding(Level.WARNING, "guard", text, install)
     if not restricts:
         return Finding(Level.PROBLEM, "guard", f"it restricts another account than {user}", cure)
     if not refuses:

@@ -60,8 +60,10 @@ def render(template: str, document: Any) -> str:
 
 
 def text(values: Sequence[Any]) -> str:
-    """Format values: text unchanged, everything else as JSON."""
-    return " ".join(one if isinstance(one, str) else json.dumps(one) for one in values)
+    """Format values: text unchanged, nothing for null, and everything else as JSON."""
+    return " ".join(
+        one if isinstance(one, str) else "" if one is None else json.dumps(one) for one in values
+    )
 
 
 def _rendered(parts: Sequence[re.Match[str]], document: Any, current: Any) -> str:

@@ -33,6 +33,23 @@ def test_all_problems_of_a_file_are_shown(tmp_path: Path) -> None:
     assert str(result.exception) == f"{file}: 3 problems; correct the lines above"
 
 
+def test_file_is_also_an_option_and_standard_input(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(HEAD)
+    assert run("-f", str(file)) == run(str(file))
+    for arguments in (["-"], ["-f", "-"]):
+        done = CliRunner().invoke(main.cli, ["check-config", *arguments], input=HEAD)
+        assert done.stdout.startswith("-: profile *: delay")
+
+
+def test_only_fields_of_the_part_are_suggested(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.yaml"
+    args = "rules: [{name: a, when: {annotation: b, equal: c}, require: {d: e}}]"
+    plugins = f"pluginConfig: [{{name: placement, args: {{{args}}}}}]"
+    file.write_text(f"{HEAD}profiles: [{{{plugins}}}]\n")
+    assert "unknown field 'equal': did you mean equals?" in run(str(file))[1]
+
+
 def test_schema_names_the_plugins_that_are_installed() -> None:
     code, text = run("--schema")
 

@@ -76,6 +76,27 @@ def test_an_unknown_command_is_a_usage_error(word: str, message: str) -> None:
     assert result.stderr.splitlines()[-1] == f"Error: {message}"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [
+        pytest.param([], "holdfast [options] COMMAND", id="nothing"),
+        pytest.param(["help"], "holdfast [options] COMMAND", id="help"),
+        pytest.param(["help", "list"], "holdfast list [options]", id="of a command"),
+        pytest.param(["help", "sticky", "set"], "holdfast sticky set [options]", id="of a part"),
+    ],
+)
+def test_help_needs_no_dashes(arguments: list[str], usage: str) -> None:
+    done = CliRunner().invoke(main.cli, arguments, prog_name="holdfast")
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"Usage: {usage}")
+
+
+@pytest.mark.parametrize("command", ["list", "freeze --reason x", "thaw"])
+def test_namespace_as_an_argument_is_answered_with_the_flag(command: str) -> None:
+    done = CliRunner().invoke(main.cli, [*command.split(), "fz"])
+    assert "takes no names; choose a namespace with -n" in done.stderr
+
+
 def test_grouped_options_can_be_written_as_arguments_again() -> None:
     seen: list[list[str]] = []
 

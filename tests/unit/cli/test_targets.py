@@ -126,6 +126,14 @@ def test_single_problem_is_the_error(arguments: str, message: str, cluster: Serv
     assert cluster.run("release", *arguments.split(), code=1).stderr.startswith(message)
 
 
+def test_missing_pod_is_answered_with_the_workload_of_its_name(cluster: ServedApi) -> None:
+    deploy(cluster)
+    said = cluster.run("explain", "web", code=1).stderr
+    assert said == "there is no pod web in namespace default; did you mean deployment/web?"
+    said = cluster.run("explain", "rs/foo", code=1).stderr
+    assert said.endswith("; see kubectl get replicasets -n default")
+
+
 def test_release_needs_names_or_a_selector(cluster: ServedApi) -> None:
     assert "selector with -l\n" in cluster.run("release", code=2).stderr
     assert "with -l, not both\n" in cluster.run("release", "a", "-l", "app=x", code=2).stderr

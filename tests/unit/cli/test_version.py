@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.webhook.cli import version as command
 from tests.support.fakes import FakeApi, raising, status_error
+from tests.support.served import ServedApi
 
 PATH = "/apis/apps/v1/namespaces/elsewhere/deployments/holdfast-webhook"
 
@@ -21,6 +22,12 @@ def test_the_installed_version_and_image_are_shown() -> None:
     spec = {"template": {"spec": {"containers": containers}}}
     api.put(PATH, {"metadata": {"labels": labels}, "spec": spec})
     assert installed(api) == {"installed": "0.2.0", "image": "example.com/holdfast@sha256:1234"}
+
+
+def test_own_version_is_shown_if_nothing_answers(cluster: ServedApi) -> None:
+    done = cluster.run("version", "--cluster", "gone", code=1)
+    assert done.stdout.startswith("holdfast ")
+    assert "http://127.0.0.1:1 does not answer: connection refused;" in done.stderr
 
 
 def test_no_installation_and_no_permission_are_told_apart() -> None:
