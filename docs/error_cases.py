@@ -160,6 +160,7 @@ def _launched(
     point: str = "mutate",
     creator: str = kubevirt.CONTROLLER_ACCOUNT,
     pod: Mapping[str, Any] | None = None,
+    configuration: str = "",
 ) -> str:
     objects = {
         kubevirt.vmi_path("default", "vm"): make_vmi(),
@@ -168,7 +169,8 @@ def _launched(
     handle = Handle()
     handle.connect(lookup=FakeLookup(objects))
     review = read_review(pod or make_launcher(), userInfo={"username": creator})
-    verdict: Verdict = getattr(make_pipeline(handle=handle), point)(review, now_ms=NOW_MS)
+    pipeline = make_pipeline(configuration, handle=handle)
+    verdict: Verdict = getattr(pipeline, point)(review, now_ms=NOW_MS)
     return verdict.message
 
 
@@ -324,7 +326,12 @@ STICKY: Sequence[Case] = (
         "The VM was changed while Holdfast was down. Correct or remove the annotation on the VM.",
     ),
     Case(
-        lambda: _launched({}, creator="system:serviceaccount:openshift-cnv:kubevirt-controller"),
+        lambda: _launched(
+            {},
+            creator="system:serviceaccount:openshift-cnv:kubevirt-controller",
+            configuration=f"{HEAD}profiles: [{{pluginConfig: [{{name: sticky, args: {{account: "
+            f"'{kubevirt.CONTROLLER_ACCOUNT}'}}}}]}}]",
+        ),
         "Set [`account`](configuration.md#sticky) if KubeVirt runs in that namespace. Otherwise "
         "find out who uses its account name.",
     ),

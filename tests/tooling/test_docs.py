@@ -187,6 +187,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES)
 def test_message_is_one_line_and_on_the_page_if_it_has_a_note(case: error_cases.Case) -> None:
     message = case.produce()
+    assert message
     assert message.replace("…", "").isprintable()
     on_page = row(generate.error(case)) in read("reference/errors.md").splitlines()
     assert on_page == bool(case.note), f"run: {generate.COMMAND}"

@@ -51,9 +51,9 @@ def release(
 ) -> None:
     """Release held pods now, by name, by workload or by label.
 
-    You need the verb `release` on `holds.holdfast.dev` (ClusterRole holdfast-releaser) and
-    permission to patch pods. Only Holdfast's own gates are removed. Each pod is reported; the exit
-    status is 1 if one could not be released.
+    You need the verb `release` on `holds.holdfast.dev` (ClusterRole holdfast-releaser), and get and
+    patch on pods; with -l or a workload also list. Only Holdfast's own gates are removed. Each pod
+    is reported; the exit status is 1 if one could not be released.
     """
     _check_selection(names, scope)
     wanted = targets.parse_all(names) if names else []
