@@ -69,7 +69,7 @@ class Cli:
         done = self.run(*arguments, "-n", self._namespace, stdin=stdin)
         assert done.returncode == 1, (done.stdout, done.stderr)
         (line,) = (each for each in done.stderr.splitlines() if not each.startswith("note: "))
-        assert line.startswith("holdfast: ")
+        assert line.startswith(("Error: ", "Error from server ("))
         return line
 
     def terminal(self, *arguments: str, columns: int = 80, **variables: str) -> Iterator[str]:
@@ -377,7 +377,7 @@ def test_explain_a_volume_on_another_node(ns: Namespace, cli: Cli) -> None:
 
 def test_explain_a_pod_that_is_not_there(ns: Namespace, cli: Cli) -> None:
     assert cli.refused("explain", "none") == (
-        f"holdfast: there is no pod none in namespace {ns.namespace}; "
+        f"Error: there is no pod none in namespace {ns.namespace}; "
         f"see kubectl get pods -n {ns.namespace}"
     )
 
@@ -407,7 +407,7 @@ def test_preview(ns: Namespace, cli: Cli, live: list[str]) -> None:
     assert done.returncode == 1
     assert "web: rejected" in done.stdout
     assert 'annotation delay: invalid value "soon"' in done.stdout
-    assert done.stderr == "holdfast: 1 would be rejected; the reasons are above\n"
+    assert done.stderr == "Error: 1 would be rejected; the reasons are above\n"
     assert ns.all("deployments") == []
     assert ns.all("pods") == []
 
@@ -483,7 +483,7 @@ def test_workload_stands_for_its_pods_and_a_dry_run_stores_nothing(ns: Namespace
     unheld, missing, summary = done.stderr.splitlines()
     assert re.search(f"pod {ns.namespace}/free is not held: it is .* on node-", unheld)
     assert f"there is no pod none in namespace {ns.namespace}" in missing
-    assert summary == "holdfast: 2 of 3 failed; the reasons are above"
+    assert summary == "Error: 2 of 3 failed; the reasons are above"
 
 
 def test_installed_configuration_counts(ns: Namespace, cli: Cli, tmp_path: Path) -> None:
@@ -530,7 +530,7 @@ def test_releasing_many_pods_needs_confirmation(ns: Namespace, cli: Cli) -> None
     hold(ns, "a", "b", app="web")
     hold(ns, "c")
     told = cli.refused("release", "-l", "app=web")
-    assert told == ("holdfast: there is no terminal to confirm on (Release 2 pods now?); add --yes")
+    assert told == ("Error: there is no terminal to confirm on (Release 2 pods now?); add --yes")
     assert gates(ns.get("pod", "a")) == [GATE]
     assert cli.here("release", "-l", "app=web", "--yes").count("released") == 2
     assert gates(ns.get("pod", "b")) == []
@@ -557,7 +557,7 @@ def test_user_without_the_release_verb_is_rejected(ns: Namespace, tmp_path: Path
     hold(ns, "held")
     editor = user(ns, "editor", tmp_path, "edit")
     assert editor.refused("release", "held") == (
-        f"holdfast: you may not release pods in namespace {ns.namespace}: the verb 'release' on "
+        f"Error: you may not release pods in namespace {ns.namespace}: the verb 'release' on "
         "holds.holdfast.dev is missing; ask an admin to bind the ClusterRole holdfast-releaser"
     )
     assert gates(ns.get("pod", "held")) == [GATE]
@@ -751,9 +751,7 @@ def test_vms_of_a_node_that_was_renamed_or_recreated(bare: tuple[Namespace, Cli]
         ns.create({**VM, "metadata": {"name": name, "annotations": annotations}})
     move = ("sticky", "move", "--from", "old", "--to")
     assert "there is no node new" in cli.refused(*move, "new")
-    told = (
-        "holdfast: there is no terminal to confirm on (Move 2 VMs from old to node-2?); add --yes"
-    )
+    told = "Error: there is no terminal to confirm on (Move 2 VMs from old to node-2?); add --yes"
     assert cli.refused(*move, "node-2") == told
     assert cli.here(*move, "node-2", "--yes").count("returns to node-2 at its next start") == 2
     assert cli.here(*move, "node-2", "--yes") == ""

@@ -62,9 +62,9 @@ def test_a_taken_port_is_one_clear_line(ns: Namespace, log: Path) -> None:
     [
         (
             ["dev", "--kubeconfig", "nowhere"],
-            "holdfast: no usable kubeconfig nowhere (no such file); give one",
+            "Error: no usable kubeconfig nowhere (no such file); give one",
         ),
-        (["check-config", "nowhere"], "holdfast: nowhere: cannot be read (No such file"),
+        (["check-config", "nowhere"], "Error: nowhere: cannot be read (No such file"),
     ],
     ids=["kubeconfig", "configuration"],
 )
@@ -85,5 +85,5 @@ def test_an_unreachable_cluster_is_one_clear_line(tmp_path: Path) -> None:
     )
     done = holdfast("dev", "--kubeconfig", str(kubeconfig))
     assert done.returncode == 1
-    assert done.stderr.startswith("holdfast: http://127.0.0.1:1 does not answer: ")
+    assert done.stderr.startswith("Error: http://127.0.0.1:1 does not answer: ")
     assert done.stderr.count("\n") == 1

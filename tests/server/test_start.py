@@ -31,7 +31,7 @@ def test_unreadable_certificate_ends_the_server_before_it_listens(
     server = start(port=free_port)
     assert exit_status(server) == 1
     (line,) = server.log.splitlines()
-    assert line.startswith(f"holdfast: cannot use the certificate {pair.certfile}")
+    assert line.startswith(f"Error: cannot use the certificate {pair.certfile}")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", free_port))
 
@@ -90,7 +90,7 @@ def test_taken_port_is_one_line(start: Serve) -> None:
         server = start(port=port)
         assert exit_status(server) == 1
     assert server.log == (
-        f"holdfast: cannot listen on 127.0.0.1:{port}: address already in use; "
+        f"Error: cannot listen on 127.0.0.1:{port}: address already in use; "
         "stop the other process or choose another port with --port\n"
     )
 

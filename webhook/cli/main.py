@@ -108,7 +108,7 @@ def main() -> None:
     try:
         cli.main(prog_name="kubectl holdfast" if plugin else "holdfast", standalone_mode=True)
     except HoldfastError as exc:
-        click.echo(f"holdfast: {with_advice(exc)}", err=True)
+        click.echo(error_line(exc), err=True)
         sys.exit(1)
 
 
@@ -117,6 +117,14 @@ def complete() -> None:
     from holdfast.webhook.cli.completion import lines  # noqa: PLC0415 - help is fast
 
     click.echo("\n".join([*lines(cli, sys.argv[1:]), ":4"]))
+
+
+def error_line(exc: HoldfastError) -> str:
+    """Return the line that reports an error, as click and kubectl word it."""
+    text = with_advice(exc)
+    if not isinstance(exc, ApiStatusError) or not exc.reason:
+        return f"Error: {text}"
+    return f"Error from server ({exc.reason}): {text.removeprefix(f'HTTP {exc.status}: ')}"
 
 
 def with_advice(exc: HoldfastError) -> str:

@@ -45,7 +45,7 @@ def run(make_app: Callable[[], AsyncHandler], settings: ServerSettings) -> NoRet
             load_pair(context, settings.certfile, settings.keyfile)
         listener = listen(settings.host, settings.port)
     except StartError as error:
-        sys.stderr.write(f"holdfast: {error}\n")
+        sys.stderr.write(f"Error: {error}\n")
         raise SystemExit(1) from error
     if settings.ready_file is not None:
         settings.ready_file.unlink(missing_ok=True)

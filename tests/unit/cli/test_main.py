@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.webhook.cli import commands, main, options, server_options
+from holdfast.webhook.errors import ApiStatusError, CommandError, HoldfastError
 
 HEAVY = (
     "cryptography",
@@ -89,6 +90,26 @@ def test_help_needs_no_dashes(arguments: list[str], usage: str) -> None:
     done = CliRunner().invoke(main.cli, arguments, prog_name="holdfast")
     assert done.exit_code == 0
     assert done.stdout.startswith(f"Usage: {usage}")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        pytest.param(CommandError("no pod"), "Error: no pod", id="a command's"),
+        pytest.param(
+            ApiStatusError("HTTP 409: changed", status=409, reason="Conflict"),
+            "Error from server (Conflict): changed",
+            id="the API server's",
+        ),
+        pytest.param(
+            ApiStatusError("HTTP 502: Bad Gateway", status=502),
+            "Error: HTTP 502: Bad Gateway",
+            id="a proxy's",
+        ),
+    ],
+)
+def test_errors_are_reported_as_kubectl_does(error: HoldfastError, line: str) -> None:
+    assert main.error_line(error) == line
 
 
 @pytest.mark.parametrize("command", ["list", "freeze --reason x", "thaw"])
