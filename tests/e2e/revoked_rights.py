@@ -136,7 +136,12 @@ class RightsFixture:
         self.ns.eventually(self.refused(right, by=by))
 
     def unexplained(self) -> list[Request]:
-        refused = [one for one in self.log.requests() if one.status == FORBIDDEN]
+        # at its start, the controller tries in a dry run whether the guard refuses something
+        refused = [
+            one
+            for one in self.log.requests()
+            if one.status == FORBIDDEN and not (one.verb == "patch" and "dryRun=All" in one.uri)
+        ]
         return [one for one in refused if not any(_explains(one, *each) for each in self.times)]
 
 

@@ -40,7 +40,7 @@ def test_everything_comes_up_from_nothing(installed: Installation) -> None:
     assert sorted(installed.secret(CA)) == ["tls.crt", "tls.key"]
     assert sorted(installed.secret(LEAF)) == ["ca.crt", "tls.crt", "tls.key"]
     assert installed.bundles() == {installed.secret(CA)["tls.crt"]}
-    assert [len(one["webhooks"]) for one in installed.configurations()] == [2, 6]
+    assert [len(one["webhooks"]) for one in installed.configurations()] == [2, 7]
 
 
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
