@@ -41,7 +41,7 @@ NEWCOMERS = 0.25
 """At the connection limit, the share of connections that may have had no response yet."""
 GRACE = 0.25
 """Minimum seconds before a connection without a response may be evicted; a handshake takes
-milliseconds, even among a hundred others. None for an address that has more than NEWCOMERS."""
+milliseconds, even among a hundred others."""
 NO_DESCRIPTORS_PAUSE = 0.5
 """Seconds without accepting after the system is out of descriptors."""
 TLS_BUFFER = 32 * 1024
@@ -328,12 +328,10 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
     def _evict_newcomer(self) -> bool:
         """Evict the oldest newcomer, if past GRACE, from the address that has most of them."""
         # So a client that opens many connections displaces itself, and not the API server.
-        crowded = max(self._addresses, key=self._addresses.__getitem__, default="")
-        # Giving a flood its grace would fill the kernel's queue, where all others wait behind it.
-        floods = self._addresses[crowded] > self.settings.max_connections * NEWCOMERS
+        crowded = max(self._addresses, key=self._addresses.__getitem__, default=None)
         for connection in self.newcomers:
             if connection.address == crowded and connection.phase is not Phase.ANSWERING:
-                if not floods and self.loop.time() - connection.accepted < GRACE:
+                if self.loop.time() - connection.accepted < GRACE:
                     return False
                 connection.drop()
                 return True
