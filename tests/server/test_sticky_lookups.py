@@ -30,8 +30,8 @@ apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 """
 VMS, CLIENTS, TURNS = 59, 12, 40
-LARGE, LARGE_ANNOTATIONS = BODIES_AT_ONCE, 550_000
-"""Reviews near the limit, and the annotations in each: parsed, they take a hundred megabytes."""
+LARGE, LARGE_ANNOTATIONS, LARGE_VALUE = BODIES_AT_ONCE, 4_900, "x" * 1_000
+"""Reviews of two thirds of the limit, and the annotations in each: as many as are accepted."""
 PROCESSOR_SECONDS = 0.02
 """The most that a review with two lookups may take of a processor, other things included."""
 
@@ -205,7 +205,7 @@ def test_too_many_reviews_of_vms_pods_are_refused_with_the_reason(
 def test_large_reviews_that_wait_stay_within_memory(serving: Serving, api: ApiServer) -> None:
     """While lookups do not end, one of the largest waits; the others are refused and forgotten."""
     api.may_end.clear()
-    large = {f"k{number:x}": "" for number in range(LARGE_ANNOTATIONS)}
+    large = {f"k{number:x}": LARGE_VALUE for number in range(LARGE_ANNOTATIONS)}
     bodies = [launcher_review(number, f"r-{number}", annotations=large) for number in range(LARGE)]
     assert BODY_LIMIT // 2 < len(bodies[0]) <= BODY_LIMIT, "two of them have no room together"
     with ExitStack() as stack:
