@@ -110,7 +110,10 @@ def kubeconfig(server: str) -> dict[str, Any]:
             {"name": "c", "cluster": {"server": server}},
             {"name": "gone", "cluster": {"server": "http://127.0.0.1:1"}},
         ],
-        "users": [{"name": name, "user": {"token": name}} for name in ("jane", "joe")],
+        "users": [
+            {"name": "jane", "user": {"token": "jane"}},
+            {"name": "joe", "user": {"token": "joe", "as": "ops"}},
+        ],
     }
 
 

@@ -93,7 +93,7 @@ def connect(target: Target, observe: Any) -> CommandCluster:
         target.kubeconfig, target.context, on_answer=observe, overrides=target.overrides
     )
     cluster.conduct = target.conduct
-    cluster.more_headers = target.impersonation
+    cluster.impersonation = target.impersonation or cluster.impersonation
     cluster.namespace = target.namespace or cluster.namespace
     command = click.get_current_context(silent=True)
     if command is not None:

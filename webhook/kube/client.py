@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from holdfast.webhook.errors import (
     UnreachableError,
 )
 from holdfast.webhook.kube import unreachable
-from holdfast.webhook.kube.kubeconfig import load_kubeconfig
+from holdfast.webhook.kube.kubeconfig import Access, load_kubeconfig
 from holdfast.webhook.kube.transport import (
     TRANSPORT_ERRORS,
     Response,
@@ -113,14 +113,12 @@ class Cluster:
     def __init__(
         self,
         client: kubernetes_client.ApiClient,
+        access: Access,
         *,
         now: Callable[[], float] = boot_time,
         on_answer: Observe | None = None,
-        namespace: str = "default",
-        renew: Callable[[], None] = lambda: None,
-        has_expired: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.namespace = namespace
+        self.namespace = access.namespace or "default"
         """The default namespace: the context's, or the pod's."""
         self._client = client
         self._manager: urllib3.PoolManager = client.rest_client.pool_manager
@@ -135,9 +133,9 @@ class Cluster:
             )
         self._now = now
         self._on_answer = on_answer
-        self._renew = renew
-        self._has_expired = has_expired
-        self.more_headers: Sequence[tuple[str, str]] = ()
+        self._renew = access.renew
+        self._has_expired = access.has_expired
+        self.impersonation = access.impersonation
         """Headers of every request, of which one may occur several times."""
         self.on_warning: Callable[[str], None] | None = None
         """Gets the warnings of all responses, for a command that shows them."""
@@ -161,19 +159,11 @@ class Cluster:
 
         configuration = kubernetes_client.Configuration()
         try:
-            namespace, renew, has_expired = _load(
-                configuration, kubeconfig, context, overrides or {}
-            )
+            access = _load(configuration, kubeconfig, context, overrides or {})
             configuration.retries = False  # callers retry: only they know whether it is safe
             configuration.connection_pool_maxsize = POOL_SIZE
             client = kubernetes_client.ApiClient(configuration)
-            return cls(
-                client,
-                on_answer=on_answer,
-                namespace=namespace or "default",
-                renew=renew,
-                has_expired=has_expired,
-            )
+            return cls(client, access, on_answer=on_answer)
         except KubeconfigError:
             raise
         except OSError as exc:
@@ -304,9 +294,9 @@ class Cluster:
         if body is not None:
             headers["Content-Type"] = content_type
         headers |= self._authorization()
-        if not self.more_headers:
+        if not self.impersonation:
             return headers
-        return urllib3.HTTPHeaderDict([*headers.items(), *self.more_headers])
+        return urllib3.HTTPHeaderDict([*headers.items(), *self.impersonation])
 
     def _authorization(self) -> Mapping[str, str]:
         """Return the Authorization header. Raises CredentialsError if the token cannot be read."""
@@ -392,7 +382,7 @@ def _load(
     kubeconfig: Path | None,
     context: str | None,
     overrides: Mapping[str, str],
-) -> tuple[str, Callable[[], None], Callable[[], bool]]:
+) -> Access:
     """Do as `load_kubeconfig`; without a kubeconfig, use the pod's ServiceAccount, like kubectl."""
     from kubernetes import config as kubernetes_config  # noqa: PLC0415 - slow to import
 
@@ -404,5 +394,5 @@ def _load(
         with suppress(kubernetes_config.ConfigException):
             renew()
             namespace = _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else ""
-            return namespace, renew, lambda: False
+            return Access(renew, namespace)
     return load_kubeconfig(configuration, files, context, overrides)

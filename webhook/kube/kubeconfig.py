@@ -1,8 +1,8 @@
 """Read kubeconfigs strictly and merge them as kubectl does, for the `kubernetes` client.
 
 The client's own loader expands YAML aliases, takes quadratic time for base-60 numbers and reads
-without a limit. It ignores impersonation, reads a token file once and keeps its line break, and
-goes on without credentials after a credential plugin has failed: see `exec_plugin`.
+without a limit. It ignores impersonation (`as`), reads a token file once and keeps its line break,
+and goes on without credentials after a credential plugin has failed: see `exec_plugin`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import copy
 import io
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import yaml
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 _LISTS = ("clusters", "contexts", "users")
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 """File names; relative ones are resolved against the kubeconfig's folder."""
-_IMPERSONATION = ("as", "as-groups", "as-uid", "as-user-extra")
 _FROM_PLUGIN = ("token", "cert_file", "key_file", "expiry")
 """The loader's fields that a credential plugin sets."""
 _CURRENT = "current-context"
@@ -65,17 +66,29 @@ class Kubeconfig:
         self._saved = copy.deepcopy(self._contents)
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach a cluster, apart from what the client's configuration has."""
+
+    renew: Callable[[], None]
+    """Read the token file and run the credential plugin again. Raises as `load_kubeconfig`."""
+    namespace: str = ""
+    """The default namespace; empty if none is named."""
+    has_expired: Callable[[], bool] = lambda: False
+    """Tell whether the credential plugin's answer has expired."""
+    impersonation: Sequence[tuple[str, str]] = ()
+    """The headers that make requests for another user."""
+
+
 def load_kubeconfig(
     configuration: Configuration,
     files: Iterable[Path],
     context: str | None,
     overrides: Mapping[str, str],
-) -> tuple[str, Callable[[], None], Callable[[], bool]]:
-    """Fill in a configuration; return the namespace, which may be empty, a renewal, and an expiry.
+) -> Access:
+    """Fill in a configuration. Raises StartError, or what the client raises.
 
-    The renewal reads the user's token file and runs its credential plugin again, and not the files,
-    one of which may be a pipe. Both raise StartError, or what the client raises. The last says
-    whether what the plugin gave has expired.
+    To renew does not read the files again, one of which may be a pipe.
     """
     from holdfast.webhook.kube.exec_plugin import PluginLoader  # noqa: PLC0415 - slow to import
 
@@ -110,7 +123,7 @@ def load_kubeconfig(
 
     load()
     namespace = loader.current_context["context"].get("namespace")
-    return str(namespace or ""), load, has_expired
+    return Access(load, str(namespace or ""), has_expired, _impersonation(user))
 
 
 def _overridden(merged: _Content, context: str | None, overrides: Mapping[str, str]) -> _Content:
@@ -133,14 +146,23 @@ def _overridden(merged: _Content, context: str | None, overrides: Mapping[str, s
 def _active_user(merged: _Content, context: str | None) -> _Content:
     """Return the settings of the active context's user; none if the client will report an error."""
     active = _named_entry(merged["contexts"], context or merged.get(_CURRENT), "context")
-    name = active.get("user")
-    user = _named_entry(merged["users"], name, "user")
-    if asked := [key for key in _IMPERSONATION if user.get(key)]:
-        raise StartError(
-            f"user {messages.quote(str(name))} impersonates another one ({', '.join(asked)}), "
-            "which is not supported: use a user who has the rights"
-        )
-    return user
+    return _named_entry(merged["users"], active.get("user"), "user")
+
+
+def _impersonation(user: _Content) -> list[tuple[str, str]]:
+    """Return the headers for a user's `as` fields. Raises KubeconfigError."""
+    groups, extra = user.get("as-groups") or [], user.get("as-user-extra") or {}
+    lists = [groups, *(extra.values() if isinstance(extra, dict) else [None])]
+    if not all(isinstance(one, list) for one in lists):
+        raise KubeconfigError("a user's as-groups and as-user-extra need lists of strings")
+    headers = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
+    headers += [("Impersonate-Group", group) for group in groups]
+    for key, values in extra.items():
+        headers += [(f"Impersonate-Extra-{quote(str(key), safe='')}", value) for value in values]
+    found = [(name, str(value)) for name, value in headers if value]
+    if found and not user.get("as"):
+        raise KubeconfigError("a user's as-groups, as-uid and as-user-extra need 'as'")
+    return found
 
 
 def _named_entry(entries: Iterable[_Content], name: object, key: str) -> _Content:

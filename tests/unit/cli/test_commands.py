@@ -66,6 +66,10 @@ def test_impersonation_is_sent_with_each_request(cluster: ServedApi) -> None:
         ("Impersonate-Group", "dev"),
         ("Impersonate-Group", "ops"),
     ]
+    headers = list_headers(cluster, "list", "--user", "joe")
+    assert ("Impersonate-User", "ops") in headers
+    headers = list_headers(cluster, "list", "--user", "joe", "--as", "ann")
+    assert [value for name, value in headers if name == "Impersonate-User"] == ["ann"]
     assert "need --as" in cluster.run("list", "--as-group", "dev", code=2).stderr
 
 

@@ -12,6 +12,7 @@ from kubernetes.config import ConfigException
 
 from holdfast.webhook.errors import ApiStatusError, UnreachableError
 from holdfast.webhook.kube.client import JSON_PATCH, Cluster
+from holdfast.webhook.kube.kubeconfig import Access
 from tests.unit.kube.test_transport import Server, serve
 
 __all__ = ["serve"]
@@ -94,6 +95,9 @@ class Token:
             raise self.problem
 
 
+NEVER_RENEWED = Access(lambda: None)
+
+
 @pytest.fixture
 def token(serve: Callable[..., Server]) -> Iterator[tuple[Server, Token, Cluster]]:
     refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
@@ -101,7 +105,7 @@ def token(serve: Callable[..., Server]) -> Iterator[tuple[Server, Token, Cluster
     configuration = Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
     one = Token(configuration)
-    with closing(Cluster(ApiClient(configuration), renew=one.renew)) as connected:
+    with closing(Cluster(ApiClient(configuration), Access(one.renew))) as connected:
         yield server, one, connected
 
 
@@ -134,7 +138,7 @@ def test_token_is_asked_for_once_a_second(serve: Callable[..., Server]) -> None:
     configuration, now = Configuration(), 100.0
     configuration.host = f"http://127.0.0.1:{server.port}"
     one = Token(configuration)
-    with closing(Cluster(ApiClient(configuration), now=lambda: now)) as connected:
+    with closing(Cluster(ApiClient(configuration), NEVER_RENEWED, now=lambda: now)) as connected:
         connected.request("GET", "/version")
         now = 100.9
         connected.request("GET", "/version")
