@@ -26,6 +26,7 @@ from tests.node.installation import (
     everything,
     holdfast,
     kill,
+    processes,
     reload_failures,
     running,
     uninstall,
@@ -168,6 +169,19 @@ def test_a_token_is_mounted_only_where_it_is_needed(
     for one in installation.pods(component):
         names = [volume["name"] for volume in one["spec"]["volumes"]]
         assert len([name for name in names if name.startswith("kube-api-access")]) == mounts
+
+
+@pytest.mark.parametrize("component", ["webhook", "controller"])
+def test_no_process_is_one_that_may_miss_sigterm(
+    component: str, installation: Installation
+) -> None:
+    for one in installation.pods(component):
+        ids = [
+            re.search(r"^NSpid:.*\t(\d+)$", (each / "status").read_text(), re.M)
+            for each in processes(one)
+        ]
+        assert ids
+        assert "1" not in [found[1] for found in ids if found]
 
 
 @pytest.mark.timeout(900)

@@ -81,12 +81,7 @@ def explain(
 
 
 def _pods(api: Api, namespace: str, wanted: NamedTarget) -> Sequence[PodWithStatus]:
-    try:
-        found = wanted.pods(api, namespace, PodWithStatus)
-    except CommandError as exc:
-        other = wanted.is_pod and targets.workload_of_name(api, namespace, wanted.name)
-        cure = f"did you mean {other}?" if other else f"see kubectl get {wanted.plural}"
-        raise CommandError(f"{exc}; {cure}{'' if other else f' -n {namespace}'}") from None
+    found = wanted.pods(api, namespace, PodWithStatus)
     if not found:
         raise CommandError(f"{wanted.kind} {wanted.name} in namespace {namespace} has no pods")
     return found

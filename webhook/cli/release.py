@@ -113,7 +113,7 @@ def _named(api: Api, namespace: str, wanted: Iterable[NamedTarget]) -> _Selectio
         try:
             found = each.pods(api, namespace, PodWithStatus)
         except CommandError as exc:
-            problems.append(f"{exc}; holdfast list -n {namespace} shows held pods")
+            problems.append(str(exc))
             continue
         held = {pod.key: pod for pod in found if held_pods.own_gates(pod)}
         pods |= held

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 import msgspec
@@ -68,11 +68,11 @@ class NamedTarget:
         """Read its pods, as objects of `kind`. Raises CommandError if it does not exist."""
         if self.is_pod:
             found = listing.one(api, pod_path(namespace, self.name), kind)
-            return [self._existing(found, namespace)]
+            return [found or self._missing(api, namespace)]
         root, plural, _ = _TYPES[self.kind]
         path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(self.name, safe='')}"
         try:
-            owner = self._existing(listing.one(api, path, dict[str, Any]), namespace)
+            owner = listing.one(api, path, dict[str, Any]) or self._missing(api, namespace)
         except ApiStatusError as exc:
             if exc.status != 404:
                 raise
@@ -82,10 +82,13 @@ class NamedTarget:
         pods = listing.objects(api, listing.pods_path(namespace), kind, query)
         return [*(self._own(pods) if self.is_vm else pods)]
 
-    def _existing(self, found: listing.T | None, namespace: str) -> listing.T:
-        if found is None:
-            raise CommandError(f"there is no {self.kind} {self.name} in namespace {namespace}")
-        return found
+    def _missing(self, api: Api, namespace: str) -> NoReturn:
+        """Say that it does not exist, and which workload has its name, or where to look."""
+        other = self.is_pod and _workload_of_name(api, namespace, self.name)
+        cure = (
+            f"did you mean {other}?" if other else f"see kubectl get {self.plural} -n {namespace}"
+        )
+        raise CommandError(f"there is no {self.kind} {self.name} in namespace {namespace}; {cure}")
 
     def _own(self, pods: Iterable[listing.T]) -> Iterator[listing.T]:
         """Yield the pods of a VMI, which has its VM's name."""
@@ -96,7 +99,7 @@ class NamedTarget:
                 yield pod
 
 
-def workload_of_name(api: Api, namespace: str, name: str) -> str:
+def _workload_of_name(api: Api, namespace: str, name: str) -> str:
     """Return the TYPE/NAME of a workload with this name; empty if none can be read."""
     for kind, (root, plural, _) in _TYPES.items():
         path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"

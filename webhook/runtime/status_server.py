@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.model import durations, kubevirt
-from holdfast.webhook.model.annotations import OWN_PREFIX
+from holdfast.webhook.model.annotations import HELD_LABEL, OWN_PREFIX
 from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.model.kubevirt import Instance, TemplatedMachine
 from holdfast.webhook.model.objects import ObjectKey, Pod
@@ -35,8 +35,8 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
 }
 MOST_FREEZES = 5
-MOST_PODS = 5_000
-"""Pods of a namespace whose owners a page names: reading them takes a moment."""
+MOST_PODS = 1_000
+"""Held pods of a namespace whose owners a page names: each refresh lists them."""
 _SECOND_MS = 1_000
 _NOT_FOUND = 404
 _log = logging.getLogger("holdfast.controller")
@@ -103,8 +103,8 @@ def _held(mgr: Manager, namespace: str) -> Iterator[HeldPodRow]:
 
 
 def owners_of(api: Api, namespace: str) -> Mapping[ObjectKey, str]:
-    """Read the owners of a namespace's pending pods: the first ones. Raises ClusterError."""
-    query = {"fieldSelector": listing.PENDING}
+    """Read the owners of a namespace's held pods: the first ones. Raises ClusterError."""
+    query = {"fieldSelector": listing.PENDING, "labelSelector": HELD_LABEL}
     pods = listing.objects(api, listing.pods_path(namespace), Pod, query)
     return {pod.key: held_pods.owner(pod) for pod in islice(pods, MOST_PODS)}
 

@@ -103,7 +103,7 @@ def test_every_pod_is_released_and_reported(cluster: ServedApi) -> None:
     assert done.stderr.splitlines()[:3] == [
         "pod default/b is not held: it is Running on node-2",
         f"pod default/c is not held: {OTHERS}",
-        "there is no pod missing in namespace default; holdfast list -n default shows held pods",
+        "there is no pod missing in namespace default; see kubectl get pods -n default",
     ]
     assert "3 of 5 failed; the reasons are above" in done.stderr
     assert gates(cluster, "a") == gates(cluster, "web-0") == []
@@ -130,6 +130,7 @@ def test_missing_pod_is_answered_with_the_workload_of_its_name(cluster: ServedAp
     deploy(cluster)
     said = cluster.run("explain", "web", code=1).stderr
     assert said == "there is no pod web in namespace default; did you mean deployment/web?"
+    assert cluster.run("release", "web", code=1).stderr == said
     said = cluster.run("explain", "rs/foo", code=1).stderr
     assert said.endswith("; see kubectl get replicasets -n default")
 
@@ -172,7 +173,7 @@ def test_every_approval_is_reported(cluster: ServedApi) -> None:
     assert sorted(done.stderr.splitlines()[:3]) == [
         "no pod of deployment web in namespace default waits for an approval",
         "pod default/web-0 not approved: it does not wait for an approval",
-        "there is no deployment x in namespace default",
+        "there is no deployment x in namespace default; see kubectl get deployments -n default",
     ]
     single = cluster.run("deny", "web-0", code=1)
     assert single.stderr == "pod default/web-0 not denied: it does not wait for an approval"
