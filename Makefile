@@ -35,7 +35,7 @@ test-versions: setup ## run the end-to-end tests on each older Kubernetes
 test-node: setup ## test the installed manifests on a real node (Linux, root)
 	@scripts/test-node
 
-test-debian: setup ## test the status page in Chromium, and the alerts with promtool (Debian)
+test-debian: setup ## test the status page in Chromium, the alerts with promtool, and completion (Debian)
 	@scripts/test-debian
 
 test-storm: setup ## start and stop 200 VMs for five minutes while Holdfast is killed
