@@ -75,7 +75,7 @@ class Access:
     namespace: str = ""
     """The default namespace; empty if none is named."""
     has_expired: Callable[[], bool] = lambda: False
-    """Tell whether the credential plugin's answer has expired."""
+    """Check whether the credential plugin's answer has expired."""
     impersonation: Sequence[tuple[str, str]] = ()
     """The headers that make requests for another user."""
 
