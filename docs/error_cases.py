@@ -661,7 +661,6 @@ COMMANDS: Sequence[Case] = (
         )
     ),
     Case(lambda: _raised(lambda: explain._pods(_MISSING, "shop", targets.parse("web-0")))),
-    Case(lambda: _unreleased(_MISSING)),
     Case(
         lambda: _unreleased(_Alike({**make_pod({}, node="node-2"), "status": {"phase": "Running"}}))
     ),
