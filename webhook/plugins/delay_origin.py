@@ -12,7 +12,7 @@ from functools import partial
 
 from holdfast.webhook.errors import ApiStatusError, ClusterError, HandleError, InvalidValueError
 from holdfast.webhook.framework.handle import Handle
-from holdfast.webhook.model import durations
+from holdfast.webhook.model import durations, syntax
 from holdfast.webhook.model.annotations import DOMAIN
 from holdfast.webhook.model.objects import ObjectKey, OwnerReference, Pod
 from holdfast.webhook.threads import ThreadPool
@@ -126,6 +126,9 @@ def revision_of(pod: Pod) -> Revision | None:
     if not owners:
         return None
     (owner, *_) = owners
+    # The API server accepts any text there, such as a query, or a name that it refuses to look up.
+    if not syntax.is_object_name(owner.name):
+        return None
     group = owner.api_version.rpartition("/")[0]
     where = f"v1/namespaces/{metadata.namespace}"
     if (group, owner.kind) in {("apps", "ReplicaSet"), ("batch", "Job")}:

@@ -1,6 +1,7 @@
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.webhook.errors import ApiStatusError, UnreachableError
@@ -72,6 +73,16 @@ def test_replacement_starts_at_once(kind: str, path: str, monkeypatch: pytest.Mo
 
     assert cluster.permit(owned(kind)) == Allow()
     assert [each.rpartition("/default/")[2] for each in cluster.read] == [path]
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "DaemonSet", "Job"])
+@pytest.mark.parametrize("name", ["?watch=1", "../../x", "%", ".."])
+def test_owner_whose_name_no_object_can_have_is_not_looked_up(kind: str, name: str) -> None:
+    pod = owned(kind)
+    owners = pod.metadata.owner_references or []
+    forged = [msgspec.structs.replace(owner, name=name) for owner in owners]
+    metadata = msgspec.structs.replace(pod.metadata, owner_references=forged)
+    assert delay_origin.revision_of(msgspec.structs.replace(pod, metadata=metadata)) is None
 
 
 @pytest.mark.parametrize(
