@@ -35,7 +35,8 @@ WORKERS_OF_ONE = 6
 FIRST_OF_ONE = 3
 """Workers that a namespace starts with, before a VMI is reconciled."""
 RECHECK_SECONDS = 30.0
-"""How often a pod is checked that no watch reports, or whose node cannot take it."""
+"""How often a pod is checked that no watch reports, or whose node cannot take it, and a VM that has
+not run yet: a node is reported as not ready only a while after it died."""
 
 _log = logging.getLogger("holdfast.sticky")
 
@@ -139,7 +140,8 @@ class StickyController:
     def _needs_recheck(self, key: ObjectKey, result: ReconcileResult) -> bool:
         """Return whether a VMI has to be reconciled again though no watch may report a change."""
         is_unwatched = bool(self._watch.orphans_of(key))
-        return is_unwatched or any(pod.is_unschedulable for pod in result.waiting)
+        is_starting = result.starting and bool(result.node)
+        return is_unwatched or is_starting or any(pod.is_unschedulable for pod in result.waiting)
 
     # --- reports -------------------------------------------------------------------------------
 
@@ -166,7 +168,9 @@ class StickyController:
         if vm is not None and result.args is not None and result.differs:
             self._report_difference(vm, result.args, result.node, result.differs)
         stuck = [pod for pod in result.waiting if pod.is_unschedulable and not pod.spec.node_name]
-        if vm is not None and result.args is not None and result.node and stuck:
+        # A pod that is bound to a dead node starts no VM either, and is not held any more.
+        bound = result.starting and not (result.waiting or result.freed)
+        if vm is not None and result.args is not None and result.node and (stuck or bound):
             self._report_node(vm, result.args, result.node, stuck)
 
     def _report_record(self, vm: VirtualMachine, result: ReconcileResult) -> None:
@@ -194,7 +198,7 @@ class StickyController:
         if args.affinity != "required":
             return
         try:
-            problem = node_problems.find(self._api, name, pods[0])
+            problem = node_problems.find(self._api, name, pods[0] if pods else None)
         except ClusterError as exc:
             _log.warning("node %s of VM %s/%s cannot be read: %s", name, *vm.key, exc)
             return

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
+from holdfast.webhook.model.limits import MAX_ENTRIES
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 
@@ -32,6 +33,9 @@ class RecordChange(enum.StrEnum):
 
 
 NEVER_RAN = "no node is recorded, because the VM ended before it ran; it was on"
+TOO_MANY = (
+    f"no node is recorded, because the VM has more than {MAX_ENTRIES:,} annotations: remove some"
+)
 NOT_ENABLED = (
     "the sticky plugin is no longer enabled for it: nothing is recorded, and the pod is released"
 )
@@ -86,18 +90,20 @@ def decide(state: ObservedState) -> Decision:
     if instance is None or vm is None or vm.metadata.deletion_timestamp is not None:
         return Decision(free=state.pods)
     run = _Run(state.pods, instance, state.migrations)
-    if not sticky_policy.is_sticky(vm, args):
-        # Otherwise the VM would return to the node before the migration once it is sticky again.
-        change, node = _record(run, vm, args)
-        if change is not RecordChange.FOLLOWED:
-            return Decision(free=state.pods)
-        return Decision(change, _annotations(change, node, vm, args), node, state.pods)
     change, node = _record(run, vm, args)
     annotations = _annotations(change, node, vm, args)
+    too_many = bool(annotations) and len({*vm.annotations, *annotations}) > MAX_ENTRIES
+    if too_many:
+        change, node, annotations = RecordChange.NONE, sticky_policy.recorded_node(vm, args), {}
+    if not sticky_policy.is_sticky(vm, args):
+        # Otherwise the VM would return to the node before the migration once it is sticky again.
+        if change is not RecordChange.FOLLOWED:
+            return Decision(free=state.pods)
+        return Decision(change, annotations, node, state.pods)
     waiting = [pod for pod in run.pods if run.waits(pod, node)]
     free = [pod for pod in state.pods if pod not in waiting]
     lost = not (node or instance.has_run) and any(pod.spec.node_name for pod in free)
-    remark = f"{NEVER_RAN} {run.first_node}" if lost else ""
+    remark = TOO_MANY if too_many else f"{NEVER_RAN} {run.first_node}" if lost else ""
     differs = run.node if _differs(run, vm, args, node) else ""
     return Decision(change, annotations, node, free, waiting, remark, differs)
 

@@ -19,8 +19,11 @@ from holdfast.webhook.model.nodes import Node
 TIMEOUT = 5.0
 
 
-def find(api: Api, name: str, pod: LauncherPod) -> str:
-    """Read a node, and return why it cannot take a pod, and the cure. Raises ClusterError."""
+def find(api: Api, name: str, pod: LauncherPod | None) -> str:
+    """Read a node, and return why it cannot take a pod, and the cure. Raises ClusterError.
+
+    None is a pod that is bound to the node already.
+    """
     try:
         node = listing.read(api, f"/api/v1/nodes/{quote(name, safe='')}", Node, timeout=TIMEOUT)
     except ApiStatusError as exc:
@@ -30,17 +33,17 @@ def find(api: Api, name: str, pod: LauncherPod) -> str:
     return problem_of(name, node, pod)
 
 
-def problem_of(name: str, node: Node | None, pod: LauncherPod) -> str:
+def problem_of(name: str, node: Node | None, pod: LauncherPod | None) -> str:
     """Return why a node, None if it does not exist, cannot take a pod; empty if it can."""
     if node is None:
         return "which does not exist; bring it back under its name"
-    if node.spec.unschedulable:
+    if node.spec.unschedulable and pod is not None:
         return f"which is cordoned; kubectl uncordon {name}"
     if node.not_ready:
         return f"which is not ready ({node.not_ready}); bring it back"
     if node.labels.get(SCHEDULABLE) != "true":
         return f"which lacks the label {SCHEDULABLE}=true; see why KubeVirt's virt-handler left it"
-    return _contradiction(node, pod)
+    return "" if pod is None else _contradiction(node, pod)
 
 
 def _contradiction(node: Node, pod: LauncherPod) -> str:

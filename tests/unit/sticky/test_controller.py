@@ -23,7 +23,7 @@ from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue import backoff, fair
 from holdfast.webhook.workqueue.fair import SLOW_SECONDS
 from tests.support.by_hand import Impatient, ThreadPool
-from tests.support.fakes import raising, status_error, unreachable
+from tests.support.fakes import Document, raising, status_error, unreachable
 from tests.support.vm_world import VmWorld, job_at, pod_at, vm_at, vmi_at
 
 PATIENCE = 30.0
@@ -319,6 +319,30 @@ def test_vm_that_waits_for_its_node_is_told_why(node: dict[str, bool] | None, wh
     assert notes[0].startswith(f"the VM waits for its node n1, {why}")
     assert world.kept() == [pod]
     assert dict(world.annotations()) == OWN
+
+
+@pytest.mark.parametrize("ready", ["Unknown", "True"])
+def test_vm_on_a_node_that_died_before_it_was_reported_is_told_why(ready: str) -> None:
+    world = VmWorld()
+    world.write("vm", OWN)
+    metadata = {"name": "n1", "labels": {"kubevirt.io/schedulable": "true"}}
+    node: Document = {"metadata": metadata, "spec": {"unschedulable": True}}
+    world.api.put(NODE, node)
+    with running(world) as one:
+        world.bind(world.start(), "n1")
+        one.eventually(lambda: not world.kept() and len(one.recorder._queue) == 1)
+        assert one.told.events == []
+        status = {"conditions": [{"type": "Ready", "status": ready}]}
+        world.api.put(NODE, {**node, "status": status})
+        world.api.requests.clear()
+        one.recorder.enqueue(("default", "vm"))
+        one.eventually(lambda: ("GET", NODE) in world.api.requests)
+        if ready == "Unknown":
+            one.eventually(lambda: one.notes(events.VM, events.NODE_UNAVAILABLE))
+            assert "which is not ready (Unknown)" in one.told.events[0].note
+        world.status(phase="Running", nodeName="n1")
+        one.eventually(lambda: not len(one.recorder._queue))
+    assert len(one.told.events) == (1 if ready == "Unknown" else 0)
 
 
 @pytest.mark.parametrize("affinity", ["required", "preferred"])

@@ -8,10 +8,11 @@ import pytest
 from holdfast.webhook.framework.profiles import scheduler_of
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import STICKY, STICKY_NODE, STICKY_NODE_UID, VirtualMachine
+from holdfast.webhook.model.limits import MAX_ENTRIES
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report import sticky_vms
 from holdfast.webhook.sticky import reconciler
-from holdfast.webhook.sticky.decision import NEVER_RAN, NOT_ENABLED, RecordChange
+from holdfast.webhook.sticky.decision import NEVER_RAN, NOT_ENABLED, TOO_MANY, RecordChange
 from tests.support.fakes import GROUPS, KUBEVIRT, Document, raising, status_error, unreachable
 from tests.support.vm_world import Driver, VmWorld, is_kept, job_at, pod_at, vm_at, vmi_at
 
@@ -124,6 +125,15 @@ def test_pod_of_a_vm_with_a_record_is_let_go_once_it_is_bound() -> None:
     landed(world, "n1", ready=False)
     driver.work()
     assert (world.record(), world.kept()) == ("n1", [])
+
+
+def test_vm_with_more_annotations_than_the_guard_compares_lets_its_pod_go() -> None:
+    world = VmWorld()
+    world.write("vm", {f"key-{number}": "" for number in range(MAX_ENTRIES - 1)})
+    landed(world)
+    (settled,) = Driver(world).work()
+    assert (world.record(), world.kept()) == ("", [])
+    assert settled.remark == TOO_MANY
 
 
 def is_deleted(world: VmWorld, pod: str) -> None:
