@@ -23,6 +23,7 @@ from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, KEY
 from holdfast.webhook.model.approvals import GATE as APPROVAL_GATE
 from holdfast.webhook.policies import guard_check
 from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.policies.secrets import CONTROLLER_SECRETS
 from holdfast.webhook.policies.vms import CONTROLLER_VMS
 from holdfast.webhook.registration.configurations import NOT_YET
 from tests.e2e import vms
@@ -362,6 +363,7 @@ class Guarded:
             pod_policies.CONTROLLER_WEBHOOKS: lambda: self.controller(ns).create(
                 configuration(KINDS[0], "other")
             ),
+            CONTROLLER_SECRETS: lambda: self.controller(ns).create(secret(type=TOKEN)),
         }
         return refusal(probes[policy])
 
@@ -407,6 +409,16 @@ def machine(name: str) -> Object:
     return made
 
 
+def secret(**changes: Any) -> Object:
+    """Make a Secret that could hold a token of the namespace's own account."""
+    account = {"kubernetes.io/service-account.name": "default"}
+    metadata = {"name": "holdfast-ca", "annotations": account}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, **changes}
+
+
+TOKEN = "kubernetes.io/service-account-token"
+
+
 def stored(name: str, **spec: Any) -> Object:
     """Make a VM as an older KubeVirt has stored it, with a template of a volume."""
     made = machine(name)
@@ -423,7 +435,7 @@ def tempt(plane: ControlPlane) -> None:
     kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
     plane.kubectl(
         *("create", "clusterrole", name, "--verb=*"),
-        f"--resource=pods,pods/status,{VMS},{VMS}/status,{kinds}",
+        f"--resource=pods,pods/status,secrets,{VMS},{VMS}/status,{kinds}",
     )
     plane.kubectl(
         "create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={CONTROLLER}"
@@ -806,6 +818,21 @@ def test_gates_cannot_be_added_to_a_stored_pod(guarded: Guarded, shared: Namespa
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("change", "what"), WEBHOOKS_REFUSED.values(), ids=WEBHOOKS_REFUSED)
+def test_controller_cannot_write_secrets_for_the_garbage_collector_or_tokens(
+    guarded: Guarded, ns: Namespace
+) -> None:
+    thief = guarded.controller(ns)
+    assert "may only write Secrets of type Opaque or" in refusal(thief.create, secret(type=TOKEN))
+    owned = secret()
+    owned["metadata"]["ownerReferences"] = [OTHER_OWNER]
+    assert "may not change ownerReferences" in refusal(thief.create, owned)
+    thief.create(secret(), dry_run=False)
+    for change in (OWNER, write("/metadata/finalizers", ["example.com/new"])):
+        told = refusal(thief.patch, "holdfast-ca", [change], kind="secret")
+        assert "may not change ownerReferences or finalizers of Secrets" in told
+    thief.patch("holdfast-ca", [write("/data", {"tls.key": ""})], kind="secret")
+
+
 def test_controller_cannot_register_other_webhooks(
     guarded: Guarded, shared: Namespace, kind: str, change: dict[str, Any], what: str
 ) -> None:

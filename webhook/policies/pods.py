@@ -1,6 +1,6 @@
 """The guard: admission policies that protect holds, and limit the controller's account. Pure.
 
-Six ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
+Seven ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
 server evaluates them, so they also work while Holdfast is down:
 
 - `holdfast-hold`: removing our gate, or changing what decides, needs the verb `release`;
@@ -8,7 +8,8 @@ server evaluates them, so they also work while Holdfast is down:
 - `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name;
 - `holdfast-controller-pods`: the fields of a pod that the controller may change;
 - `holdfast-controller-vms`: the same for a VM: the record of its node;
-- `holdfast-controller-webhooks`: the webhooks that the controller may register.
+- `holdfast-controller-webhooks`: the webhooks that the controller may register;
+- `holdfast-controller-secrets`: the types and owners of the Secrets that the controller may write.
 """
 
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ from holdfast.webhook.policies.builder import (
     tolerations_kept,
 )
 from holdfast.webhook.policies.expressions import RELEASE_GROUP, RELEASE_RESOURCE
+from holdfast.webhook.policies.secrets import CONTROLLER_SECRETS, secrets_policy
 from holdfast.webhook.policies.vms import CONTROLLER_VMS, vms_policy
 from holdfast.webhook.policies.webhooks import webhooks_policy
 from holdfast.webhook.registration import configurations
@@ -54,7 +56,10 @@ PACE = "holdfast-pace"
 APPROVAL = "holdfast-approval"
 CONTROLLER_PODS = "holdfast-controller-pods"
 CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
-POLICIES = (HOLD, PACE, APPROVAL, CONTROLLER_PODS, CONTROLLER_VMS, CONTROLLER_WEBHOOKS)
+POLICIES = (
+    *(HOLD, PACE, APPROVAL, CONTROLLER_PODS),
+    *(CONTROLLER_VMS, CONTROLLER_WEBHOOKS, CONTROLLER_SECRETS),
+)
 """The names of all policies, and of their bindings."""
 
 RELEASE_VERB = "release"
@@ -85,7 +90,7 @@ COUNTED = (pace_args.KEY, RELEASED_ANNOTATION)
 
 
 def policies(profiles: Profiles, installation: InstallationNames | None = None) -> list[Object]:
-    """Build the six policies, each followed by its binding."""
+    """Build the seven policies, each followed by its binding."""
     where = installation or InstallationNames()
     made = (
         _hold_policy(deciding_keys(profiles)),
@@ -99,6 +104,7 @@ def policies(profiles: Profiles, installation: InstallationNames | None = None) 
             where,
             profiles.selectors,
         ),
+        secrets_policy(where),
     )
     return [each for policy in made for each in (policy, make_binding(policy["metadata"]["name"]))]
 

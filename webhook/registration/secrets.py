@@ -24,7 +24,7 @@ from holdfast.webhook.registration.replicas import Replica
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
 CA_SECRET, LEAF_SECRET = "holdfast-ca", "holdfast-tls"
-_TYPES = {CA_SECRET: "Opaque", LEAF_SECRET: "kubernetes.io/tls"}
+TYPES = {CA_SECRET: "Opaque", LEAF_SECRET: "kubernetes.io/tls"}
 MOST_STEPS = 6
 """Writes per reconciliation: more than a bootstrap needs."""
 
@@ -62,7 +62,7 @@ class CertificateSecrets:
         """
         for _ in range(MOST_STEPS):
             secrets = {
-                name: listing.one(self.api, self._path(name), dict[str, Any]) for name in _TYPES
+                name: listing.one(self.api, self._path(name), dict[str, Any]) for name in TYPES
             }
             observed = Observation(
                 now,
@@ -112,7 +112,7 @@ class CertificateSecrets:
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": name, "namespace": self.namespace, "labels": labels},
-            "type": _TYPES[name],
+            "type": TYPES[name],
             "data": encoded,
         }
         self.api.request(

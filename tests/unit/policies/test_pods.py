@@ -17,6 +17,7 @@ from holdfast.webhook.plugins.pace.args import KEY
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies import vms
 from holdfast.webhook.policies.builder import InstallationNames, manifest
+from holdfast.webhook.policies.secrets import CONTROLLER_SECRETS
 from holdfast.webhook.registration.configurations import EXCLUDED_NAMESPACES
 from holdfast.webhook.runtime import pipelines
 
@@ -87,6 +88,7 @@ def test_every_policy_is_bound_denies_and_fails_closed() -> None:
         "holdfast-controller-pods",
         "holdfast-controller-vms",
         "holdfast-controller-webhooks",
+        "holdfast-controller-secrets",
     ]
     bodies, bindings = made[::2], made[1::2]
     assert [body["metadata"]["name"] for body in bodies] == names == [*pod_policies.POLICIES]
@@ -131,7 +133,8 @@ def test_the_policies_are_those_of_the_installation() -> None:
     pods = str(policy(pod_policies.CONTROLLER_PODS, where))
     machines = str(policy(vms.CONTROLLER_VMS, where))
     webhooks = str(policy(pod_policies.CONTROLLER_WEBHOOKS, where))
-    for text in (pods, machines, webhooks):
+    secrets = str(policy(CONTROLLER_SECRETS, where))
+    for text in (pods, machines, webhooks, secrets):
         assert "'system:serviceaccount:elsewhere:me'" in text
         assert "holdfast-system" not in text
     assert "== 'one'" in webhooks
@@ -175,17 +178,7 @@ def test_the_controller_may_write_the_record_of_a_vms_node(
     ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pod_policies.HOLD,
-        pod_policies.PACE,
-        pod_policies.APPROVAL,
-        pod_policies.CONTROLLER_PODS,
-        vms.CONTROLLER_VMS,
-        pod_policies.CONTROLLER_WEBHOOKS,
-    ],
-)
+@pytest.mark.parametrize("name", pod_policies.POLICIES)
 def test_expressions_are_written_as_blocks_that_read_back_unchanged(name: str) -> None:
     made = policy(name)
     text = manifest([made])
