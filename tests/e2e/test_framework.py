@@ -128,14 +128,25 @@ def undone_by_another(seen: Object) -> list[Object]:
     ]
 
 
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ({"type": "space"}, "made the rule match after Holdfast ran"),
+        ({"holdfast.dev/allowed": "delay"}, "holdfast.dev/allowed: a new pod cannot have it"),
+    ],
+    ids=["placed", "allowed"],
+)
 def test_annotation_added_late_by_another_webhook_is_rejected(
-    serve: Serve, plane: ControlPlane
+    serve: Serve, plane: ControlPlane, mark: dict[str, str], message: str
 ) -> None:
     ns = serve({})
 
+    def marked_by_another(seen: Object) -> list[Object]:
+        return [{"op": "add", "path": "/metadata/annotations", "value": {**noted(seen), **mark}}]
+
     def warning() -> str:
         try:
-            ns.apply(pod("marked"), dry_run=True)
+            ns.apply(pod("marked", {"delay": "3600"}), dry_run=True)
         except ControlPlaneError as exc:
             return str(exc)
         return ""  # the API server takes a moment to notice the other webhook
@@ -143,13 +154,7 @@ def test_annotation_added_late_by_another_webhook_is_rejected(
     with other_webhook(plane, "z-mark", marked_by_another):
         said = ns.eventually(warning)
 
-    assert "made the rule match after Holdfast ran" in said
-
-
-def marked_by_another(seen: Object) -> list[Object]:
-    """Mark every pod for a placement rule."""
-    marks = {**noted(seen), "type": "space"}
-    return [{"op": "add", "path": "/metadata/annotations", "value": marks}]
+    assert message in said
 
 
 def noted(seen: Object) -> dict[str, str]:

@@ -180,6 +180,9 @@ class AdmissionPipeline:
         workload = review.workload
         where = f"{workload.path}.metadata: " if workload else ""
         reasons = [where + reason for reason in _added_finalizers(review, profile)]
+        if profile is not _NO_PROFILE and _is_allowed_at_creation(review):
+            text = f"annotation {ALLOWED_ANNOTATION}: a new pod cannot have it"
+            reasons.append(f"{text}: {messages.CALL_LAST}")
         warnings = self._stray_keys.warnings(review)
         for place, result in self._validations(profile, where, context):
             warnings.extend(result.warnings)
@@ -223,6 +226,12 @@ def _joined(verdicts: Sequence[Verdict]) -> Verdict:
     reasons = [reason for one in verdicts for reason in one.reasons]
     warnings = dict.fromkeys(warning for one in verdicts for warning in one.warnings)
     return Verdict(Code.REJECT if rejected else Code.SUCCESS, (), reasons, [*warnings])
+
+
+def _is_allowed_at_creation(review: PodReview) -> bool:
+    """Return whether others have added the annotation that ends holds after `mutate` removed it."""
+    is_new_pod = review.workload is None and review.old is None
+    return is_new_pod and ALLOWED_ANNOTATION in review.pod.annotations
 
 
 def _find_excess(review: PodReview) -> str:

@@ -17,7 +17,12 @@ from holdfast.webhook.framework.plugin import (
     success,
 )
 from holdfast.webhook.framework.profiles import Verdict
-from holdfast.webhook.model.annotations import HELD_ANNOTATION, HELD_LABEL, PROFILE_ANNOTATION
+from holdfast.webhook.model.annotations import (
+    ALLOWED_ANNOTATION,
+    HELD_ANNOTATION,
+    HELD_LABEL,
+    PROFILE_ANNOTATION,
+)
 from holdfast.webhook.model.edits import (
     AddGate,
     RemoveAnnotation,
@@ -55,6 +60,17 @@ from tests.support.scripted import (
 def concerning(annotations: Mapping[str, str] | None = None, **fields: Any) -> PodReview:
     """Make a review that concerns scripted plugins, also those that may block."""
     return read_review(make_pod({"scripted": "", **(annotations or {})}), **fields)
+
+
+def test_new_pod_with_allowances_that_others_added_is_rejected() -> None:
+    asked = {"delay": "3600", ALLOWED_ANNOTATION: "delay"}
+    pod, pipeline = make_pod(asked, gates=[GATE]), make_pipeline()
+    mutated = pipeline.mutate(read_review(pod), now_ms=CREATED_MS)
+    assert RemoveAnnotation(ALLOWED_ANNOTATION) in mutated.edits
+    verdict = pipeline.validate(read_review(pod), now_ms=CREATED_MS)
+    assert "holdfast.dev/allowed: a new pod cannot have it" in verdict.message
+    stored = read_review(pod, operation="UPDATE", old=pod)
+    assert pipeline.validate(stored, now_ms=CREATED_MS).code is not Code.REJECT
 
 
 # --- the profile -------------------------------------------------------------------------------
