@@ -26,16 +26,20 @@ def other_webhook(
     decide: Decide,
     *,
     operations: Sequence[str] = ("CREATE",),
+    changes: bool = False,
+    namespaces: Sequence[str] = (),
     failure_policy: str = "Fail",
     seconds: int = 10,
 ) -> Iterator[None]:
     """Have the API server ask `decide` about pods; webhooks are called in the order of names.
 
     One that is asked about creations alone may change pods, and is called again where others do;
-    one that is asked about updates too only refuses.
+    one that is asked about updates too only refuses, unless it `changes` pods. With `namespaces` it
+    is asked about no others.
     """
     with _serving(plane, name, decide) as url:
-        kind = "Mutating" if tuple(operations) == ("CREATE",) else "Validating"
+        changes = changes or tuple(operations) == ("CREATE",)
+        kind = "Mutating" if changes else "Validating"
         manifest = {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": f"{kind}WebhookConfiguration",
@@ -48,11 +52,12 @@ def other_webhook(
                         "caBundle": base64.b64encode(plane.ca.read_bytes()).decode(),
                     },
                     "rules": [{**PODS, "operations": list(operations)}],
+                    **(_only_in(namespaces) if namespaces else {}),
                     "sideEffects": "None",
                     "failurePolicy": failure_policy,
                     "timeoutSeconds": seconds,
                     "admissionReviewVersions": ["v1"],
-                    **({"reinvocationPolicy": "IfNeeded"} if kind == "Mutating" else {}),
+                    **({"reinvocationPolicy": "IfNeeded"} if changes else {}),
                 }
             ],
         }
@@ -61,6 +66,12 @@ def other_webhook(
             yield
         finally:
             plane.kubectl("delete", f"{kind.lower()}webhookconfiguration", name)
+
+
+def _only_in(namespaces: Sequence[str]) -> Object:
+    key = "kubernetes.io/metadata.name"
+    expression = {"key": key, "operator": "In", "values": list(namespaces)}
+    return {"namespaceSelector": {"matchExpressions": [expression]}}
 
 
 class _Server(ThreadingHTTPServer):

@@ -14,7 +14,7 @@ from pathlib import Path
 if os.environ.get("SECONDS_AHEAD"):
     import tests.e2e.wrong_clock  # noqa: F401 - shifts the clock for what is imported next
 
-from tests.faults.breaks import controllers, servers
+from tests.faults.breaks import controllers, fairness, servers
 
 VARIABLE = "HOLDFAST_BROKEN"
 SLOW = "HOLDFAST_SLOW"
@@ -36,6 +36,9 @@ BREAKS: Mapping[str, Callable[[], None]] = {
         controllers.dies_of_errors,
         controllers.slow_hand,
         controllers.one_lane,
+        fairness.largest_crowd_first,
+        fairness.goes_by_labels,
+        fairness.asks_everybody,
         controllers.leaks,
         controllers.never_repairs,
         controllers.never_forgets,

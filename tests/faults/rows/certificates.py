@@ -170,18 +170,18 @@ def believed(scenario: Scenario) -> None:
 @FAULTS.row(
     "ca-rotated",
     prepare=believed,
-    minutes=24.0,
+    minutes=14.5,
     broken="never-repairs",
     caught_by="missing rotations",
 )
 def rotated(scenario: Scenario) -> None:
-    """Rotate the CA ten times, each time in the order of a rotation.
+    """Rotate the CA six times, each time in the order of a rotation.
 
     The test adds a CA with a fifth of its life left alongside the signing CA, as a leader does that
     is killed then. This CA is promoted, and later replaced by a CA that the leader makes.
     """
     made, signers = scenario.testbed.installed, {signer(scenario)}
-    turns = 1 if scenario.short else 5
+    turns = 1 if scenario.short else 3
     for _ in range(turns):
         before, since = fingerprint(scenario), time.time()
         introduce(made, YEAR if scenario.short else AGED)

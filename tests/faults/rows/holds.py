@@ -25,7 +25,7 @@ from tests.faults.scenario import BOUND, Fault, Scenario
 
 STARTING = 3
 """Pods of the pace that may be starting at a time."""
-PACED, SHORT_PACED = 45, 12
+PACED, SHORT_PACED = 27, 12
 EACH_SECONDS = 10.0
 """Seconds in which a pod that has a slot is ready, on a busy machine; most take half of that."""
 UNREADY = 6

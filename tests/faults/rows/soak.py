@@ -19,6 +19,7 @@ from tests.faults.rows import (
     etcd,
     gitops,
     namespaces,
+    neighbours,
     reinvocation,
     scale,
 )
@@ -44,6 +45,7 @@ CHOICE = [
     *controller.FAULTS,
     *clocks.FAULTS,
     *namespaces.FAULTS,
+    *neighbours.FAULTS,
 ]
 HANDOVER = [fault for fault in controller.FAULTS if fault.name == "controller-stopped"]
 """A fault that ends no process and makes another controller lead."""
