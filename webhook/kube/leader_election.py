@@ -173,11 +173,11 @@ class Leader:
         now, renewed = self.server_time(), _epoch(spec.renew_time)
         if now is None or renewed is None:
             return False
-        return now - renewed >= (spec.lease_duration_seconds or LEASE_SECONDS)
+        return now - renewed >= _duration(spec)
 
     @property
     def _end(self) -> float:
-        return self._observed_at + (self._observed.lease_duration_seconds or LEASE_SECONDS)
+        return self._observed_at + _duration(self._observed)
 
     def _write(
         self, version: str, spec: dict[str, Any], timeout: float = REQUEST_TIMEOUT
@@ -240,6 +240,11 @@ class Leader:
     @property
     def _shown(self) -> str:
         return f"{self.namespace}/{LEASE}"
+
+
+def _duration(spec: _LeaseSpec) -> int:
+    """Return how long a Lease lasts; no longer than ours, whatever somebody else wrote into it."""
+    return min(spec.lease_duration_seconds or LEASE_SECONDS, LEASE_SECONDS)
 
 
 def _epoch(text: str | None) -> float | None:

@@ -168,6 +168,14 @@ def test_a_lease_whose_time_says_nothing_lasts_by_the_own_clock(renewed: str | N
     assert_takes_when_it_has_ended(election, second)
 
 
+def test_a_lease_that_somebody_has_last_for_years_lasts_no_longer_than_ours() -> None:
+    election, _, second = contested()
+    far = "2100-01-01T00:00:00.000000Z"
+    election.edit(holderIdentity="thief", leaseDurationSeconds=2**31 - 1, renewTime=far)
+    second.try_acquire_or_renew()
+    assert_takes_when_it_has_ended(election, second)
+
+
 def test_a_clock_that_is_set_changes_the_leader_once() -> None:
     election, first, second = contested()
     for stepped in 3600.0, -3600.0, 0.0:
