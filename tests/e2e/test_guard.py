@@ -816,7 +816,6 @@ def test_gates_cannot_be_added_to_a_stored_pod(guarded: Guarded, shared: Namespa
         assert "only deletion is allowed" in refusal(actor.patch, "full", add)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_controller_cannot_write_secrets_for_the_garbage_collector_or_tokens(
     guarded: Guarded, ns: Namespace
 ) -> None:
@@ -832,6 +831,7 @@ def test_controller_cannot_write_secrets_for_the_garbage_collector_or_tokens(
     thief.patch("holdfast-ca", [write("/data", {"tls.key": ""})], kind="secret")
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("change", "what"), WEBHOOKS_REFUSED.values(), ids=WEBHOOKS_REFUSED)
 def test_controller_cannot_register_other_webhooks(
     guarded: Guarded, shared: Namespace, kind: str, change: dict[str, Any], what: str
