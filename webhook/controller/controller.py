@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from holdfast.webhook.controller.freeze_watch import FreezeWatch
 from holdfast.webhook.controller.notifier import ReleaseNotifier
 from holdfast.webhook.controller.pending import Decider, PendingRelease, pending_release
-from holdfast.webhook.controller.releaser import RELEASE_TIMEOUT, Outcome, Releaser
+from holdfast.webhook.controller.releaser import RELEASE_TIMEOUT, Attempt, Outcome, Releaser
 from holdfast.webhook.controller.scheduler import ReleaseScheduler
 from holdfast.webhook.kube import events
-from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, boot_time
+from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, Begin, boot_time
 from holdfast.webhook.kube.clock_sync import ClockSynchronizer
 from holdfast.webhook.kube.reflector import Reflector
 from holdfast.webhook.kube.server_clock import ServerClock
@@ -37,7 +37,7 @@ from holdfast.webhook.model.objects import (
 )
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
-from holdfast.webhook.workqueue.controller import GRACE_SECONDS, Controller, Task, TaskResult
+from holdfast.webhook.workqueue.controller import GRACE_SECONDS, Controller, End, Task, TaskResult
 from holdfast.webhook.workqueue.queue import EVERYWHERE
 
 PODS = "/api/v1/pods"
@@ -70,6 +70,7 @@ class ReleaseController:
         leading: Callable[[], bool] = lambda: True,
         namespace: str = OWN_NAMESPACE,
         now: Callable[[], float] = boot_time,
+        begin: Begin | None = None,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
@@ -86,7 +87,9 @@ class ReleaseController:
             forget=decider.forget,
             on_paused=self._hold_frozen,
         )
-        self._releaser = Releaser(api, decider, self._now_ms, is_frozen=self._scheduler.is_paused)
+        self._releaser = Releaser(
+            api, decider, self._now_ms, is_frozen=self._scheduler.is_paused, begin=begin
+        )
         self._loop = Controller(
             "release",
             self._scheduler,
@@ -95,6 +98,7 @@ class ReleaseController:
             enabled=self._may_release,
             on_retry=self._report_retry,
             now=now,
+            begin=self._begin,
         )
         self._changed = self._loop.changed
         self._synced = threading.Event()
@@ -290,7 +294,7 @@ class ReleaseController:
                 key, pending._replace(due_ms=NEVER_MS, reason=reason, problem=problem)
             )
 
-    # --- releases, in threads of the pool ------------------------------------------------------
+    # --- releases, in threads of the pool and that of the responses ----------------------------
 
     def _may_release(self) -> bool:
         """Return whether to release: before all pods are known, the first due ones are not."""
@@ -298,10 +302,19 @@ class ReleaseController:
 
     def _reconcile(self, task: Task) -> TaskResult:
         """Release a pod that is due; what has changed since then fails the tests of the patch."""
-        key, pending = task.key, task.item
         timeout = SLOW_ADMISSION_TIMEOUT if task.needs_long_timeout else RELEASE_TIMEOUT
-        attempt = self._releaser.release(key, pending, timeout=timeout)
-        now_ms = self._now_ms()
+        return self._end(task, self._releaser.release(task.key, task.item, timeout=timeout))
+
+    def _begin(self, task: Task, on_end: End) -> bool:
+        """Do the same without a thread, if nothing may block."""
+
+        def end(attempt: Attempt | None) -> None:
+            on_end(None if attempt is None else self._end(task, attempt))
+
+        return not task.needs_long_timeout and self._releaser.begin(task.key, task.item, end)
+
+    def _end(self, task: Task, attempt: Attempt) -> TaskResult:
+        key, pending, now_ms = task.key, task.item, self._now_ms()
         if attempt.outcome is Outcome.RELEASED:
             last = attempt.held or pending
             # A pod that was frozen is not late.

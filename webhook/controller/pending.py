@@ -14,8 +14,8 @@ from holdfast.webhook.model.limits import MAX_ENTRIES
 from holdfast.webhook.model.objects import Pod
 
 _COPY, _FROM_COPY = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Pod)
-_SECONDS = 2**40
-"""More than the seconds of any creation time."""
+RANKS = 2**40
+"""The ranks of a level: more than the seconds of any creation time."""
 
 
 class PendingRelease(NamedTuple):
@@ -49,7 +49,7 @@ class PendingRelease(NamedTuple):
     @property
     def level(self) -> int:
         """The part of the rank that is the priority; less is more important."""
-        return self.rank // _SECONDS
+        return self.rank // RANKS
 
 
 class Decider(Protocol):
@@ -127,7 +127,7 @@ def read_copy(copy: bytes) -> Pod:
 
 def _rank(pod: Pod) -> int:
     """Return the order among pods due at the same time: by priority, then by creation."""
-    return -(pod.spec.priority or 0) * _SECONDS + pod.created_ms // 1_000
+    return -(pod.spec.priority or 0) * RANKS + pod.created_ms // 1_000
 
 
 @lru_cache(maxsize=256)

@@ -21,7 +21,7 @@ from holdfast.webhook.controller.pending import (
 from holdfast.webhook.errors import ApiStatusError, ClusterError, PluginFailedError
 from holdfast.webhook.framework.json_patch import patch, pointer
 from holdfast.webhook.kube import patching
-from holdfast.webhook.kube.client import Api, pod_path
+from holdfast.webhook.kube.client import Api, Begin, pod_path
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import (
     ALLOWED_ANNOTATION,
@@ -41,6 +41,8 @@ ATTEMPTS = 3
 _NO_ANSWER = frozenset({500, 504})
 """The pod may have been released: the API server or its etcd was late, or etcd changed its leader.
 """
+_NEEDS_THREAD = patching.REFUSED | {401, 404}
+"""The pod is to be read, or credentials are to be renewed."""
 _BY_WEBHOOK = "failed calling webhook"
 """The API server's message, with 500, about a webhook that fails; nothing was written."""
 _POD = msgspec.json.Decoder(Pod)
@@ -74,7 +76,7 @@ class Releaser:
     """Releases pods one at a time; `now_ms` is the API server's time. Thread-safe.
 
     With `force` the plugins are not asked whether a pod may start. `is_frozen` says whether a
-    namespace is.
+    namespace is. `begin` sends a patch without waiting for the response.
     """
 
     def __init__(
@@ -85,12 +87,36 @@ class Releaser:
         *,
         force: bool = False,
         is_frozen: Callable[[str], bool] = lambda _: False,
+        begin: Begin | None = None,
     ) -> None:
         self._force = force
         self._is_frozen = is_frozen
         self._api = api
         self._decider = decider
         self._now_ms = now_ms
+        self._begin = begin
+
+    def begin(
+        self, key: ObjectKey, held: PendingRelease, on_end: Callable[[Attempt | None], None]
+    ) -> bool:
+        """Start to release a pod, and call `on_end` with the result.
+
+        Returns False if that may block: plugins are asked, or a connection is made. `on_end` gets
+        None if the pod has to be read: then, too, it is `release` that has to be called.
+        """
+        if self._begin is None or held.recheck or self._is_frozen(key[0]):
+            return False
+
+        def end(error: ClusterError | None) -> None:
+            if error is None:
+                on_end(Attempt(Outcome.RELEASED, held))
+            elif isinstance(error, ApiStatusError) and error.status in _NEEDS_THREAD:
+                on_end(None)
+            else:
+                on_end(_retry(error))
+
+        body = msgspec.json.encode(release_patch(held, self._now_ms()))
+        return self._begin(pod_path(*key), body, timeout=RELEASE_TIMEOUT, on_end=end)
 
     def release(
         self, key: ObjectKey, held: PendingRelease, *, timeout: float = RELEASE_TIMEOUT

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter
 
-from holdfast.webhook.controller.pending import PendingRelease
+from holdfast.webhook.controller.pending import RANKS, PendingRelease
 from holdfast.webhook.controller.releaser import Attempt, Outcome
 from holdfast.webhook.model.annotations import NEVER_MS, OWN_PREFIX
 from holdfast.webhook.model.objects import ObjectKey
@@ -116,11 +116,15 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         A node may have room for one of them only, and releases in flight may overtake each other.
         One that has failed before keeps no other waiting.
         """
-        due_ms, level = self._items[key].due_ms, self._items[key].level
+        mine = self._items[key]
+        first = mine.level * RANKS  # of the level
         return not any(
-            one is not None and one.due_ms == due_ms and one.level < level
+            one is not None
+            and one.rank < first
+            and one.due_ms == mine.due_ms
+            and other[0] == key[0]
+            and not self._backoff.has_failed(other)
             for other in self._in_flight
-            if other[0] == key[0] and not self._backoff.has_failed(other)
             for one in [self._items.get(other)]
         )
 

@@ -8,6 +8,7 @@ that takes longer than most commands.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -20,6 +21,7 @@ import urllib3
 
 from holdfast.webhook.errors import (
     ApiStatusError,
+    ClusterError,
     CredentialsError,
     KubeconfigError,
     StartError,
@@ -27,10 +29,12 @@ from holdfast.webhook.errors import (
 )
 from holdfast.webhook.kube import unreachable
 from holdfast.webhook.kube.kubeconfig import Access, load_kubeconfig
+from holdfast.webhook.kube.response_loop import ResponseLoop
 from holdfast.webhook.kube.transport import (
     TRANSPORT_ERRORS,
     Response,
     Transport,
+    TransportError,
     read_date,
     read_warnings,
     status_error,
@@ -51,6 +55,12 @@ TOKEN_SECONDS = 1.0
 """Seconds for which a token is reused. Asking the client for it takes as long as sending a request,
 because it scans the environment, which in a pod may have hundreds of variables."""
 
+AT_ONCE_SECONDS = 0.0005
+"""How long it takes at most to read a part of a watch that has arrived."""
+GROUP_SECONDS = 0.01
+"""Pause of a watch after each part that it had to wait for. In a burst, to wake up for each event
+takes twice the CPU of reading several at once."""
+
 NO_SUCCESS = 300
 """The first HTTP status that is an error: an API server does not redirect."""
 
@@ -65,6 +75,10 @@ _METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 """Asks for metadata only: the response to a JSON Patch is not read."""
 
 Query = Mapping[str, str | int]
+OnEnd = Callable[[ClusterError | None], None]
+"""Takes the end of a request: None, or why it failed."""
+Begin = Callable[..., bool]
+"""Sends a patch as `Cluster.begin` does."""
 Observe = Callable[..., None]
 """Takes the timing of a response, as `ServerClock.observe` does."""
 
@@ -131,6 +145,7 @@ class Cluster:
             self._transport = Transport(
                 client.configuration, now=now, size=POOL_SIZE, connect_timeout=CONNECT_TIMEOUT
             )
+            self._responses = ResponseLoop(self._transport, now=now)
         self._now = now
         self._on_answer = on_answer
         self._renew = access.renew
@@ -217,6 +232,34 @@ class Cluster:
             raise self._status_error(response)
         return response.data
 
+    def begin(self, path: str, body: bytes, *, timeout: float, on_end: OnEnd) -> bool:
+        """Send a JSON Patch without waiting; return False if that needs a new connection.
+
+        `receive` calls `on_end` with None, or with what `request` would raise.
+        """
+        if self._transport is None:
+            return False
+        try:
+            headers = self._headers(body, JSON_PATCH)
+            request = self._transport.format("PATCH", self._url(path, None), headers, body)
+        except (ClusterError, TransportError):
+            return False  # `request` raises it again
+        sent = self._now()
+
+        def end(result: Response | Exception) -> None:
+            if not isinstance(result, Response):
+                on_end(self._unreachable(result))
+                return
+            self._report_timing(sent, result.received, result.headers)
+            on_end(status_error(result) if result.status >= NO_SUCCESS else None)
+
+        return self._responses.send(request, timeout=timeout, on_end=end)
+
+    def receive(self, stop: threading.Event) -> None:
+        """Receive the responses to what was begun, until `stop` is set."""
+        if self._transport is not None:
+            self._responses.run(stop)
+
     def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
         """Stream a response line by line; see `Api.lines`."""
         headers = self._headers(None, JSON)
@@ -231,7 +274,7 @@ class Cluster:
             if response.status >= NO_SUCCESS:
                 raise self._status_error(_read_response(response, received))
             rest = b""
-            for chunk in response.stream(1 << 16):
+            for chunk in _in_groups(response.stream(1 << 16)):
                 *whole, rest = (rest + chunk).split(b"\n")
                 yield from whole
         except (urllib3.exceptions.HTTPError, OSError) as exc:
@@ -349,6 +392,19 @@ class Cluster:
     def _report_timing(self, sent: float, received: float, headers: Mapping[str, str]) -> None:
         if self._on_answer is not None and (date := read_date(headers)) is not None:
             self._on_answer(sent=sent, received=received, date=date)
+
+
+def _in_groups(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield chunks; pause after one that did not come at once, so that more are there then."""
+    while True:
+        began = time.monotonic()
+        chunk = next(chunks, None)
+        if chunk is None:
+            return
+        is_alone = time.monotonic() - began > AT_ONCE_SECONDS
+        yield chunk
+        if is_alone:
+            time.sleep(GROUP_SECONDS)
 
 
 def _read_response(response: urllib3.BaseHTTPResponse, received: float) -> Response:

@@ -15,7 +15,7 @@ from holdfast.webhook.model.edits import Operation
 FIELD_MANAGER = "holdfast-controller"
 """The controller's field manager. It marks what the controller has written, and people have not."""
 
-_REFUSED = frozenset({400, 403, 409, 422})
+REFUSED = frozenset({400, 403, 409, 422})
 """How a failed test of ours is answered, and the rejections of other webhooks and policies."""
 
 
@@ -48,7 +48,7 @@ def write(
         )
     except ApiStatusError as exc:
         # another webhook may also pass on a 404 that it got itself
-        if exc.status in _REFUSED or exc.is_not_found:
+        if exc.status in REFUSED or exc.is_not_found:
             return exc
         raise
     return None

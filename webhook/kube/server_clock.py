@@ -38,9 +38,9 @@ old second reveals a clock set back by less than a second. More than the drift u
 CHECK_INTERVAL = 60.0
 """Seconds between two comparisons of `Date` with a creationTimestamp."""
 
-NARROW_ENOUGH = 0.008
-"""Seconds of uncertainty that are not worth a probe. Drift reaches them in a few seconds, so an
-idle clock costs less than one small request per second."""
+NARROW_ENOUGH = 0.003
+"""Seconds of uncertainty that are not worth a probe. Releases are late by half of them. Drift
+reaches them in two seconds, so an idle clock costs two small requests per second."""
 
 
 TOLERANCE = 60.0

@@ -76,7 +76,7 @@ class Transport:
         self._address = server.hostname or "", server.port or (443 if self._is_tls else 80)
         self._now = now
         self._connect_timeout = connect_timeout
-        self._idle: deque[socket.socket] = deque(maxlen=size)
+        self._idle: deque[ApiConnection] = deque(maxlen=size)
 
     def send(
         self,
@@ -91,53 +91,64 @@ class Transport:
 
         `timeout`, in seconds, limits each pause.
         """
-        request = _request(method, target, [("Host", self._name), *headers.items()], body)
-        kept = self._take_idle()
+        request = self.format(method, target, headers, body)
+        kept = self.take_idle()
         connection = kept or self._open(min(timeout, self._connect_timeout))
         try:
-            connection.settimeout(timeout)
-            connection.sendall(request)
-            reading = _ResponseParser(self._now)
-            response = reading.read(connection)
+            connection.socket.settimeout(timeout)
+            connection.socket.sendall(request)
+            while (response := connection.receive()) is None:
+                pass
         except BaseException:
             connection.close()
             if kept is not None:
                 self.close()  # the others were most likely closed as well
             raise
-        # A full deque would drop the connection at its other end without closing it.
-        if reading.ends_connection or len(self._idle) == self._idle.maxlen:
-            connection.close()
-        else:
-            self._idle.append(connection)
+        self.give_back(connection)
         return response
+
+    def format(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
+    ) -> bytes:
+        """Return the bytes of a request. Raises TransportError."""
+        return _request(method, target, [("Host", self._name), *headers.items()], body)
 
     def close(self) -> None:
         """Close all idle connections."""
-        while (connection := self._take_idle()) is not None:
+        while (connection := self.take_idle()) is not None:
             connection.close()
 
-    def _take_idle(self) -> socket.socket | None:
+    def give_back(self, connection: "ApiConnection") -> None:
+        """Keep a connection after its response for the next request, if it can be reused."""
+        # A full deque would drop the connection at its other end without closing it.
+        if connection.parser.ends_connection or len(self._idle) == self._idle.maxlen:
+            connection.close()
+        else:
+            connection.parser.reset()
+            self._idle.append(connection)
+
+    def take_idle(self) -> "ApiConnection | None":
+        """Take a connection that waits for a request, or return None."""
         while self._idle:
             try:
                 connection = self._idle.pop()
             except IndexError:  # another thread took it
                 break
             # data or EOF that arrived without a request makes the connection unusable
-            ready = select.poll()
-            ready.register(connection, select.POLLIN)
-            if not ready.poll(0):
+            if not connection.ready.poll(0):
                 return connection
             connection.close()
         return None
 
-    def _open(self, timeout: float) -> socket.socket:
+    def _open(self, timeout: float) -> "ApiConnection":
         plain = socket.create_connection(self._address, timeout)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not self._is_tls:
-                return plain
+                return ApiConnection(plain, self._now)
             name = self._credentials.tls_server_name or self._address[0]
-            return self._context().wrap_socket(plain, server_hostname=name)
+            secured = self._context().wrap_socket(plain, server_hostname=name)
+            return ApiConnection(secured, self._now)
         except BaseException:
             plain.close()
             raise
@@ -182,34 +193,58 @@ def _request(
         raise TransportError(f"not Latin-1: {method} {target[:200]!r} or its headers") from None
 
 
+class ApiConnection:
+    """A connection with its parser: to make one takes as long as to parse a response."""
+
+    def __init__(self, peer: socket.socket, now: Callable[[], float]) -> None:
+        self.socket = peer
+        self.parser = _ResponseParser(now)
+        self.ready = select.poll()
+        self.ready.register(peer, select.POLLIN)
+
+    def receive(self) -> Response | None:
+        """Read once, and return the response if it is complete. Raises one of TRANSPORT_ERRORS."""
+        return self.parser.feed(self.socket.recv(CHUNK))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+
 class _ResponseParser:
-    """Reads a response; the parser calls the methods that start with `on_`."""
+    """Parses responses; httptools calls the methods that start with `on_`."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._parser = httptools.HttpResponseParser(self)
+        self.ends_connection = False
+        """Whether the connection cannot be reused."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Expect a response."""
         self._reason = b""
         self._fields: dict[str, str] = {}
         self._received = 0.0
         self._parts: list[bytes] = []
         self._is_complete = False
-        self.ends_connection = False
-        """Whether the connection cannot be reused."""
 
-    def read(self, connection: socket.socket) -> Response:
-        while True:
-            data = connection.recv(CHUNK)
-            if not data:
-                self._end()
-                break
+    def feed(self, data: bytes) -> Response | None:
+        """Take bytes, none at EOF; return the response once it is complete.
+
+        Raises HttpParserError or TransportError.
+        """
+        if not data:
+            self._end()
+        else:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserError:
                 if not self._is_complete:
                     raise
                 self.ends_connection = True  # something followed the response
-            if self._is_complete:
-                break
+        if data and not self._is_complete:
+            return None
         status, reason = self._parser.get_status_code(), self._reason.decode("latin-1")
         return Response(status, reason, self._fields, b"".join(self._parts), self._received)
 

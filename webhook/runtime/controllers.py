@@ -152,6 +152,7 @@ def controller(
         recorder=history,
         leading=leading,
         namespace=lease_namespace or OWN_NAMESPACE,
+        begin=cluster.begin,
     )
     recorder.saturated = lambda: releases.saturated
     sticky = StickyController(
@@ -165,6 +166,7 @@ def controller(
     )
     ended = threading.Event()
     threads = _threads(releases, sticky, leader, ended)
+    threads.add("responses", cluster.receive, grace=0)
     if lease_namespace is not None:
         threads.add("guard", partial(_try_guard, cluster, lease_namespace, metrics))
     metrics.count_paces = partial(pipelines.count_paces, decider.profiles)

@@ -42,6 +42,8 @@ class Task(NamedTuple):
 
 
 Reconcile = Callable[[Task], TaskResult]
+End = Callable[[TaskResult | None], None]
+"""Takes how an attempt ended; None if a thread has to make it after all."""
 
 
 class Controller:
@@ -49,7 +51,8 @@ class Controller:
 
     `enabled` says whether this process may work: it leads, and knows all there is. `on_retry` gets
     each failure with the seconds until the retry. `changed` guards the queue, and is to be notified
-    when something in it may be due earlier.
+    when something in it may be due earlier. `begin` starts an attempt that needs no thread, or
+    returns False; it never blocks.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Controller:
         enabled: Callable[[], bool],
         on_retry: Callable[[ObjectKey, TaskResult, float], None],
         now: Callable[[], float],
+        begin: Callable[[Task, End], bool] = lambda *_: False,
     ) -> None:
         self._name = name
         self._queue = queue
@@ -70,6 +74,7 @@ class Controller:
         self._enabled = enabled
         self._on_retry = on_retry
         self._now = now
+        self._begin = begin
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self.changed = threading.Condition()
@@ -94,14 +99,22 @@ class Controller:
             self.changed.notify_all()
 
     def _dispatch(self, pool: ThreadPool) -> None:
-        """Give keys to workers, then sleep until there may be more."""
+        """Start on keys, then sleep until there may be more."""
+        while tasks := self._take_or_sleep():
+            # without the lock: sending takes longer than all else that it guards
+            for task in tasks:
+                self._start(task, pool)
+
+    def _take_or_sleep(self) -> list[Task]:
         with self.changed:
-            now = self._now()
+            now, tasks = self._now(), list[Task]()
             while self._has_free_worker() and (task := self._next(now)) is not None:
-                pool.submit(partial(self._work, task))
-            can_work = self._has_free_worker() and self._enabled()
-            wait = self._queue.wait(now) if can_work else LONGEST_WAIT
-            self.changed.wait(max(min(LONGEST_WAIT, wait), 0.0))
+                tasks.append(task)
+            if not tasks:
+                can_work = self._has_free_worker() and self._enabled()
+                wait = self._queue.wait(now) if can_work else LONGEST_WAIT
+                self.changed.wait(max(min(LONGEST_WAIT, wait), 0.0))
+            return tasks
 
     def _next(self, now: float) -> Task | None:
         if self._stop.is_set() or not self._enabled():
@@ -117,17 +130,37 @@ class Controller:
     def _is_idle(self) -> bool:
         return self._failure is not None or not self._queue.in_flight
 
+    def _start(self, task: Task, pool: ThreadPool) -> None:
+        if not self._begins(task, pool):
+            pool.submit(partial(self._work, task, pool))
+
+    def _begins(self, task: Task, pool: ThreadPool) -> bool:
+        return self._enabled() and self._begin(task, partial(self._end, task, self._now(), pool))
+
+    def _end(self, task: Task, began: float, pool: ThreadPool, result: TaskResult | None) -> None:
+        """End an attempt that needed no thread, and start on what else is due."""
+        try:
+            if result is None:
+                pool.submit(partial(self._work, task, pool))
+            elif (following := self._settle(task, began, result)) is not None:
+                self._start(following, pool)
+        except BaseException as exc:  # noqa: BLE001 - `run` raises it, and the process ends
+            self._fail(exc)
+
     # --- in threads of the pool ----------------------------------------------------------------
 
-    def _work(self, task: Task) -> None:
+    def _work(self, task: Task, pool: ThreadPool) -> None:
         """Reconcile a key, then what else is due: passing a key on costs half a release."""
-        following: Task | None = task
         try:
-            while following is not None:
+            following = self._attempt(task)
+            while following is not None and not self._begins(following, pool):
                 following = self._attempt(following)
         except BaseException as exc:  # noqa: BLE001 - `run` raises it, and the process ends
-            self._failure = exc
-            self.wake()
+            self._fail(exc)
+
+    def _fail(self, exc: BaseException) -> None:
+        self._failure = exc
+        self.wake()
 
     def _attempt(self, task: Task) -> Task | None:
         """Reconcile a key, and take the next one."""
@@ -138,8 +171,11 @@ class Controller:
                 self.changed.notify_all()
             return None
         began = self._now()
-        result = self._reconcile(task)
-        ended, wait = self._now(), None
+        return self._settle(task, began, self._reconcile(task))
+
+    def _settle(self, task: Task, began: float, result: TaskResult) -> Task | None:
+        """Take a key back, and take the next one."""
+        key, ended, wait = task.key, self._now(), None
         with self.changed:
             became_slow = self._queue.done(key, ended - began, ended, succeeded=not result.error)
             is_left = key in self._queue

@@ -71,6 +71,7 @@ class World:
         knows_time: bool = True,
         decider: ReleaseDecider | None = None,
         metrics: ControllerMetrics | None = None,
+        begin: Callable[..., bool] | None = None,
     ) -> None:
         self.local = 0.0
         self.leads = True
@@ -88,6 +89,7 @@ class World:
             recorder=self.told,
             leading=lambda: self.leads,
             now=lambda: self.local,
+            begin=begin,
         )
         self.controller._loop.changed = self.controller._changed = self.waits
         if knows_time:
@@ -1026,3 +1028,24 @@ def test_run_releases_what_is_due_and_what_becomes_due() -> None:
     api.close()
     assert not threads.failed
     assert all(json.loads(body)[0]["path"] == "/metadata/uid" for body in api.bodies)
+
+
+def test_release_without_a_thread_is_recorded_as_any_other() -> None:
+    begun: list[Callable[[None], None]] = []
+
+    def begin(_path: str, _body: bytes, *, timeout: float, on_end: Any) -> bool:
+        assert timeout
+        begun.append(on_end)
+        return True
+
+    world = World(held({"delay": "15", HELD_ANNOTATION: "delay=15s"}), begin=begin)
+    world.move(15)
+    world.turn()
+    assert world.pool.jobs == []
+    assert world.metric("held_pods") == 1
+
+    begun[0](None)
+    assert world.told.notes(events.RELEASED) == ["released 0.000 s after its time"]
+    assert world.metric("releases_total", outcome="released") == 1
+    assert world.metric("held_pods") == 0
+    assert world.released == []

@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from holdfast.webhook.controller.pending import PendingRelease, pending_release
 from holdfast.webhook.controller.releaser import (
+    RELEASE_TIMEOUT,
     Attempt,
     Outcome,
     Releaser,
     release_patch,
 )
-from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import Allow, Permit, Plugin, Result, reject, skip, success
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
@@ -67,6 +69,58 @@ def test_release_takes_our_gate_off() -> None:
     assert Attempt(Outcome.RELEASED, known, notes=[]) == release(api, known)
     assert api.gates(KEY) == []
     assert api.requests == [("PATCH", "/api/v1/namespaces/default/pods/web-0")]
+
+
+@dataclass
+class Begun:
+    """Takes patches, whose responses the test makes up."""
+
+    patches: list[tuple[str, Any]] = field(default_factory=list)
+    has_connection: bool = True
+    on_end: Callable[[ClusterError | None], None] = lambda _: None
+
+    def __call__(self, path: str, body: bytes, *, timeout: float, on_end: Any) -> bool:
+        assert timeout == RELEASE_TIMEOUT
+        if self.has_connection:
+            self.patches.append((path, json.loads(body)))
+            self.on_end = on_end
+        return self.has_connection
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        pytest.param(None, Outcome.RELEASED, id="released"),
+        pytest.param(status_error(422), None, id="changed or rejected"),
+        pytest.param(status_error(404), None, id="gone"),
+        pytest.param(status_error(401), None, id="token expired"),
+        pytest.param(status_error(429), Outcome.RETRY, id="too many requests"),
+        pytest.param(unreachable(), Outcome.RETRY, id="unreachable"),
+    ],
+)
+def test_patch_is_sent_without_waiting(error: ClusterError | None, outcome: Outcome | None) -> None:
+    (api, known), begun, ends = seen(), Begun(), list[Attempt | None]()
+    releaser = Releaser(api, DECIDER, now_ms, begin=begun)
+
+    assert releaser.begin(KEY, known, ends.append)
+    path = "/api/v1/namespaces/default/pods/web-0"
+    assert begun.patches == [(path, list(release_patch(known, now_ms())))]
+    assert ends == []
+    begun.on_end(error)
+    assert [one and one.outcome for one in ends] == [outcome]
+    assert api.requests == []
+
+
+def test_release_that_may_block_is_not_begun() -> None:
+    (api, known), begun, ends = seen(), Begun(), list[Attempt | None]()
+    frozen = Releaser(api, DECIDER, now_ms, begin=begun, is_frozen=lambda _: True)
+    assert not frozen.begin(KEY, known, ends.append)
+    releaser = Releaser(api, DECIDER, now_ms, begin=begun)
+    assert not releaser.begin(KEY, known._replace(recheck=True), ends.append)
+    begun.has_connection = False
+    assert not releaser.begin(KEY, known, ends.append)
+    assert begun.patches == []
+    assert ends == []
 
 
 def test_release_leaves_the_gates_of_others() -> None:

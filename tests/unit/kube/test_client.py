@@ -1,6 +1,7 @@
 """Redirects of the API server are not followed: the token would go with the request."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from kubernetes.config import ConfigException
 from holdfast.webhook.errors import ApiStatusError, UnreachableError
 from holdfast.webhook.kube.client import JSON_PATCH, Cluster
 from holdfast.webhook.kube.kubeconfig import Access
-from tests.unit.kube.test_transport import Server, serve
+from tests.unit.kube.test_transport import OK, Server, serve
 
 __all__ = ["serve"]
 STATUSES = {301: "Moved Permanently", 302: "Found", 307: "Temporary", 308: "Permanent"}
@@ -150,3 +151,33 @@ def test_token_is_asked_for_once_a_second(serve: Callable[..., Server]) -> None:
     assert one.reads == 2
     sent = [b"authorization: bearer new" in each for each in server.requests]
     assert sent == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        pytest.param(OK, "None", id="written"),
+        pytest.param(
+            b"HTTP/1.1 422 Unprocessable Entity\r\nContent-Length: 0\r\n\r\n",
+            "HTTP 422: Unprocessable Entity",
+            id="rejected",
+        ),
+        pytest.param(b"HTTP/1.1 200 OK\r\n", "does not answer", id="cut off"),
+    ],
+)
+def test_patch_is_begun_on_an_idle_connection(
+    serve: Callable[..., Server], answer: bytes, problem: str
+) -> None:
+    server, ends, stop = serve([OK, answer]), list[object](), threading.Event()
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{server.port}"
+    stop.set()
+    with closing(Cluster(ApiClient(configuration), NEVER_RENEWED)) as cluster:
+        assert not cluster.begin("/x", b"[]", timeout=5.0, on_end=ends.append)
+        cluster.request("GET", "/version")
+        assert cluster.begin("/x", b"[]", timeout=5.0, on_end=ends.append)
+        cluster.receive(stop)
+
+    assert problem in str(ends[0])
+    assert server.requests[1].startswith(b"PATCH /x HTTP/1.1\r\n")
+    assert b"\r\nContent-Type: application/json-patch+json\r\n" in server.requests[1]

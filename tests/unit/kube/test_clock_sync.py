@@ -85,11 +85,11 @@ def test_probes_until_the_clock_is_known_then_rests() -> None:
     assert world.narrowed >= 3
 
 
-def test_clock_at_rest_costs_less_than_a_request_a_second() -> None:
+def test_clock_at_rest_costs_two_requests_a_second() -> None:
     world = World(waits=400)
     world.run()
 
-    assert len(world.api.requests) < world.stop.now - 100.0
+    assert len(world.api.requests) < 2.2 * (world.stop.now - 100.0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""Requests whose responses one thread waits for, over a pair of sockets."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from holdfast.webhook.kube.response_loop import ResponseLoop
+from holdfast.webhook.kube.transport import ApiConnection, Response, Transport, TransportError
+from tests.unit.kube.test_transport import OK, PATIENCE, Credentials
+
+REQUEST = b"PATCH /x HTTP/1.1\r\n\r\n"
+
+
+class World:
+    """Sends requests, and receives until all have ended."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.ends: list[object] = []
+        self.transport = Transport(
+            Credentials("http://localhost"), now=self.clock, size=4, connect_timeout=PATIENCE
+        )
+        self.loop = ResponseLoop(self.transport, now=self.clock)
+        self._stop = threading.Event()
+        self._stop.set()
+
+    def clock(self) -> float:
+        return self.now
+
+    def connect(self) -> socket.socket:
+        """Keep a connection, and return the server's end."""
+        ours, theirs = socket.socketpair()
+        self.transport.give_back(ApiConnection(ours, self.clock))
+        return theirs
+
+    def send(self) -> bool:
+        return self.loop.send(REQUEST, timeout=10.0, on_end=self.end)
+
+    def end(self, result: Response | Exception) -> None:
+        self.ends.append(result.data if isinstance(result, Response) else type(result))
+
+    def receive(self) -> list[object]:
+        self.loop.run(self._stop)
+        return self.ends
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    with closing(made.transport):
+        yield made
+
+
+def test_requests_share_an_idle_connection(world: World) -> None:
+    with world.connect() as server:
+        for _ in range(2):
+            assert world.send()
+            assert server.recv(100) == REQUEST
+            server.sendall(OK)
+            world.receive()
+    assert world.ends == [b"{}"] * 2
+
+
+def test_no_connection_is_made(world: World) -> None:
+    assert not world.send()
+    assert world.receive() == []
+
+
+def test_response_comes_in_parts(world: World) -> None:
+    with world.connect() as server:
+        world.send()
+        server.sendall(OK[:-1])
+        (key,) = world.loop._selector.select(0)
+        world.loop._receive(key[0].data)
+        assert world.ends == []
+
+        server.sendall(OK[-1:])
+        assert world.receive() == [b"{}"]
+
+
+def test_slow_response_keeps_no_other_waiting(world: World) -> None:
+    with world.connect() as slow, world.connect() as fast:
+        world.send()
+        world.send()
+        fast.recv(100)
+        slow.recv(100)
+        slow.sendall(OK)
+        (key,) = world.loop._selector.select(0)
+        world.loop._receive(key[0].data)
+        assert world.ends == [b"{}"]
+        fast.sendall(OK)
+        world.receive()
+
+
+def test_broken_connection_closes_the_idle_ones(world: World) -> None:
+    idle = world.connect()
+    with world.connect() as server:
+        world.send()
+        server.recv(100)
+    assert world.receive() == [TransportError]
+    with idle:
+        assert idle.recv(100) == b""
+    assert not world.send()
+
+
+def test_connection_that_breaks_as_it_is_used_sends_nothing(world: World) -> None:
+    with world.connect():
+        (connection,) = world.transport._idle
+        connection.socket.shutdown(socket.SHUT_WR)
+        assert not world.send()
+    assert world.receive() == []
+
+
+def test_silence_has_an_end(world: World) -> None:
+    with world.connect():
+        world.send()
+        world.now = 10.0
+        assert world.receive() == [TimeoutError]
