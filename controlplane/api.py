@@ -12,8 +12,8 @@ from typing import Any
 from controlplane.errors import ControlPlaneError
 from controlplane.pki import Files
 
-_TIMEOUT = 10.0  # seconds
-_CREATE_TIMEOUT = 60.0  # seconds; a busy machine takes ten for a definition of 300 KB
+_PROBE_TIMEOUT = 10.0  # seconds
+_TIMEOUT = 60.0  # seconds; a busy machine takes ten to create a definition of 300 KB
 _JSON = "application/json"
 _CONTENT = {
     "GET": _JSON,
@@ -35,7 +35,7 @@ class Api:
     def ok(self, path: str) -> bool:
         """Return whether the server answers 200 there; False also while it does not answer."""
         try:
-            return self._call("GET", path)[0] == 200
+            return self._call("GET", path, timeout=_PROBE_TIMEOUT)[0] == 200
         except (OSError, http.client.HTTPException):
             return False
 
@@ -76,9 +76,12 @@ class Api:
         return parsed
 
     def _call(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout: float = _TIMEOUT,
     ) -> tuple[int, bytes]:
-        timeout = _CREATE_TIMEOUT if method == "POST" else _TIMEOUT
         connection = http.client.HTTPSConnection(
             "127.0.0.1", self._port, context=self._context, timeout=timeout
         )

@@ -10,6 +10,8 @@ import pytest
 from controlplane.kubevirt import install
 from controlplane.launcher import ControlPlane
 from demo.command import Command
+from tests.e2e import short_intervals
+from tests.e2e.installed import Installation, installation
 from tests.e2e.namespace import Namespace, pod
 
 PLANES = pytest.StashKey[list[ControlPlane]]()
@@ -56,7 +58,7 @@ def _logs(item: pytest.Function) -> Iterator[tuple[str, Path]]:
 
 def _planes(item: pytest.Function) -> Iterator[ControlPlane]:
     for value in item.funcargs.values():
-        if isinstance(value, Namespace):
+        if isinstance(value, Namespace | Installation):
             yield value.plane
         elif isinstance(value, ControlPlane):
             yield value
@@ -112,7 +114,23 @@ def plain_cluster() -> Iterator[ControlPlane]:
 def plain_ns(plain_cluster: ControlPlane) -> Iterator[Namespace]:
     ns = Namespace.create_new(plain_cluster, _name())
     yield ns
-    ns.kubectl("delete", "pods", "--all", "--wait=false")
+    ns.delete_pods()
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """Holdfast as its manifests install it: two replicas and a controller, which came up alone.
+
+    The controller's intervals are short, and its wall clock is more than a year ahead. Tests that
+    use it leave it whole, and are in the group `installed`.
+    """
+    with installation(tmp_path_factory.mktemp("installed")) as made:
+        made.module = short_intervals.__name__
+        made.replica()
+        made.replica()
+        made.controller(seconds_ahead=400 * 86_400)
+        made.ready()
+        yield made
 
 
 @pytest.fixture

@@ -199,7 +199,8 @@ class Installation:
             self.apply(endpoints(self.ports.values()))
 
     def configurations(self) -> list[Object]:
-        return [self.get(kind, "holdfast") for kind in KINDS]
+        path = "/apis/admissionregistration.k8s.io/v1"
+        return [self.plane.api.get(f"{path}/{kind}s/holdfast") or {} for kind in KINDS]
 
     def webhooks(self) -> list[Object]:
         return [one for each in self.configurations() for one in each.get("webhooks") or ()]

@@ -1,7 +1,16 @@
-"""Runs `holdfast` with its intervals and backoffs cut to half a second, for tests that wait."""
+"""Runs `holdfast` with its intervals and backoffs cut to half a second, for tests that wait.
 
+The wall clock is shifted as `tests.e2e.wrong_clock` does, where a file says by how much.
+"""
+
+import os
 import runpy
 
+if __name__ == "__main__" and os.environ.get("SECONDS_AHEAD"):
+    import tests.e2e.wrong_clock  # noqa: F401 - shifts the clock for what is imported next
+
+from holdfast.webhook.cli import inspection
+from holdfast.webhook.controller import freeze_watch
 from holdfast.webhook.kube import leader_election, reflector
 from holdfast.webhook.registration import reconciler
 from holdfast.webhook.sticky import controller
@@ -11,6 +20,8 @@ SECONDS = 0.5
 
 
 def shorten() -> None:
+    inspection.PATIENCE_MS = 1_000
+    freeze_watch.UNREADABLE_SECONDS = 3.0
     reconciler.INTERVAL_SECONDS = SECONDS
     leader_election.RETRY_SECONDS = SECONDS
     controller.RECHECK_SECONDS = SECONDS

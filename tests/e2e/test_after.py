@@ -54,7 +54,7 @@ def test_job_that_completes_releases_its_waiters(
     ns = plain_ns
     names = [f"web-{number}" for number in range(50)]
     ns.create_pods(waiting(name, "job/migrate") for name in names)
-    ns.apply(waiting("other", "job/other"), waiting("later", "job/migrate", delay="20"))
+    ns.apply(waiting("other", "job/other"), waiting("later", "job/migrate", delay="12"))
     with controller(ns.plane.kubeconfig, log) as running:
         ns.eventually(lambda: "watching: " in log.read_text())
         time.sleep(1.0)
@@ -72,7 +72,7 @@ def test_job_that_completes_releases_its_waiters(
         completed(ns)
         ns.eventually(lambda: "later" in ns.releases())
         later = ns.get("pod", "later")
-        assert ns.releases()["later"] - created(later) >= 20
+        assert ns.releases()["later"] - created(later) >= 12
 
 
 @pytest.mark.slow

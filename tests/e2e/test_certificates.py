@@ -13,21 +13,22 @@ from demo.command import Command
 from holdfast.certs import authority
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.certificate_secrets import CA, LEAF, corrupt, delete, leaf, mismatch, shown, usable
-from tests.e2e.installed import REPAIR, Installation, installation
+from tests.e2e.installed import REPAIR, Installation
 from tests.e2e.steady_load import creations
 
-pytestmark = pytest.mark.xdist_group("certificates")
+pytestmark = pytest.mark.xdist_group("installed")
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """A cluster with two replicas and a controller, all of which came up from nothing."""
-    with installation(tmp_path_factory.mktemp("installed")) as made:
-        made.replica()
-        made.replica()
-        made.controller()
-        made.ready()
-        yield made
+@pytest.fixture
+def short_lived(installed: Installation) -> Iterator[Installation]:
+    """The same, where certificates live for ten minutes."""
+    installed.controllers[0].stop()
+    hasty = installed.controller("--leaf-lifetime", "10m", "--ca-propagation", "3s")
+    yield installed
+    hasty.stop()
+    installed.controllers[0].start()
+    delete(installed)
+    installed.ns.eventually(lambda: usable(installed), REPAIR)
 
 
 def test_everything_comes_up_from_nothing(installed: Installation) -> None:
@@ -41,6 +42,11 @@ def test_everything_comes_up_from_nothing(installed: Installation) -> None:
     assert sorted(installed.secret(LEAF)) == ["ca.crt", "tls.crt", "tls.key"]
     assert installed.bundles() == {installed.secret(CA)["tls.crt"]}
     assert [len(one["webhooks"]) for one in installed.configurations()] == [2, 7]
+
+
+def test_wrong_clock_does_not_affect_issued_certificates(installed: Installation) -> None:
+    issued = leaf(installed).not_before + authority.BACKDATED
+    assert abs((datetime.now(UTC) - issued).total_seconds()) < 300
 
 
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
@@ -69,11 +75,11 @@ def test_corrupt_leaf_is_replaced_without_failed_calls(
     before = leaf(installed).fingerprint
     ca = installed.secret(CA)
     spoil(installed)
-    assert creations(installed.ns, 5) == []
+    assert creations(installed.ns, 3) == []
     installed.ns.eventually(lambda: usable(installed), REPAIR)
     assert leaf(installed).fingerprint != before
     assert installed.secret(CA) == ca
-    assert creations(installed.ns, 5) == []
+    assert creations(installed.ns, 3) == []
     assert served(installed) == {leaf(installed).fingerprint}
 
 
@@ -81,7 +87,7 @@ def test_lost_ca_is_replaced_with_overlap(installed: Installation) -> None:
     before = installed.secret(CA)["tls.crt"]
     certificate = leaf(installed).fingerprint
     installed.kubectl("delete", "secret", CA)
-    assert creations(installed.ns, 5) == []
+    assert creations(installed.ns, 3) == []
     installed.ns.eventually(lambda: installed.secret(CA), REPAIR)
     after = installed.secret(CA)
     assert after["tls.crt"] != before
@@ -89,22 +95,22 @@ def test_lost_ca_is_replaced_with_overlap(installed: Installation) -> None:
     both = base64.b64encode(base64.b64decode(after["tls.crt"]) + base64.b64decode(before)).decode()
     installed.ns.eventually(lambda: installed.bundles() == {both}, REPAIR)
     assert leaf(installed).fingerprint == certificate  # until API servers know the new CA
-    assert creations(installed.ns, 5) == []
+    assert creations(installed.ns, 3) == []
 
 
-def test_stolen_keys_are_worthless_after_both_secrets_are_deleted(tmp_path: Path) -> None:
-    with installation(tmp_path) as made:
-        made.replica()
-        # ten minutes, or a hundredth of the certificate's lifetime: 18 s
-        made.controller("--leaf-lifetime", "30m", "--ca-propagation", "5s")
-        made.ready()
-        stolen = made.secret(CA)["tls.crt"]
-        made.kubectl("delete", "secret", CA, LEAF)
-        assert creations(made.ns, 5) == []
-        made.ns.eventually(lambda: made.secret(CA) and made.bundles(), REPAIR)
-        made.ns.eventually(lambda: made.bundles() == {made.secret(CA)["tls.crt"]}, 4 * REPAIR)
-        assert made.secret(CA)["tls.crt"] != stolen
-        assert creations(made.ns, 5) == []
+def test_stolen_keys_are_worthless_after_both_secrets_are_deleted(
+    short_lived: Installation,
+) -> None:
+    stolen = short_lived.secret(CA)["tls.crt"]
+    short_lived.kubectl("delete", "secret", CA, LEAF)
+    assert creations(short_lived.ns, 3) == []
+    short_lived.ns.eventually(lambda: short_lived.secret(CA) and short_lived.bundles(), REPAIR)
+    # ten minutes, or a hundredth of the certificate's lifetime: 6 s
+    short_lived.ns.eventually(
+        lambda: short_lived.bundles() == {short_lived.secret(CA)["tls.crt"]}, REPAIR
+    )
+    assert short_lived.secret(CA)["tls.crt"] != stolen
+    assert creations(short_lived.ns, 3) == []
 
 
 def served(installed: Installation) -> set[str]:
@@ -115,15 +121,6 @@ def served(installed: Installation) -> set[str]:
         return found if len(found) == 1 else set()
 
     return installed.ns.eventually(same)
-
-
-def test_wrong_clock_does_not_affect_issued_certificates(tmp_path: Path) -> None:
-    with installation(tmp_path) as made:
-        made.replica()
-        made.controller(seconds_ahead=400 * 86_400)
-        made.ready()
-        issued = leaf(made).not_before + authority.BACKDATED
-        assert abs((datetime.now(UTC) - issued).total_seconds()) < 300
 
 
 def test_server_with_client_ca_serves_probes_and_metrics_on_another_port(

@@ -23,6 +23,7 @@ import yaml
 
 from controlplane.launcher import ControlPlane
 from holdfast.webhook.model import kubevirt
+from tests.e2e import short_intervals
 from tests.e2e.namespace import Namespace, Object, definition, gates, pod
 
 GATE = "holdfast.dev/delay"
@@ -674,7 +675,9 @@ def test_doctor_frees_a_deleted_pod_of_a_vm(bare: tuple[Namespace, Cli]) -> None
     ns.apply(kept)
     ns.kubectl("delete", "pod", "kept", "--wait=false", "--grace-period=0")
     advice = re.compile("run: (kubectl .*)")
-    found = ns.eventually(lambda: advice.findall(cli.run("doctor").stdout), 120)
+    found = ns.eventually(
+        lambda: advice.findall(cli.run("doctor", module=short_intervals.__name__).stdout)
+    )
     ns.kubectl(*shlex.split(found[0])[1:])
     assert ns.get("pod", "kept")["metadata"]["finalizers"] == ["example.com/other"]
     ns.kubectl("patch", "pod", "kept", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')

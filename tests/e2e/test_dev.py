@@ -1,7 +1,6 @@
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,9 @@ def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_dev_registers_unregisters_and_recovers_from_being_killed(
-    new_cluster: Callable[[], Namespace], log: Path
+    plain_ns: Namespace, log: Path
 ) -> None:
-    ns = new_cluster()
+    ns = plain_ns
     with Command("dev", "--kubeconfig", str(ns.plane.kubeconfig), log=log) as dev:
         assert configurations(ns) == ["holdfast-dev", "holdfast-dev"]
         assert dev.stop() == 0

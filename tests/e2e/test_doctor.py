@@ -1,7 +1,7 @@
 """`holdfast doctor` on an installation: whole, and with each of its parts broken.
 
 Service, Secrets, Lease and webhook configurations are those of the manifests; what is broken stays
-so, since no controller runs any more after the first test.
+so, since no controller runs after the first test.
 """
 
 import base64
@@ -16,11 +16,11 @@ import pytest
 from holdfast.certs import authority
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.certificate_secrets import CA, LEAF
-from tests.e2e.installed import KINDS, SERVICE, Installation, installation, port
+from tests.e2e.installed import KINDS, SERVICE, Installation, port
 from tests.e2e.namespace import Object, pod
 from tests.e2e.test_cli import Cli
 
-pytestmark = pytest.mark.xdist_group("doctor")
+pytestmark = pytest.mark.xdist_group("installed")
 
 DAY = timedelta(days=1)
 
@@ -42,15 +42,6 @@ class Findings:
         return max(found, key=lambda one: ("OK", "WARNING", "PROBLEM").index(one[0]))
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with installation(tmp_path_factory.mktemp("doctor")) as made:
-        made.replica()
-        made.controller()
-        made.ready()
-        yield made
-
-
 def cli(of: Installation) -> Cli:
     return Cli(of.plane.kubeconfig, of.ns.namespace)
 
@@ -65,8 +56,8 @@ def doctor(of: Installation) -> Findings:
     return Findings(done.returncode, lines)
 
 
-def test_healthy_installation(whole: Installation) -> None:
-    found = doctor(whole)
+def test_healthy_installation(installed: Installation) -> None:
+    found = doctor(installed)
     assert found.levels == dict.fromkeys(
         (
             *("API server", "clock", "webhooks", "caBundle", "server", "certificate"),
@@ -75,14 +66,15 @@ def test_healthy_installation(whole: Installation) -> None:
         "OK",
     )
     assert found.status == 0
-    assert found.of("server")[1] == f"1 ready at Service {NAMESPACE}/{SERVICE}"
+    assert found.of("server")[1] == f"2 ready at Service {NAMESPACE}/{SERVICE}"
 
 
 @pytest.fixture(scope="module")
-def left_alone(whole: Installation) -> Installation:
+def left_alone(installed: Installation) -> Iterator[Installation]:
     """The same without its controller, which would mend what is broken."""
-    whole.controllers[0].stop()
-    return whole
+    installed.controllers[0].stop()
+    yield installed
+    installed.controllers[0].start()
 
 
 def test_no_leader(left_alone: Installation) -> None:
@@ -116,7 +108,8 @@ def spoilt(left_alone: Installation) -> Iterator[Installation]:
     for kind, one in zip(KINDS, before, strict=True):
         patch(left_alone, kind, {"op": "add", "path": "/webhooks", "value": one["webhooks"]})
     keep(left_alone, leaf)
-    left_alone.join(0, port(left_alone.replicas[0]))
+    for number, replica in enumerate(left_alone.replicas):
+        left_alone.join(number, port(replica))
 
 
 def patch(installed: Installation, kind: str, operation: Object) -> None:
@@ -197,7 +190,8 @@ def leaf_of(ca: authority.KeyPair, starts: timedelta) -> dict[str, str]:
 
 
 def test_no_ready_server(spoilt: Installation) -> None:
-    spoilt.join(0, port(spoilt.replicas[0]), ready=False)
+    for number, replica in enumerate(spoilt.replicas):
+        spoilt.join(number, port(replica), ready=False)
     found = doctor(spoilt)
     level, text, cure = found.of("server")
     assert (found.status, level) == (1, "PROBLEM")

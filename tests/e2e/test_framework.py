@@ -33,14 +33,8 @@ _numbers = itertools.count(1)
 Serve = Callable[..., Namespace]
 
 
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with ControlPlane(nodes=2, audit=True) as running:
-        yield running
-
-
 @pytest.fixture
-def serve(plane: ControlPlane, tmp_path: Path, log: Path) -> Iterator[Serve]:
+def serve(plain_cluster: ControlPlane, tmp_path: Path, log: Path) -> Iterator[Serve]:
     """Run `holdfast dev` with the test's own profiles, and give a namespace alongside it."""
     with ExitStack() as stack:
 
@@ -50,10 +44,10 @@ def serve(plane: ControlPlane, tmp_path: Path, log: Path) -> Iterator[Serve]:
             config = tmp_path / "holdfast.yaml"
             head = {"apiVersion": "holdfast.dev/v1beta1", "kind": "HoldfastConfiguration"}
             config.write_text(yaml.safe_dump({**head, "profiles": list(profiles)}))
-            arguments = ("--kubeconfig", str(plane.kubeconfig), "--config", str(config))
+            arguments = ("--kubeconfig", str(plain_cluster.kubeconfig), "--config", str(config))
             command = Command("dev", *arguments, log=log, environment=environment)
             holdfast = stack.enter_context(command)
-            return Namespace.create_new(plane, f"framework-{next(_numbers)}", holdfast)
+            return Namespace.create_new(plain_cluster, f"framework-{next(_numbers)}", holdfast)
 
         yield start
 
@@ -79,7 +73,7 @@ def test_two_profiles_serve_pods_of_two_schedulers(serve: Serve) -> None:
 
 
 def test_plugin_that_changes_the_scheduler_keeps_one_profile_and_gate(
-    serve: Serve, plane: ControlPlane
+    serve: Serve, plain_cluster: ControlPlane
 ) -> None:
     hint = {"pluginConfig": [{"name": "delay", "args": {"schedulerName": "second"}}]}
     other = {"pluginConfig": [{"name": "delay", "args": {"annotations": ["other-delay"]}}]}
@@ -90,7 +84,7 @@ def test_plugin_that_changes_the_scheduler_keeps_one_profile_and_gate(
         (shown,) = ns.apply(manifest, dry_run=True)
         return bool(shown["metadata"]["annotations"].get("touched") == "gated")
 
-    with other_webhook(plane, "a-touch", touched_by_another):
+    with other_webhook(plain_cluster, "a-touch", touched_by_another):
         ns.eventually(touched)  # the API server takes a moment to notice the other webhook
         (made,) = ns.apply(manifest)
         assert made["metadata"]["annotations"]["touched"] == "gated"  # it was called again
@@ -101,10 +95,10 @@ def test_plugin_that_changes_the_scheduler_keeps_one_profile_and_gate(
 
 
 def test_reinvocation_restores_what_another_webhook_removed(
-    serve: Serve, plane: ControlPlane
+    serve: Serve, plain_cluster: ControlPlane
 ) -> None:
     ns = serve({})
-    with other_webhook(plane, "z-undo", undone_by_another):
+    with other_webhook(plain_cluster, "z-undo", undone_by_another):
         manifest = pod("undone", {"delay": "3600", "type": "space"})
         ns.eventually(lambda: "undone" in noted(ns.apply(manifest, dry_run=True)[0]))
         (made,) = ns.apply(manifest)
@@ -137,7 +131,7 @@ def undone_by_another(seen: Object) -> list[Object]:
     ids=["placed", "allowed"],
 )
 def test_annotation_added_late_by_another_webhook_is_rejected(
-    serve: Serve, plane: ControlPlane, mark: dict[str, str], message: str
+    serve: Serve, plain_cluster: ControlPlane, mark: dict[str, str], message: str
 ) -> None:
     ns = serve({})
 
@@ -151,7 +145,7 @@ def test_annotation_added_late_by_another_webhook_is_rejected(
             return str(exc)
         return ""  # the API server takes a moment to notice the other webhook
 
-    with other_webhook(plane, "z-mark", marked_by_another):
+    with other_webhook(plain_cluster, "z-mark", marked_by_another):
         said = ns.eventually(warning)
 
     assert message in said

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from demo.command import Command
+from tests.e2e import short_intervals
 from tests.e2e.accounts import NAMESPACE, controller_kubeconfig
 from tests.e2e.namespace import Namespace, gates, pod, seconds
 from tests.e2e.test_cli import Cli
 from tests.e2e.test_leader import metric
 from tests.e2e.test_release import controller, gated
 
-PODS = 500
+PODS = 100
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def other(plain_ns: Namespace) -> Iterator[Namespace]:
     """Another namespace in that cluster."""
     ns = Namespace.create_new(plain_ns.plane, f"{plain_ns.namespace}-other")
     yield ns
-    ns.kubectl("delete", "pods", "--all", "--wait=false")
+    ns.delete_pods()
 
 
 def holdfast(ns: Namespace, *arguments: str) -> str:
@@ -68,7 +69,7 @@ def frozen(running: Command, count: int) -> Callable[[], bool]:
     return lambda: metric(running, "holdfast_freezes ") == count
 
 
-def test_500_due_pods_wait_until_the_namespace_is_thawed(
+def test_due_pods_wait_until_the_namespace_is_thawed(
     ns: Namespace, other: Namespace, log: Path
 ) -> None:
     said = holdfast(ns, "freeze", "--reason", "incident 42")
@@ -90,9 +91,7 @@ def test_500_due_pods_wait_until_the_namespace_is_thawed(
 
         assert holdfast(ns, "thaw") == f"the freeze of namespace {ns.namespace} has ended\n"
         ns.eventually(lambda: ns.releases().keys() == names)
-    after = [at - changed(ns) for at in ns.releases().values()]
-    assert min(after) > 0
-    assert max(after) < 10
+    assert min(ns.releases().values()) > changed(ns)
 
 
 def test_freeze_of_all_namespaces_and_release_by_hand(
@@ -138,7 +137,7 @@ def test_controller_that_may_not_list_namespaces_releases_after_a_while(
     ns.apply(gated("web", 1))
     arguments = ("controller", "--kubeconfig", str(account), "--health-port", "0")
     try:
-        with Command(*arguments, log=log) as running:
+        with Command(*arguments, log=log, module=short_intervals.__name__) as running:
             ns.eventually(lambda: "web" in ns.releases())
             ns.eventually(lambda: metric(running, "holdfast_held_pods ") == 0)
             assert "freezes are ignored, because namespaces cannot be listed" in log.read_text()

@@ -5,7 +5,6 @@ over whatever field somebody has written with kubectl. Both apply by force, agai
 """
 
 import json
-from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
@@ -14,11 +13,11 @@ import yaml
 
 from holdfast.webhook.kube.patching import FIELD_MANAGER
 from tests.e2e.accounts import MANIFESTS
-from tests.e2e.installed import KINDS, Installation, installation
+from tests.e2e.installed import KINDS, Installation
 from tests.e2e.namespace import Object
 from tests.e2e.test_cli import CRDS, Cli
 
-pytestmark = pytest.mark.xdist_group("gitops")
+pytestmark = pytest.mark.xdist_group("installed")
 
 REGISTRATION = MANIFESTS / "base" / "registration.yaml"
 ARGO, FLUX = "argocd-controller", "kustomize-controller"
@@ -27,14 +26,11 @@ RECORD = "holdfast.dev/sticky-node"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with installation(tmp_path_factory.mktemp("gitops")) as made:
-        made.replica()
-        made.controller()
-        made.ready()
-        made.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(CRDS))
-        made.plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
-        yield made
+def running(installed: Installation) -> Installation:
+    """The installation, with VMs."""
+    installed.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(CRDS))
+    installed.plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    return installed
 
 
 def managed(installed: Installation, kind: str, name: str) -> list[Object]:

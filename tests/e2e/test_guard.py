@@ -679,11 +679,10 @@ def test_pod_with_2000_of_our_gates_can_be_updated(guarded: Guarded, ns: Namespa
     assert "many" in refusal(jane.patch, "many", [STRIP])
 
 
-@pytest.mark.parametrize("number", [43_000, 75_000])
 def test_pod_with_very_many_annotations_is_released_and_deleted(
-    guarded: Guarded, ns: Namespace, number: int
+    guarded: Guarded, ns: Namespace
 ) -> None:
-    many = held("many", **dict.fromkeys(short_keys(number), ""))
+    many = held("many", **dict.fromkeys(short_keys(75_000), ""))
     many["metadata"]["annotations"] |= {"delay": "1", "holdfast.dev/held": "delay=1s"}
     many["metadata"]["finalizers"] = ["holdfast.dev/sticky"]
     ns.create(many)

@@ -87,7 +87,7 @@ SLOWLY = pytest.mark.slow, pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize(
-    ("replicas", "least"), [(40, 0.9), pytest.param(200, 0.95, marks=SLOWLY)], ids=["40", "200"]
+    ("replicas", "least"), [(20, 0.9), pytest.param(200, 0.95, marks=SLOWLY)], ids=["20", "200"]
 )
 def test_as_many_pods_are_starting_as_the_pace_allows(
     ns: Namespace, replicas: int, least: float

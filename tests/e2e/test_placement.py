@@ -391,7 +391,7 @@ def test_generated_pods_run_where_pod_and_rule_allow(plane: ControlPlane, serve:
 
 TESTS: list[Object] = [{"equals": "x"}, {"in": ["x", "it's"]}, {"exists": True}]
 MARKS = ["kind", "a.b/c", "type"]
-PAIRS = 120
+PAIRS = 60
 MANY = 500
 
 

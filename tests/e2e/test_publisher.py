@@ -23,7 +23,7 @@ KEY = "example.com/wait"
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> Iterator[Installation]:
+def fresh(tmp_path: Path) -> Iterator[Installation]:
     with installation(tmp_path) as made:
         made.module = short_intervals.__name__
         yield made
@@ -90,91 +90,83 @@ RESETS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with installation(tmp_path_factory.mktemp("shared")) as made:
-        made.module = short_intervals.__name__
-        made.replica()
-        made.controller()
-        made.ready()
-        yield made
-
-
-@pytest.mark.xdist_group("publisher")
+@pytest.mark.xdist_group("installed")
 @pytest.mark.parametrize("reset", RESETS)
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
 def test_changed_configuration_is_restored(
-    shared: Installation, kind: str, reset: list[Object]
+    installed: Installation, kind: str, reset: list[Object]
 ) -> None:
-    before = shared.webhooks()
-    spoilt = edit(shared, kind, *reset)
+    before = installed.webhooks()
+    spoilt = edit(installed, kind, *reset)
     assert not spoilt or any(one not in before for one in spoilt)
-    shared.ns.eventually(lambda: by_name(shared.webhooks()) == by_name(before), REPAIR)
+    installed.ns.eventually(lambda: by_name(installed.webhooks()) == by_name(before), REPAIR)
 
 
-@pytest.mark.xdist_group("publisher")
+@pytest.mark.xdist_group("installed")
 def test_invalid_configuration_stops_new_replicas_only(
-    shared: Installation, tmp_path: Path
+    installed: Installation, tmp_path: Path
 ) -> None:
-    before = shared.webhooks()
-    shared.apply(deployment("broken", paused=True))
+    before = installed.webhooks()
+    installed.apply(deployment("broken", paused=True))
     broken = tmp_path / "broken.yaml"
     broken.write_text("kind: HoldfastConfiguration\nprofile: []\n")
     with pytest.raises(CommandError, match=r"broken\.yaml"):
-        shared.replica("--config", str(broken))
-    edit(shared, "mutating", {"op": "replace", "path": "/webhooks", "value": []})
-    shared.ns.eventually(lambda: by_name(shared.webhooks()) == by_name(before), REPAIR)
-    assert creations(shared.ns, 3) == []
+        installed.replica("--config", str(broken))
+    edit(installed, "mutating", {"op": "replace", "path": "/webhooks", "value": []})
+    installed.ns.eventually(lambda: by_name(installed.webhooks()) == by_name(before), REPAIR)
+    assert creations(installed.ns, 3) == []
 
 
-@pytest.mark.xdist_group("publisher")
-def test_additions_of_others_stay_and_cause_no_write_loop(shared: Installation) -> None:
+@pytest.mark.xdist_group("installed")
+def test_additions_of_others_stay_and_cause_no_write_loop(installed: Installation) -> None:
     mine = {"name": "mine", "expression": "true"}
-    shared.kubectl("annotate", "mutatingwebhookconfiguration", "holdfast", "team=a")
-    edit(shared, "mutating", {"op": "add", "path": "/webhooks/0/matchConditions/-", "value": mine})
-    version = shared.configurations()[0]["metadata"]["resourceVersion"]
+    installed.kubectl("annotate", "mutatingwebhookconfiguration", "holdfast", "team=a")
+    edit(
+        installed, "mutating", {"op": "add", "path": "/webhooks/0/matchConditions/-", "value": mine}
+    )
+    version = installed.configurations()[0]["metadata"]["resourceVersion"]
     time.sleep(QUIET)
-    after = shared.configurations()[0]
+    after = installed.configurations()[0]
     assert after["metadata"]["resourceVersion"] == version
     assert mine in after["webhooks"][0]["matchConditions"]
 
 
 def test_new_conditions_are_published_when_the_rollout_is_complete(
-    installed: Installation, tmp_path: Path
+    fresh: Installation, tmp_path: Path
 ) -> None:
     old = configuration(tmp_path, "old", "example.com/old")
     new = configuration(tmp_path, "new", KEY)
-    installed.replica("--config", str(old))
-    installed.replica("--config", str(old))
-    first = installed.controller("--config", str(old))
-    installed.ready()
-    before = conditions(installed)
+    fresh.replica("--config", str(old))
+    fresh.replica("--config", str(old))
+    first = fresh.controller("--config", str(old))
+    fresh.ready()
+    before = conditions(fresh)
 
-    installed.apply(deployment("new", paused=True))
-    installed.replica("--config", str(new))
-    installed.replica("--config", str(new))
-    installed.controller("--config", str(new))
+    fresh.apply(deployment("new", paused=True))
+    fresh.replica("--config", str(new))
+    fresh.replica("--config", str(new))
+    fresh.controller("--config", str(new))
     first.stop()
-    assert creations(installed.ns, QUIET) == []
-    assert conditions(installed) == before  # old replicas are there still
+    assert creations(fresh.ns, QUIET) == []
+    assert conditions(fresh) == before  # old replicas are there still
 
-    installed.retire(0)
-    installed.retire(1)
-    assert creations(installed.ns, QUIET) == []
-    assert conditions(installed) == before  # the Deployment is not through
-    assert not holds(installed, {KEY: "3600"})
+    fresh.retire(0)
+    fresh.retire(1)
+    assert creations(fresh.ns, QUIET) == []
+    assert conditions(fresh) == before  # the Deployment is not through
+    assert not holds(fresh, {KEY: "3600"})
 
-    edit(installed, "mutating", {"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"})
-    installed.ns.eventually(lambda: len(installed.bundles()) == 1, REPAIR)
-    assert conditions(installed) == before
+    edit(fresh, "mutating", {"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"})
+    fresh.ns.eventually(lambda: len(fresh.bundles()) == 1, REPAIR)
+    assert conditions(fresh) == before
 
-    installed.apply(deployment("new"))
-    installed.ns.eventually(lambda: holds(installed, {KEY: "3600"}), REPAIR)
-    assert holds(installed, {"delay": "3600"})
-    assert "example.com/old" not in conditions(installed)
+    fresh.apply(deployment("new"))
+    fresh.ns.eventually(lambda: holds(fresh, {KEY: "3600"}), REPAIR)
+    assert holds(fresh, {"delay": "3600"})
+    assert "example.com/old" not in conditions(fresh)
 
 
-def test_cert_manager_provides_the_ca_bundle(installed: Installation) -> None:
+def test_cert_manager_provides_the_ca_bundle(fresh: Installation) -> None:
     now = datetime.now(UTC)
     ca = authority.new_ca("cert-manager", now=now)
     name = f"{SERVICE}.{NAMESPACE}.svc"
@@ -187,39 +179,39 @@ def test_cert_manager_provides_the_ca_bundle(installed: Installation) -> None:
         "type": "kubernetes.io/tls",
         "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
     }
-    installed.apply(secret)
-    installed.replica()
-    installed.controller(certificates="cert-manager")
-    installed.ns.eventually(lambda: all(webhooks_of(installed).values()))
-    assert not installed.ns.holds_pods()
-    installed.ns.apply(pod("asks", {"delay": "3600"}), dry_run=True)  # and is not refused
+    fresh.apply(secret)
+    fresh.replica()
+    fresh.controller(certificates="cert-manager")
+    fresh.ns.eventually(lambda: all(webhooks_of(fresh).values()))
+    assert not fresh.ns.holds_pods()
+    fresh.ns.apply(pod("asks", {"delay": "3600"}), dry_run=True)  # and is not refused
 
     bundle = base64.b64encode(ca.certificate).decode()
-    for kind, webhooks in webhooks_of(installed).items():
+    for kind, webhooks in webhooks_of(fresh).items():
         places = [f"/webhooks/{index}/clientConfig/caBundle" for index in range(len(webhooks))]
-        edit(installed, kind, *({"op": "add", "path": one, "value": bundle} for one in places))
-    installed.ready()
-    assert installed.bundles() == {bundle}
-    assert creations(installed.ns, 3) == []
+        edit(fresh, kind, *({"op": "add", "path": one, "value": bundle} for one in places))
+    fresh.ready()
+    assert fresh.bundles() == {bundle}
+    assert creations(fresh.ns, 3) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_leaf_and_ca_rotate_under_load_without_failures(installed: Installation) -> None:
+def test_leaf_and_ca_rotate_under_load_without_failures(fresh: Installation) -> None:
     """Both are renewed when a third of their time is left: the CA twice, the leaf more often."""
-    installed.replica()
-    installed.replica()
+    fresh.replica()
+    fresh.replica()
     short = ["--ca-lifetime", "75s", "--leaf-lifetime", "30s", "--ca-propagation", "5s"]
-    installed.controller(*short)
-    installed.ready()
+    fresh.controller(*short)
+    fresh.ready()
     seen: dict[str, set[str]] = {"holdfast-ca": set(), "holdfast-tls": set()}
     end = time.monotonic() + 320
     wrong: list[str] = []
     while len(seen["holdfast-ca"]) < 3 and time.monotonic() < end:
-        wrong += creations(installed.ns, 2)
+        wrong += creations(fresh.ns, 2)
         for name, found in seen.items():
-            found.add(installed.secret(name)["tls.crt"])
-    wrong += creations(installed.ns, 10)
+            found.add(fresh.secret(name)["tls.crt"])
+    wrong += creations(fresh.ns, 10)
     assert wrong == []
     assert len(seen["holdfast-ca"]) == 3
     assert len(seen["holdfast-tls"]) >= 5

@@ -4,15 +4,17 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from controlplane.errors import ControlPlaneError
+from controlplane.launcher import ControlPlane
 from demo.command import Command
 from tests.e2e.foreign_webhook import other_webhook
+from tests.e2e.installed import KINDS
 from tests.e2e.namespace import Namespace, Object, created, gates, listens, pod
 
 GATE = "holdfast.dev/delay"
@@ -99,10 +101,16 @@ def test_wrong_or_stepping_wall_clock_releases_nothing_early(
             assert 6 <= ns.releases()[name] - created(made) < 6 + SLACK
 
 
-def test_cluster_keeps_working_with_every_replica_down(
-    new_cluster: Callable[[], Namespace], log: Path
-) -> None:
-    ns = new_cluster()
+@pytest.fixture
+def unregistered(plain_cluster: ControlPlane) -> Iterator[None]:
+    """Nothing is registered after the test, even if it has killed what would have removed it."""
+    yield
+    plain_cluster.kubectl("delete", "--all", ",".join(KINDS))
+
+
+@pytest.mark.usefixtures("unregistered")
+def test_cluster_keeps_working_with_every_replica_down(plain_ns: Namespace, log: Path) -> None:
+    ns = plain_ns
     containers = {"containers": [{"name": "main", "image": "busybox"}]}
     job = {
         "apiVersion": "batch/v1",

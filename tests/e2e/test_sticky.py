@@ -381,7 +381,7 @@ def test_migration_that_is_cancelled_changes_nothing(
         made = vm_ns.create(vms.migration("nowhere", FEDORA))
         vm_ns.eventually(lambda: len(vms.launchers(vm_ns, FEDORA)) == 2)
         vm_ns.kubectl("delete", "vmim", "nowhere", "--wait=false")
-        vm_ns.eventually(lambda: vms.find(vm_ns, "vmim", "nowhere") is None)
+        vm_ns.eventually(lambda: vm_ns.find("vmim", "nowhere") is None)
     vm_ns.eventually(lambda: kept(vm_ns) == [])
 
     assert made["metadata"]["name"] == "nowhere"
@@ -567,7 +567,7 @@ def test_vm_that_never_ran_is_not_pinned(vm_ns: Namespace, holdfast: TwoProcesse
     try:
         vm_ns.create(vms.vm())
         vm_ns.eventually(
-            lambda: (vms.find(vm_ns, "vmi", FEDORA) or {}).get("status", {}).get("nodeName")
+            lambda: (vm_ns.find("vmi", FEDORA) or {}).get("status", {}).get("nodeName")
         )
         (pod,) = vms.launchers(vm_ns, FEDORA)
         name, first = pod["metadata"]["name"], vms.node_of(pod)

@@ -102,7 +102,7 @@ def launcher(ns: Namespace, annotations: Mapping[str, str] | None = None) -> Obj
 
 def is_recorded(ns: Namespace, name: str) -> bool:
     """Read whether a VM has a node: until then, the two webhooks may see different VMs."""
-    found = vms.find(ns, "vm", name)
+    found = ns.find("vm", name)
     return found is not None and RECORD in found["metadata"].get("annotations", {})
 
 

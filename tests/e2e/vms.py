@@ -126,7 +126,7 @@ def landed(ns: Namespace, name: str = FEDORA, *, other_than: str = "") -> Object
     """
 
     def look() -> Object | None:
-        found = find(ns, "vmi", name)
+        found = ns.find("vmi", name)
         if found is None or found.get("status", {}).get("phase") != "Running":
             return None
         pods = [pod for pod in launchers(ns, name) if owner(pod)["uid"] == uid(found)]
@@ -157,12 +157,6 @@ def uid(seen: Object) -> str:
     return str(seen["metadata"]["uid"])
 
 
-def find(ns: Namespace, kind: str, name: str) -> Object | None:
-    """Read one object; None where there is none."""
-    text = ns.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
-    return dict(json.loads(text)) if text else None
-
-
 def set_running(ns: Namespace, name: str, *, running: bool) -> None:
     """Start or stop a VM, without waiting."""
     patch = json.dumps({"spec": {"runStrategy": "Always" if running else "Halted"}})
@@ -183,7 +177,7 @@ def stop(ns: Namespace, name: str = FEDORA) -> None:
 
 def is_gone(ns: Namespace, name: str) -> bool:
     """Return whether neither VMI nor pods of a VM are left."""
-    return find(ns, "vmi", name) is None and not launchers(ns, name)
+    return ns.find("vmi", name) is None and not launchers(ns, name)
 
 
 def delete_run(ns: Namespace, name: str = FEDORA) -> None:

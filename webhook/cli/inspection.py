@@ -16,7 +16,7 @@ from holdfast.webhook.runtime import dev
 
 Document = dict[str, Any]
 
-_PATIENCE_MS = 60_000
+PATIENCE_MS = 60_000
 """How long after the end of a deleted pod the controller may take to remove its finalizer."""
 
 
@@ -63,7 +63,7 @@ def kept(api: Api, now_ms: int) -> Iterator[Finding]:
     query = {"labelSelector": kubevirt.LAUNCHERS}
     for pod in listing.objects(api, listing.pods_path(""), kubevirt.LauncherPod, query):
         deleted = pod.metadata.deletion_timestamp
-        if deleted and pod.has_finalizer and deleted.timestamp() * 1_000 + _PATIENCE_MS < now_ms:
+        if deleted and pod.has_finalizer and deleted.timestamp() * 1_000 + PATIENCE_MS < now_ms:
             found.setdefault(pod.metadata.namespace, []).append(pod.metadata.name)
     for namespace, names in found.items():
         there = listing.one(api, f"{NAMESPACES}/{quote(namespace, safe='')}", Document) or {}
