@@ -61,6 +61,11 @@ class Command:
         self.close()
 
     @property
+    def was_started(self) -> bool:
+        """Whether it was started, and neither killed nor stopped since."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """The process, while it runs."""
         return self._running().pid
@@ -104,7 +109,7 @@ class Command:
 
     def close(self) -> None:
         """Stop it if it runs, and remove its temporary files."""
-        if self._process is not None:
+        if self.was_started:
             self.stop()
         self._folder.cleanup()
 

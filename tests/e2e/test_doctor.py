@@ -75,6 +75,7 @@ def left_alone(installed: Installation) -> Iterator[Installation]:
     installed.controllers[0].stop()
     yield installed
     installed.controllers[0].start()
+    installed.ready()
 
 
 def test_no_leader(left_alone: Installation) -> None:

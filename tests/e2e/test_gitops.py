@@ -13,7 +13,7 @@ import yaml
 
 from holdfast.webhook.kube.patching import FIELD_MANAGER
 from tests.e2e.accounts import MANIFESTS
-from tests.e2e.installed import KINDS, Installation
+from tests.e2e.installed import KINDS, Installation, empty_configurations
 from tests.e2e.namespace import Object
 from tests.e2e.test_cli import CRDS, Cli
 
@@ -27,7 +27,10 @@ RECORD = "holdfast.dev/sticky-node"
 
 @pytest.fixture(scope="module")
 def running(installed: Installation) -> Installation:
-    """The installation, with VMs."""
+    """The installation, with VMs, and with configurations that no test has written into."""
+    installed.kubectl("delete", ",".join(KINDS), "holdfast")
+    installed.apply(*empty_configurations())
+    installed.ready()
     installed.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(CRDS))
     installed.plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
     return installed

@@ -478,7 +478,6 @@ EVENT: Object = {
     "regarding": {"kind": "Pod", "namespace": "robbed", "name": "victim"},
 }
 FIRST = "/webhooks/0"
-NOBODY = {"matchLabels": {"nobody": "has-this"}}
 WITHOUT_HOLDFAST: dict[str, list[Operation]] = {
     "no webhooks": [{"op": "add", "path": "/webhooks", "value": []}],
     "a condition": [

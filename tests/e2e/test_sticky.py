@@ -38,10 +38,21 @@ def vm_ns(kubevirt: ControlPlane) -> Namespace:
     return Namespace.create_new(kubevirt, f"landing-{next(_numbers)}")
 
 
-@pytest.fixture
-def holdfast(kubevirt: ControlPlane, tmp_path: Path) -> Iterator[TwoProcesses]:
-    with TwoProcesses(kubevirt, tmp_path) as running:
+@pytest.fixture(scope="module")
+def apart(
+    kubevirt: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TwoProcesses]:
+    with TwoProcesses(kubevirt, tmp_path_factory.mktemp("apart")) as running:
         yield running
+
+
+@pytest.fixture
+def holdfast(apart: TwoProcesses) -> TwoProcesses:
+    """Both processes; they run, even if the last test has failed while one was down."""
+    for name in ("server", "controller"):
+        if not getattr(apart, name).was_started:
+            apart.start(name)
+    return apart
 
 
 def annotated(ns: Namespace, name: str = FEDORA) -> dict[str, str]:
@@ -80,6 +91,51 @@ def notes(ns: Namespace, kind: str, reason: str) -> list[str]:
     ]
 
 
+# --- without the shared processes: first, because they run from the next test on -----------------
+
+
+def test_without_holdfast_the_vm_moves(vm_ns: Namespace) -> None:
+    vm_ns.create(vms.vm())
+    pod = vms.landed(vm_ns)
+    first = vms.node_of(pod)
+    with vms.avoided(vm_ns, first):
+        vms.delete_run(vm_ns)
+        assert vms.node_of(run_again(vm_ns, pod)) != first
+
+
+def test_vm_running_before_holdfast_is_recorded_at_startup(
+    vm_ns: Namespace, kubevirt: ControlPlane, tmp_path: Path
+) -> None:
+    vm_ns.create(vms.vm())
+    vm_ns.create(vms.vm("free", {"holdfast.dev/sticky": "false"}))
+    pod = vms.landed(vm_ns)
+    free = vms.landed(vm_ns, "free")
+    with TwoProcesses(kubevirt, tmp_path):
+        vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(pod))
+        assert record(vm_ns, "free") == ""
+
+        vm_ns.kubectl("annotate", "vm", "free", "--overwrite", "holdfast.dev/sticky=true")
+        vm_ns.eventually(lambda: record(vm_ns, "free") == vms.node_of(free))
+
+
+def test_key_of_the_sticky_vm_plugin(
+    vm_ns: Namespace, kubevirt: ControlPlane, tmp_path: Path
+) -> None:
+    key = "example.com/sticky-node"
+    config = (
+        "profiles:\n- schedulerName: '*'\n  pluginConfig:\n"
+        f"  - {{name: sticky, args: {{nodeAnnotation: {key}}}}}\n"
+    )
+    with TwoProcesses(kubevirt, tmp_path, config=config):
+        vm_ns.create(vms.vm())
+        pod = vms.landed(vm_ns)
+        vm_ns.eventually(lambda: record(vm_ns, key=key) == vms.node_of(pod))
+        assert record(vm_ns) == ""
+        with vms.avoided(vm_ns, vms.node_of(pod)):
+            vms.delete_run(vm_ns)
+            assert vms.node_of(run_again(vm_ns, pod)) == vms.node_of(pod)
+
+
 # --- the sticky plugin's own test --------------------------------------------------------------
 
 
@@ -100,15 +156,6 @@ def test_vm_returns_to_its_node_20_times_of_20(vm_ns: Namespace, holdfast: TwoPr
         f"{told} {first}: the VM starts there again"
     ]
     assert notes(vm_ns, "Pod", "StickyNodeRecorded") != []
-
-
-def test_without_holdfast_the_vm_moves(vm_ns: Namespace) -> None:
-    vm_ns.create(vms.vm())
-    pod = vms.landed(vm_ns)
-    first = vms.node_of(pod)
-    with vms.avoided(vm_ns, first):
-        vms.delete_run(vm_ns)
-        assert vms.node_of(run_again(vm_ns, pod)) != first
 
 
 # --- no landing is lost ------------------------------------------------------------------------
@@ -156,39 +203,6 @@ def test_node_of_a_vm_that_stopped_without_a_controller_is_recorded(
             vms.set_running(vm_ns, FEDORA, running=True)
         assert vms.node_of(run_again(vm_ns, pod)) == vms.node_of(pod)
     assert record(vm_ns) == vms.node_of(pod)
-
-
-def test_vm_running_before_holdfast_is_recorded_at_startup(
-    vm_ns: Namespace, kubevirt: ControlPlane, tmp_path: Path
-) -> None:
-    vm_ns.create(vms.vm())
-    vm_ns.create(vms.vm("free", {"holdfast.dev/sticky": "false"}))
-    pod = vms.landed(vm_ns)
-    free = vms.landed(vm_ns, "free")
-    with TwoProcesses(kubevirt, tmp_path):
-        vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(pod))
-        assert record(vm_ns, "free") == ""
-
-        vm_ns.kubectl("annotate", "vm", "free", "--overwrite", "holdfast.dev/sticky=true")
-        vm_ns.eventually(lambda: record(vm_ns, "free") == vms.node_of(free))
-
-
-def test_key_of_the_sticky_vm_plugin(
-    vm_ns: Namespace, kubevirt: ControlPlane, tmp_path: Path
-) -> None:
-    key = "example.com/sticky-node"
-    config = (
-        "profiles:\n- schedulerName: '*'\n  pluginConfig:\n"
-        f"  - {{name: sticky, args: {{nodeAnnotation: {key}}}}}\n"
-    )
-    with TwoProcesses(kubevirt, tmp_path, config=config):
-        vm_ns.create(vms.vm())
-        pod = vms.landed(vm_ns)
-        vm_ns.eventually(lambda: record(vm_ns, key=key) == vms.node_of(pod))
-        assert record(vm_ns) == ""
-        with vms.avoided(vm_ns, vms.node_of(pod)):
-            vms.delete_run(vm_ns)
-            assert vms.node_of(run_again(vm_ns, pod)) == vms.node_of(pod)
 
 
 # --- what people do ----------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from tests.support.vm_builders import make_vm
 
 APPS = {"group": "apps", "version": "v1", "kind": "Deployment"}
 VM = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
-TYPO = {"holdfast.dev/delai": "15"}
 
 
 def warnings(document: Any, **request: Any) -> list[str]:
