@@ -61,7 +61,8 @@ class Namespace:
         cls, plane: ControlPlane, name: str, holdfast: Command | None = None
     ) -> Namespace:
         """Make the namespace, and wait until pods can be created in it."""
-        plane.kubectl("create", "namespace", name)
+        if plane.api.create("/api/v1/namespaces", {"metadata": {"name": name}}) is None:
+            raise ControlPlaneError(f"namespace {name} exists already")
         ns = cls(plane, name, holdfast)
         ns.eventually(lambda: ns.all("serviceaccounts"))
         return ns

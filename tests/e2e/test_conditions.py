@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from controlplane.launcher import ControlPlane
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import conditions
 from holdfast.webhook.framework.pipeline import AdmissionPipeline
@@ -92,8 +93,8 @@ JUDGE = "unsettled"
 UNSETTLED = "has to be checked"
 
 
-@pytest.fixture
-def judged(ns: Namespace) -> Iterator[Namespace]:
+@pytest.fixture(scope="module")
+def judged(control_plane: ControlPlane) -> Iterator[Namespace]:
     """The one namespace where no webhook is asked, with the condition as a policy in it."""
     kind = {"apiVersion": "admissionregistration.k8s.io/v1"}
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
@@ -119,12 +120,12 @@ def judged(ns: Namespace) -> Iterator[Namespace]:
             "matchResources": {"namespaceSelector": only},
         },
     }
-    ns.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([policy, binding]))
-    found = Namespace(ns.plane, "kube-system")
+    control_plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([policy, binding]))
+    found = Namespace(control_plane, "kube-system")
     found.eventually(lambda: unsettled(found, pod("asks", {"delay": "15"})))
     yield found
     kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding"
-    ns.kubectl("delete", kinds, JUDGE)
+    control_plane.kubectl("delete", kinds, JUDGE)
 
 
 def unsettled(judged: Namespace, manifest: Object) -> bool:

@@ -16,6 +16,8 @@ from tests.e2e.namespace import Namespace, gates, pod, seconds
 from tests.e2e.test_leader import candidate, metric
 from tests.e2e.two_processes import TwoProcesses
 
+pytestmark = pytest.mark.xdist_group("pace")
+
 SLOW = Path(__file__).with_name("slow_pods.yaml")
 
 
@@ -103,7 +105,7 @@ def test_as_many_pods_are_starting_as_the_pace_allows(
     assert not any(gates(each) for each in ns.all("pods"))
 
 
-@pytest.mark.parametrize("replicas", [12, pytest.param(300, marks=SLOWLY)])
+@pytest.mark.parametrize("replicas", [8, pytest.param(300, marks=SLOWLY)])
 def test_releases_in_a_period(ns: Namespace, replicas: int) -> None:
     ns.apply(deployment("web", replicas, "1/1s"))
     ns.eventually(lambda: len(ns.releases()) == replicas, 3 * replicas)

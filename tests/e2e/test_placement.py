@@ -49,26 +49,15 @@ _numbers = itertools.count(1)
 Serve = Callable[..., Namespace]
 
 
-def plane_with(*scheduler_profiles: str) -> ControlPlane:
-    return ControlPlane(
-        nodes=len(LABELS),
-        node_labels=lambda index: LABELS[index],
-        scheduler_profiles=scheduler_profiles,
-        audit=True,
-    )
-
-
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     """A cluster whose kube-scheduler serves a second profile, spacecloud."""
-    with plane_with("default-scheduler", "spacecloud") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def plain_plane() -> Iterator[ControlPlane]:
-    """A cluster whose kube-scheduler knows the default profile alone."""
-    with plane_with("default-scheduler") as running:
+    with ControlPlane(
+        nodes=len(LABELS),
+        node_labels=lambda index: LABELS[index],
+        scheduler_profiles=("default-scheduler", "spacecloud"),
+        audit=True,
+    ) as running:
         yield running
 
 
@@ -165,10 +154,10 @@ def test_space_pods_run_at_the_edge_with_their_scheduler_profile(
 
 
 def test_space_pods_run_at_the_edge_with_the_default_scheduler(
-    plain_plane: ControlPlane, serve: Serve
+    plane: ControlPlane, serve: Serve
 ) -> None:
     mapped = {**SPACE, "schedulerName": "default-scheduler"}
-    ns = serve(plain_plane, placing(mapped, scheduler="spacecloud"))
+    ns = serve(plane, placing(mapped, scheduler="spacecloud"))
     ns.apply(deployment())
 
     assert landed(ns) == EDGE_NODES

@@ -17,7 +17,7 @@ from tests.e2e.installed import KINDS, REPAIR, SERVICE, Installation, deployment
 from tests.e2e.namespace import Object, pod
 from tests.e2e.steady_load import creations
 
-QUIET = 10 * short_intervals.SECONDS
+QUIET = 6 * short_intervals.SECONDS
 """Seconds in which the controller would have written a configuration: several reconciliations."""
 KEY = "example.com/wait"
 
