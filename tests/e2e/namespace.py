@@ -157,7 +157,7 @@ class Namespace:
             return dict(json.loads(text)) if text else None
         found = self.plane.api.get(f"{_COLLECTIONS[kind].format(self.namespace)}/{name}")
         if found is not None:
-            del found["metadata"]["managedFields"]  # as kubectl does
+            found["metadata"].pop("managedFields", None)  # as kubectl does
         return found
 
     def all(self, kind: str, selector: str = "") -> list[Object]:
