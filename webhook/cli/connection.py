@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from holdfast.webhook.errors import HoldfastError
-from holdfast.webhook.kube.client import JSON, MERGE_PATCH, READ_TIMEOUT, Cluster, Query
+from holdfast.webhook.kube.client import JSON, MERGE_PATCH, READ_TIMEOUT, Cluster, OnEnd, Query
 from holdfast.webhook.model import messages
 
 if TYPE_CHECKING:
@@ -71,6 +71,14 @@ class CommandCluster(Cluster):
                 took = (time.monotonic() - began) * 1_000
                 shown = messages.escape(f"{method} {self._url(path, query)}: {outcome}")
                 click.echo(f"{shown} in {took:.0f} ms", err=True)
+
+    def begin(self, path: str, body: bytes, *, timeout: float, on_end: OnEnd) -> bool:
+        """Send a patch without waiting, unless a flag changes requests or shows them."""
+        conduct = self.conduct
+        is_shown = conduct.verbosity >= _LOGS_REQUESTS
+        if is_shown or conduct.timeout or conduct.dry_run != "none":
+            return False
+        return super().begin(path, body, timeout=timeout, on_end=on_end)
 
 
 def merged(found: bytes, change: bytes | None) -> bytes:
