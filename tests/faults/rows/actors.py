@@ -21,8 +21,8 @@ HANGING = 100
 """Pods whose releases hang: three times as many as there are releases under way at once."""
 HANGS = 30.0
 """Seconds for which a webhook hangs: longer than the API server waits for it."""
-ELSEWHERE = 1.0
-"""Seconds by which other tenants' pods may be late, whatever a neighbour does."""
+ELSEWHERE = 5.0
+"""Seconds by which others may be late: half of what one that hangs takes."""
 
 
 @FAULTS.row("gates-foreign", broken="writes-blindly", caught_by="seconds until ours were gone")
@@ -146,13 +146,7 @@ def refused(scenario: Scenario) -> None:
     scenario.check("seconds until they were released", seconds, BOUND)
 
 
-@FAULTS.row(
-    "release-hangs",
-    minutes=2.5,
-    alone=True,
-    broken="one-lane",
-    caught_by="seconds late elsewhere",
-)
+@FAULTS.row("release-hangs", minutes=2.5, broken="one-lane", caught_by="seconds late elsewhere")
 def hanging(scenario: Scenario) -> None:
     """Have a validating webhook hang at the releases of a namespace's pods until it times out."""
     plane, name = scenario.testbed.plane, f"{scenario.ns.namespace}-{scenario.mark}-hangs"

@@ -1,6 +1,6 @@
 """Hostile neighbours in the cluster: their webhook, their crowd, and their objects.
 
-Other tenants' pods are the load's. They are to be released within a second of their time, as on a
+Other tenants' pods are the load's. They are to be released within a second of their time, as in a
 cluster without such neighbours.
 """
 
@@ -26,6 +26,8 @@ from tests.faults.scenario import BOUND, Names, Scenario, Table
 
 FAULTS = Table(7)
 
+WITHIN = 1.0
+"""Seconds by which other tenants' pods may be late."""
 STRIPS, REWRITES = "strips", "rewrites"
 """Suffixes of the namespaces in which the webhook removes our label, and rewrites our notes."""
 SLOW = 1.0
@@ -126,10 +128,13 @@ def gather(scenario: Scenario) -> None:
     alone=True,
     fills=True,
     broken="largest-crowd-first",
-    caught_by="seconds late elsewhere",
+    caught_by="seconds late elsewhere, median",
 )
 def crowding(scenario: Scenario) -> None:
-    """Let 3,000 pods of one namespace be due in the same second."""
+    """Let 3,000 pods of one namespace be due in the same second.
+
+    They take all of a small machine, on which the API server itself is late for others.
+    """
     keys, due = flock(scenario), scenario.due
     scenario.check("seconds by which the last was made too late", time.time() - due)
     time.sleep(max(0.0, due - time.time()))
@@ -137,7 +142,7 @@ def crowding(scenario: Scenario) -> None:
     until = time.time()
     scenario.figures["seconds until the crowd was released"] = round(until - due, 1)
     scenario.check("pods of the crowd not released", len(keys) - len(_released(scenario, keys)))
-    _others(scenario, due - 1, until)
+    _others(scenario, due - 1, until, ELSEWHERE)
 
 
 def waiters(scenario: Scenario) -> int:
@@ -236,10 +241,10 @@ def _released(scenario: Scenario, keys: Sequence[Names]) -> list[Names]:
     return [key for key in keys if any(one.worked for one in releases[key])]
 
 
-def _others(scenario: Scenario, since: float, until: float) -> None:
-    """Check by how much the load's pods were late meanwhile."""
+def _others(scenario: Scenario, since: float, until: float, most: float = WITHIN) -> None:
+    """Check by how much the load's pods were late meanwhile: half of them, and each."""
     late = sorted(lateness(scenario, since, until))
     scenario.check("moments without a due pod elsewhere", int(not late))
-    scenario.check("seconds late elsewhere", max(late, default=0.0), ELSEWHERE)
     if late:
-        scenario.figures["seconds late elsewhere, median"] = round(late[len(late) // 2], 3)
+        scenario.check("seconds late elsewhere, median", late[len(late) // 2], WITHIN)
+        scenario.check("seconds late elsewhere", late[-1], most)
