@@ -212,8 +212,8 @@ class Installation:
         return certificate_secrets.secret(self, name)
 
     def ready(self) -> None:
-        """Wait until the webhooks are registered, and called."""
-        self.ns.eventually(self.ns.holds_pods, 90.0)
+        """Wait until the webhooks are registered, one configuration after the other, and called."""
+        self.ns.eventually(lambda: all(self.configurations()) and self.ns.holds_pods(), 90.0)
 
 
 def port(command: Command) -> int:
