@@ -136,6 +136,8 @@ def _api_server(plan: Plan) -> list[str]:
         flags += [
             f"--audit-policy-file={plan.layout.audit_policy}",
             f"--audit-log-path={plan.layout.audit_log}",
+            # MB: by default the log is rotated after 100, and its readers miss what came before
+            "--audit-log-maxsize=100000",
         ]
     return flags
 
