@@ -26,6 +26,7 @@ from docs import error_cases, fault_tables
 from docs import rights as manifests
 from docs.tables import table
 from holdfast.webhook import plugins
+from holdfast.webhook.cli import stored_help
 from holdfast.webhook.cli.commands import GLOBALS, option_rows
 from holdfast.webhook.cli.main import cli
 from holdfast.webhook.config import config, schema
@@ -42,7 +43,6 @@ LONGEST_VALUE = 40
 COMMON = 3
 """An option of at least this many commands is described once."""
 ROOT = Path(__file__).resolve().parent
-HELP_WIDTH = 80
 
 Option = tuple[str, str]
 """An option's names, and its help."""
@@ -177,22 +177,32 @@ def commands() -> str:
     return "\n\n".join(parts)
 
 
-def _contexts(title: str, context: click.Context) -> Iterator[tuple[str, click.Context]]:
+def _contexts(
+    title: str, context: click.Context, *, aliases: bool = False
+) -> Iterator[tuple[str, click.Context]]:
     """Give a command, then each of its subcommands."""
     yield title, context
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
             command = context.command.get_command(context, name)
             assert command is not None  # noqa: S101 - it is listed
-            if command.name == name:  # not an alias
+            if aliases or command.name == name:
                 yield from _contexts(f"{title} {name}", _context(command, name, context))
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
-    width = {"terminal_width": HELP_WIDTH, "max_content_width": HELP_WIDTH}
-    return click.Context(
-        command, info_name=name, parent=parent, **{**command.context_settings, **width}
-    )
+    width = stored_help.WIDTH - 2  # as click does
+    settings = {**command.context_settings, "terminal_width": width}
+    return click.Context(command, info_name=name, parent=parent, **settings)
+
+
+def help_file() -> str:
+    """Make the help of all commands, by name, as they print it."""
+    texts = {
+        title.removeprefix("holdfast").strip(): context.get_help()
+        for title, context in _contexts("holdfast", _context(cli, "holdfast", None), aliases=True)
+    }
+    return json.dumps(texts, indent=2) + "\n"
 
 
 def _help(title: str, context: click.Context, common: Sequence[Option]) -> str:
@@ -215,7 +225,7 @@ def _options(context: click.Context) -> list[Option]:
 
 
 def _definitions(options: Sequence[Option]) -> str:
-    formatter = click.HelpFormatter(width=HELP_WIDTH)
+    formatter = click.HelpFormatter(width=stored_help.WIDTH)
     formatter.write_dl(options)
     return formatter.getvalue()
 
@@ -345,7 +355,10 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
 
 
 FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
-    {"reference/configuration.schema.json": schema_file}
+    {
+        "reference/configuration.schema.json": schema_file,
+        "../webhook/cli/help.json": help_file,
+    }
 )
 """Files that are made as a whole."""
 
@@ -369,10 +382,10 @@ def main() -> None:
     logging.disable()  # some messages come from code that would also log
     made = {page: rendered(page) for page in PAGES} | {file: FILES[file]() for file in FILES}
     for name, text in made.items():
-        path = ROOT / name
+        path = (ROOT / name).resolve()
         if not path.exists() or text != path.read_text(encoding="utf-8"):
             path.write_text(text, encoding="utf-8")
-            click.echo(f"docs/{name}: written")
+            click.echo(f"{path.relative_to(ROOT.parent)}: written")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import click
 from click.exceptions import NoSuchCommand
 
 from holdfast.webhook import process
-from holdfast.webhook.cli import commands
+from holdfast.webhook.cli import commands, stored_help
 from holdfast.webhook.errors import (
     ApiStatusError,
     CredentialsError,
@@ -63,6 +63,9 @@ class _LazyGroup(commands.Group):
         """Parse arguments; `help COMMAND`, and no arguments, mean --help."""
         if args[:1] == ["help"] or not args:
             args = [*args[1:], "--help"]
+        if (text := stored_help.read(args, str(ctx.info_name))) is not None:
+            click.echo(text)
+            ctx.exit()
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
