@@ -13,6 +13,7 @@ import re
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union
@@ -22,7 +23,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from docs import error_cases, fault_tables
+from docs import error_cases, fault_tables, recording, transcript
 from docs import rights as manifests
 from docs.tables import table
 from holdfast.webhook import plugins
@@ -235,6 +236,13 @@ def _code(text: str) -> str:
     return f"```text\n{lines}\n```"
 
 
+def picture(command: str, title: str) -> str:
+    """Draw a command and its output, which a test of the page compares with those of a cluster."""
+    page = (ROOT / "how-to" / "inspect-and-release.md").read_text(encoding="utf-8")
+    step = next(step for step in transcript.steps(page) if step.command.startswith(command))
+    return recording.still([f"$ {step.command}", *step.output], title)
+
+
 # --- metrics -----------------------------------------------------------------------------------
 
 REGISTRIES: Mapping[str, Callable[[], CollectorRegistry]] = MappingProxyType(
@@ -358,6 +366,12 @@ FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "reference/configuration.schema.json": schema_file,
         "../webhook/cli/help.json": help_file,
+        "images/list.svg": partial(
+            picture, "holdfast list", "holdfast list: each held pod, its delay and the time left"
+        ),
+        "images/explain.svg": partial(
+            picture, "holdfast explain", "holdfast explain: why a pod is held, and what to do"
+        ),
     }
 )
 """Files that are made as a whole."""

@@ -1,4 +1,4 @@
-"""Records `make run` as docs/images/run.svg, an animated terminal: `python -m docs.recording`."""
+"""Draws terminals. `python -m docs.recording` records `make run` as docs/images/run.svg."""
 
 from __future__ import annotations
 
@@ -35,24 +35,34 @@ def record(command: Sequence[str]) -> list[tuple[float, str]]:
     return lines
 
 
-def drawn(lines: Sequence[tuple[float, str]]) -> str:
+def animated(lines: Sequence[tuple[float, str]], title: str) -> str:
     """Draw lines of a terminal, each of which appears at its time."""
-    height = 2 * _MARGIN + _LINE * len(lines)
-    shown, last, at = [], 0.0, 0.5
-    for number, (seconds, line) in enumerate(lines):
+    last, at, delays = 0.0, 0.5, list[str]()
+    for seconds, _ in lines:
         at += min(seconds - last, LONGEST_PAUSE)
         last = seconds
-        kind = "line command" if line.lstrip().startswith("$ ") else "line"
+        delays.append(f' style="animation-delay: {at:.2f}s"')
+    return _drawn([line for _, line in lines], delays, "line", title)
+
+
+def still(lines: Sequence[str], title: str) -> str:
+    """Draw lines of a terminal."""
+    return _drawn(lines, [""] * len(lines), "still", title)
+
+
+def _drawn(lines: Sequence[str], attributes: Sequence[str], kind: str, title: str) -> str:
+    height = 2 * _MARGIN + _LINE * len(lines)
+    shown = []
+    for number, (line, attribute) in enumerate(zip(lines, attributes, strict=True)):
+        kinds = f"{kind} command" if line.lstrip().startswith("$ ") else kind
         y = _MARGIN + _LINE * number + 14
         shown.append(
-            f'  <text class="{kind}" style="animation-delay: {at:.2f}s" x="{_MARGIN}" y="{y}">'
-            f"{escape(line)}</text>"
+            f'  <text class="{kinds}"{attribute} x="{_MARGIN}" y="{y}">{escape(line)}</text>'
         )
-    title = "A recording of make run: a pod is held for 15 seconds, released, and runs"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
-            f"  <title>{title}</title>",
+            f"  <title>{escape(title)}</title>",
             f"  <style>{_STYLE}\n  </style>",
             f'  <rect width="{_WIDTH}" height="{height}" rx="8"/>',
             *shown,
@@ -63,4 +73,5 @@ def drawn(lines: Sequence[tuple[float, str]]) -> str:
 
 if __name__ == "__main__":
     made = [(0.0, "$ make run"), *record([sys.executable, "-m", "demo", "run"])]
-    TARGET.write_text(drawn(made), encoding="utf-8")
+    title = "A recording of make run: a pod is held for 15 seconds, released, and runs"
+    TARGET.write_text(animated(made, title), encoding="utf-8")
