@@ -16,7 +16,8 @@ from tests.e2e.test_cli import Cli
 from tests.e2e.test_leader import metric
 from tests.e2e.test_release import controller, gated
 
-PODS = 100
+WITHIN = 10.0
+"""Seconds from the end of a freeze until all of 500 pods that are due are released."""
 
 
 @pytest.fixture
@@ -70,12 +71,13 @@ def frozen(running: Command, count: int) -> Callable[[], bool]:
     return lambda: metric(running, "holdfast_freezes ") == count
 
 
+@pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.slow)])
 def test_due_pods_wait_until_the_namespace_is_thawed(
-    ns: Namespace, other: Namespace, log: Path
+    ns: Namespace, other: Namespace, log: Path, count: int
 ) -> None:
     said = holdfast(ns, "freeze", "--reason", "incident 42")
     assert said == f"namespace {ns.namespace} is frozen: incident 42\n"
-    names = {f"web-{number}" for number in range(PODS)}
+    names = {f"web-{number}" for number in range(count)}
     ns.create_pods(gated(name, 1) for name in names)
     other.create_pods(gated(f"web-{number}", 1) for number in range(20))
     with controller(ns, log) as running:
@@ -92,7 +94,8 @@ def test_due_pods_wait_until_the_namespace_is_thawed(
 
         assert holdfast(ns, "thaw") == f"the freeze of namespace {ns.namespace} has ended\n"
         ns.eventually(lambda: ns.releases().keys() == names)
-    assert min(ns.releases().values()) > changed(ns)
+    after = [at - changed(ns) for at in ns.releases().values()]
+    assert 0 < min(after) <= max(after) <= WITHIN
 
 
 def test_freeze_of_all_namespaces_and_release_by_hand(
