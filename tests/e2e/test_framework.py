@@ -47,7 +47,9 @@ def serve(plain_cluster: ControlPlane, tmp_path: Path, log: Path) -> Iterator[Se
             arguments = ("--kubeconfig", str(plain_cluster.kubeconfig), "--config", str(config))
             command = Command("dev", *arguments, log=log, environment=environment)
             holdfast = stack.enter_context(command)
-            return Namespace.create_new(plain_cluster, f"framework-{next(_numbers)}", holdfast)
+            ns = Namespace.create_new(plain_cluster, f"framework-{next(_numbers)}", holdfast)
+            stack.callback(ns.delete_pods)  # a later test's controller would find them held
+            return ns
 
         yield start
 

@@ -141,11 +141,10 @@ def test_controller_that_may_not_list_namespaces_releases_after_a_while(
     ns.apply(gated("web", 1))
     arguments = ("controller", "--kubeconfig", str(account), "--health-port", "0")
     try:
-        with Command(*arguments, log=log, module=short_intervals.__name__) as running:
+        with Command(*arguments, log=log, module=short_intervals.__name__):
             ignored = "freezes are ignored, because namespaces cannot be listed"
             ns.eventually(lambda: re.search(ignored, log.read_text()))
             ns.eventually(ns.releases)
-            ns.eventually(lambda: metric(running, "holdfast_held_pods ") == 0)
     finally:
         controller_kubeconfig(ns.plane, tmp_path / "account")
 
