@@ -14,7 +14,6 @@ CHOSEN = "holdfast.webhook.cli.chosen"
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 _SHORT_WITH_EQUALS = re.compile(r"-([a-zA-Z])=(.*)", re.DOTALL)
-_HELP = {"help_option_names": ["-h", "--help"]}
 _BY_NAMESPACE = frozenset({"list", "freeze", "thaw"})
 """Commands about a namespace, which users give as an argument."""
 _HINT = 'Use "holdfast options" for a list of global flags, which all commands accept.'
@@ -118,8 +117,12 @@ class _Conventions(click.Command):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         settings.setdefault("options_metavar", "[options]")
-        settings["context_settings"] = {**_HELP, **(settings.get("context_settings") or {})}
         super().__init__(*args, **settings)
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return the flags that show the help."""
+        del ctx
+        return ["-h", "--help"]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return its own parameters, then the global flags that it does not define itself."""

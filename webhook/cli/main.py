@@ -63,7 +63,8 @@ class _LazyGroup(commands.Group):
         """Parse arguments; `help COMMAND`, and no arguments, mean --help."""
         if args[:1] == ["help"] or not args:
             args = [*args[1:], "--help"]
-        if (text := stored_help.read(args, str(ctx.info_name))) is not None:
+        text = stored_help.read(args, str(ctx.info_name))
+        if text is not None and not ctx.resilient_parsing:  # as shell completion does
             click.echo(text)
             ctx.exit()
         return super().parse_args(ctx, args)
