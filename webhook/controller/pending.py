@@ -94,10 +94,15 @@ def pending_release(pod: Pod, decider: Decider, now_ms: int | None = None) -> Pe
     With a time, its plugins are asked whether it may start: they may block, and PluginFailedError
     may be raised.
     """
-    if not any(gate.startswith(OWN_PREFIX) for gate in pod.gates):
+    if not is_held(pod):
         return None
     due = decider.due(pod) if now_ms is None else decider.permit(pod, now_ms)
     return with_due(pod, due, recheck=due.recheck or decider.concerns_at_release(pod))
+
+
+def is_held(pod: Pod) -> bool:
+    """Return whether a pod carries one of our gates."""
+    return any(gate.startswith(OWN_PREFIX) for gate in pod.gates)
 
 
 def with_due(pod: Pod, due: Due, *, recheck: bool = False) -> PendingRelease:

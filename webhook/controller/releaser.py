@@ -15,6 +15,7 @@ import msgspec
 from holdfast.webhook.controller.pending import (
     Decider,
     PendingRelease,
+    is_held,
     pending_release,
     read_copy,
 )
@@ -155,6 +156,8 @@ class Releaser:
             if refusal is None:
                 return Attempt(Outcome.RELEASED, held, notes=notes)
             pod = self._read(key)
+            if is_held(pod):  # else an earlier patch without an answer may have released it
+                self._unreserve(reserved)
             fresh = self._checked(pod, held)
             if fresh.resource_version == held.resource_version:
                 # the pod has not changed, so it was not our tests that failed
@@ -172,14 +175,11 @@ class Releaser:
         Without an answer the pod may have been released, and keeps what it has reserved.
         """
         try:
-            refusal = patching.write(self._api, pod_path(*key), release, timeout=timeout)
+            return patching.write(self._api, pod_path(*key), release, timeout=timeout)
         except ApiStatusError as exc:
             if exc.status not in _NO_ANSWER or _BY_WEBHOOK in str(exc):
                 self._unreserve(reserved)
             raise
-        if refusal is not None:
-            self._unreserve(reserved)
-        return refusal
 
     def _unreserve(self, pod: Pod | None) -> None:
         if pod is not None and not self._force:

@@ -372,6 +372,21 @@ def test_pod_that_may_have_been_released_keeps_its_slot(
     assert slots.free == left
 
 
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "not read"])
+def test_pod_that_was_released_without_an_answer_keeps_its_slot(is_read: bool) -> None:
+    slots = Slots()
+    api, decider = FakeApi(held(gates=[Slots.gate])), decider_of(slots)
+    known = rechecked(api, decider)
+    api.after("PATCH", raising(unreachable()))
+    assert Outcome.RETRY is attempt(api, decider, known).outcome
+
+    if not is_read:
+        api.before("GET", raising(unreachable()))
+    outcome = Outcome.GONE if is_read else Outcome.RETRY
+    assert outcome is attempt(api, decider, known).outcome
+    assert (api.gates(KEY), slots.free) == ([], 0)
+
+
 class Slots(Holding):
     """Has one slot."""
 
@@ -380,11 +395,11 @@ class Slots(Holding):
         self.free = 1
 
     def reserve(self, _pod: Pod, _now_ms: int) -> Permit:
-        self.free -= 1
+        self.free = 0
         return Allow()
 
     def unreserve(self, _pod: Pod) -> None:
-        self.free += 1
+        self.free = 1
 
 
 # --- plugins that have a say at release --------------------------------------------------------
