@@ -70,6 +70,21 @@ class HoldingToo(Holding):
     gate = "holdfast.dev/holding-too"
 
 
+class Slots(Holding):
+    """Has one slot."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _pod, _now_ms: Allow())
+        self.free = 1
+
+    def reserve(self, _pod: Pod, _now_ms: int) -> Permit:
+        self.free = 0
+        return Allow()
+
+    def unreserve(self, _pod: Pod) -> None:
+        self.free = 1
+
+
 class Tightening(Scripted):
     """Decides about every pod that is released."""
 

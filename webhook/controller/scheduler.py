@@ -159,6 +159,9 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         if attempt.outcome is Outcome.CHANGED:
             self.schedule(key)
             return TaskResult()
+        if attempt.held is None:
+            # It may have been released: the pod is to be read, or its slot would be given away.
+            self.put(key, self._items[key]._replace(copy=b""))
         return TaskResult(attempt.reason, attempt.retry_after or 0.0)
 
     def _ask_again(self, key: ObjectKey, at_ms: int, now_ms: int) -> None:

@@ -40,7 +40,7 @@ from tests.support.builders import (
 )
 from tests.support.by_hand import Impatient, ThreadPool
 from tests.support.fakes import FakeApi, raising, status_error, unreachable
-from tests.support.scripted import Holding, HoldingToo, Tightening, decider_of, never
+from tests.support.scripted import Holding, HoldingToo, Slots, Tightening, decider_of, never
 
 KEY = ("default", "web-0")
 CREATED_S = CREATED_MS / 1_000
@@ -788,6 +788,18 @@ def test_plugins_are_measured_at_release() -> None:
     execution = "plugin_execution_duration_seconds_count"
     assert world.metric(execution, plugin="tightening", **labels) == 1
     assert world.metric("framework_extension_point_duration_seconds_count", **labels) == 1
+
+
+def test_pod_that_may_have_been_released_keeps_its_slot_if_the_api_server_is_busy() -> None:
+    slots = Slots()
+    world = waiting_for(slots)
+    world.api.after("PATCH", raising(unreachable()))
+    world.run(5)
+    world.api.before("PATCH", raising(status_error(429)))
+    world.run(60)
+
+    assert (world.api.gates(KEY), list(world.controller)) == ([], [])
+    assert slots.free == 0
 
 
 def test_pod_that_another_plugin_holds_still_stays() -> None:

@@ -17,7 +17,7 @@ from holdfast.webhook.controller.releaser import (
 )
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.framework.permit import ReleaseDecider
-from holdfast.webhook.framework.plugin import Allow, Permit, Plugin, Result, reject, skip, success
+from holdfast.webhook.framework.plugin import Plugin, Result, reject, skip, success
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.objects import Pod
@@ -32,7 +32,7 @@ from tests.support.builders import (
     make_pod,
 )
 from tests.support.fakes import FakeApi, raising, status_error, unreachable
-from tests.support.scripted import Holding, Tightening, decider_of
+from tests.support.scripted import Slots, Tightening, decider_of
 
 KEY = ("default", "web-0")
 DECIDER = make_decider()
@@ -385,21 +385,6 @@ def test_pod_that_was_released_without_an_answer_keeps_its_slot(is_read: bool) -
     outcome = Outcome.GONE if is_read else Outcome.RETRY
     assert outcome is attempt(api, decider, known).outcome
     assert (api.gates(KEY), slots.free) == ([], 0)
-
-
-class Slots(Holding):
-    """Has one slot."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda _pod, _now_ms: Allow())
-        self.free = 1
-
-    def reserve(self, _pod: Pod, _now_ms: int) -> Permit:
-        self.free = 0
-        return Allow()
-
-    def unreserve(self, _pod: Pod) -> None:
-        self.free = 1
 
 
 # --- plugins that have a say at release --------------------------------------------------------

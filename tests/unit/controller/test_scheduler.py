@@ -82,6 +82,18 @@ def test_a_failed_attempt_is_to_be_retried_with_what_it_read() -> None:
     assert pods.scheduler.get(A) == fresh
 
 
+@pytest.mark.parametrize("is_seen_again", [False, True], ids=["same", "listed again"])
+def test_a_pod_that_may_have_been_released_is_read_again(is_seen_again: bool) -> None:
+    known = held(10)._replace(copy=b"pod")
+    pods = Pods(known)
+    if is_seen_again:
+        pods.see(known)
+    pods.settle(known, Attempt(Outcome.RETRY, None, "no answer"))
+    pending = pods.scheduler.get(A)
+    assert pending is not None
+    assert pending.copy == b""
+
+
 def test_a_pod_that_an_attempt_found_changed_waits_for_its_new_time() -> None:
     known = held(0)
     pods = Pods(known)
