@@ -621,7 +621,7 @@ PODS: Sequence[Mistake] = (
         "somebody else removed the gate",
         _explained(make_pod(_HINTED, node="node-1"), "Gates", status={"conditions": [_STARTED]}),
         GATE,
-        "the guard prevents it",
+        "the guard would prevent it",
     ),
     Mistake(
         "the delay in the StatefulSet's template was changed, and the pod keeps the old one",

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.webhook.cli import commands, nodes, options, targets, terminal
 from holdfast.webhook.cli.freeze_lookup import FreezeLookup
+from holdfast.webhook.cli.pace_lookup import pace_places
 from holdfast.webhook.cli.targets import NamedTarget
 from holdfast.webhook.errors import ApiStatusError, ClusterError, CommandError
 from holdfast.webhook.framework.handle import Handle
@@ -19,6 +20,7 @@ from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import kubevirt, review
+from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.report import explanation, obstacles, trace
 from holdfast.webhook.report.next_steps import PodFacts
@@ -64,8 +66,9 @@ def explain(
     decider = pipelines.release_decider(installed.setup(cluster), handle=handle)
     freeze_of = FreezeLookup(cluster, cluster.namespace, time.now_ms, installed.own)
     lines: list[terminal.Styled] = []
-    pods = [pod for each in wanted for pod in _pods(cluster, cluster.namespace, each)]
-    for found in pods:
+    pods, problems = _named(cluster, cluster.namespace, wanted)
+    places = pace_places(cluster, pods.values(), decider, time.now_ms(), freeze_of)
+    for key, found in pods.items():
         facts = PodFacts(
             pod=found,
             now_ms=time.now_ms(),
@@ -74,10 +77,26 @@ def explain(
             freeze=freeze_of(found.metadata.namespace),
             vm=[*_vm(cluster, found, decider)],
             template=_template(cluster, found),
+            place=places.get(key),
         )
         for section in explanation.explain(facts, decider):
             lines += [(section.title, "bold"), *((f"  {line}", "") for line in section.lines)]
     terminal.write(lines)
+    terminal.check_outcome(problems, len(pods) + len(problems))
+
+
+def _named(
+    api: Api, namespace: str, wanted: Sequence[NamedTarget]
+) -> tuple[dict[ObjectKey, PodWithStatus], list[str]]:
+    """Read the pods that are named, and list the problems with the others."""
+    pods: dict[ObjectKey, PodWithStatus] = {}
+    problems = []
+    for each in wanted:
+        try:
+            pods |= {pod.key: pod for pod in _pods(api, namespace, each)}
+        except CommandError as exc:
+            problems.append(str(exc))
+    return pods, problems
 
 
 def _pods(api: Api, namespace: str, wanted: NamedTarget) -> Sequence[PodWithStatus]:

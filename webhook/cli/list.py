@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from types import MappingProxyType
 
 import click
 
 from holdfast.webhook.cli import commands, configured, options
 from holdfast.webhook.cli.freeze_lookup import FreezeLookup
+from holdfast.webhook.cli.pace_lookup import pace_places
 from holdfast.webhook.cli.printing import Printing, View, printing
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
@@ -17,6 +19,7 @@ from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.report import held_pods
 from holdfast.webhook.report.held_pods import HeldPodSummary
+from holdfast.webhook.report.pace_places import PacePlace
 from holdfast.webhook.runtime import pipelines
 
 EXAMPLES = """\b
@@ -59,7 +62,10 @@ def list(  # noqa: A001 - the command's name
 
         follow_pods(cluster, path, query, held)
     else:
-        held.write(listing.objects(cluster, path, Pod, query))
+        pods = [
+            pod for pod in listing.objects(cluster, path, Pod, query) if held_pods.own_gates(pod)
+        ]
+        held.write(pods, pace_places(cluster, pods, decider, time.now_ms(), freeze_of))
 
 
 @dataclass(slots=True)
@@ -76,9 +82,11 @@ class _HeldPods:
     is_listed: bool = False
     is_headed: bool = False
 
-    def write(self, pods: Iterable[Pod]) -> None:
-        """Print the list."""
-        found = held_pods.held_pods(pods, self.decider, self.freeze_of)
+    def write(
+        self, pods: Iterable[Pod], places: Mapping[ObjectKey, PacePlace] = MappingProxyType({})
+    ) -> None:
+        """Print the list; the places in lines change too often for a watch."""
+        found = held_pods.held_pods(pods, self.decider, self.freeze_of, places)
         self.known = {(one.namespace, one.name): one for one in found}
         self.is_headed = bool(found)
         self.printing.write(found, self._view(), self.namespace)

@@ -124,11 +124,11 @@ class Printing:
         lines = terminal.table(head, rows, lambda at: styles[at], headless=self.no_headers)
         terminal.write(lines[-1:] if last_only else lines)
 
-    def _sort_key(self, document: Document) -> tuple[bool, Any]:
+    def _sort_key(self, document: Document) -> tuple[bool, bool, Any]:
         values = jsonpath.find(self.sort_by, document)
         value = values[0] if values else None
         is_number = isinstance(value, (int, float))
-        return not is_number, value if is_number else str(value or "")
+        return value is None, not is_number, value if is_number else str(value or "")
 
 
 def _columns(expression: str) -> list[tuple[str, str]]:

@@ -19,3 +19,12 @@ MARKS = (*NAMES, DENIED_REASON)
 def approver(annotations: Mapping[str, str]) -> str:
     """Return who has approved a pod, as it may be shown; empty if nobody has."""
     return reasons.shown(annotations[APPROVED_BY]) if annotations.get(APPROVED_BY) else ""
+
+
+def denial(annotations: Mapping[str, str]) -> str:
+    """Return who has denied a pod and why, as it may be shown; empty if nobody has."""
+    if not annotations.get(DENIED_BY):
+        return ""
+    why = annotations.get(DENIED_REASON)
+    because = f": {reasons.shown(why)}" if why else ""
+    return f"denied by {reasons.shown(annotations[DENIED_BY])}{because}"

@@ -19,8 +19,8 @@ from holdfast.webhook.framework.plugin import (
     Wait,
     reject,
 )
-from holdfast.webhook.model import messages, reasons
-from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, DENIED_REASON, GATE, KEY, MARKS
+from holdfast.webhook.model import approvals, messages, reasons
+from holdfast.webhook.model.approvals import APPROVED_BY, GATE, KEY, MARKS
 from holdfast.webhook.model.edits import Edit, RemoveAnnotation
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
@@ -59,10 +59,8 @@ class Approval(HoldingPlugin):
         annotations = pod.annotations
         if KEY not in annotations:
             return Allow(f"annotation {KEY} was removed: released without an approval")
-        if denied_by := annotations.get(DENIED_BY):
-            why = annotations.get(DENIED_REASON)
-            because = f": {reasons.shown(why)}" if why else ""
-            return Reject(f"denied by {reasons.shown(denied_by)}{because}")
+        if denial := approvals.denial(annotations):
+            return Reject(denial)
         if annotations.get(APPROVED_BY):
             return Allow()
         return Wait(reason=reasons.shown(annotations[KEY]))

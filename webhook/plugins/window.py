@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, tzinfo
 from functools import lru_cache
 from typing import Annotated
 
@@ -124,6 +125,19 @@ class Window(HoldingPlugin):
         opens = f"opens at {durations.canonical_instant(opens_ms)}"
         return Wait(starts_ms, opens if opens_ms > now_ms else "is open; the jitter has to pass")
 
+    def opening(self, pod: Pod, now_ms: int) -> str:
+        """Describe the next opening of a pod's windows, or their end if they are open.
+
+        The time is also in their own zones. Raises InvalidValueError.
+        """
+        windows = self._read(pod)
+        at_ms = windows.next_open_ms(now_ms)
+        if at_ms == now_ms:
+            at_ms = windows.closes_ms(now_ms)
+        zones = dict.fromkeys(one.zone for one in windows.hours if one.zone is not UTC)
+        local = [] if at_ms is None else [_local(at_ms, zone) for zone in zones]
+        return _state(windows, now_ms) + (f" ({', '.join(local)})" if local else "")
+
     def states(self, now_ms: int) -> dict[str, str]:
         """Describe whether each configured window is open, by its name."""
         return {name: _state(one, now_ms) for name, one in self._named.items()}
@@ -137,6 +151,10 @@ def _state(window: Windows, now_ms: int) -> str:
         return f"opens at {durations.canonical_instant(opens_ms)}"
     closes_ms = window.closes_ms(now_ms)
     return "open" if closes_ms is None else f"open until {durations.canonical_instant(closes_ms)}"
+
+
+def _local(at_ms: int, zone: tzinfo) -> str:
+    return f"{durations.to_datetime(at_ms).astimezone(zone):%a %H:%M} {zone}"
 
 
 def _with_jitter(pod: Pod, windows: Windows, open_ms: int) -> int:

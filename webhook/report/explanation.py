@@ -10,11 +10,12 @@ import msgspec
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import Code
-from holdfast.webhook.framework.profiles import scheduler_of
+from holdfast.webhook.framework.profiles import Profile, scheduler_of
 from holdfast.webhook.model import approvals, durations, kubevirt, messages
 from holdfast.webhook.model.annotations import (
     DELAY_GATE,
     HELD_ANNOTATION,
+    HELD_LABEL,
     JITTER,
     NEVER_MS,
     NOT_BEFORE,
@@ -24,8 +25,9 @@ from holdfast.webhook.model.annotations import (
     released_ms,
     was_released,
 )
-from holdfast.webhook.model.objects import SchedulingGate
+from holdfast.webhook.model.objects import Pod, SchedulingGate
 from holdfast.webhook.plugins.delay_origin import DELAY_FROM, OWNER
+from holdfast.webhook.plugins.window import Window
 from holdfast.webhook.report import held_pods, next_steps, table
 from holdfast.webhook.report.held_pods import HeldPodSummary
 from holdfast.webhook.report.next_steps import PodFacts
@@ -45,10 +47,12 @@ class Section:
 def explain(facts: PodFacts, decider: ReleaseDecider) -> list[Section]:
     """Explain a pod, most important first."""
     pod = facts.pod
-    held = held_pods.described(pod, decider, facts.freeze) if held_pods.own_gates(pod) else None
+    held = None
+    if held_pods.own_gates(pod):
+        held = held_pods.described(pod, decider, facts.freeze, facts.place)
     sections = [
         Section(f"Pod {pod.metadata.namespace}/{pod.metadata.name}", [_state(facts, held)]),
-        Section("Annotations", list(_annotations(facts, held))),
+        Section("Annotations", list(_annotations(facts, held, decider))),
         Section("Decision", list(_decision(facts))),
         Section("Gates", list(_gates(facts, held, decider))),
         Section("VM", facts.vm),
@@ -96,43 +100,61 @@ def _release(pod: PodWithStatus) -> str:
     return f"; Holdfast released it at {durations.canonical_instant(at_ms)}{approved}"
 
 
-def _annotations(facts: PodFacts, held: HeldPodSummary | None) -> Iterator[str]:
-    pod = facts.pod
+def _annotations(
+    facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider
+) -> Iterator[str]:
+    pod, profile = facts.pod, decider.profiles.select(facts.pod)
     created = durations.canonical_instant(pod.created_ms)
     yield f"created at {created}, {table.duration(facts.now_ms - pod.created_ms)} ago"
-    keys = [*held_pods.delay_keys(pod), DELAY_FROM, NOT_BEFORE, JITTER, HELD_ANNOTATION]
-    present = [key for key in keys if key in pod.annotations]
+    others = [key for one in (profile.holding if profile else ()) for key in one.keys]
+    keys = [*held_pods.delay_keys(pod), DELAY_FROM, NOT_BEFORE, JITTER, *others, HELD_ANNOTATION]
+    present = [key for key in dict.fromkeys(keys) if key in pod.annotations]
     for key in present:
         text = pod.annotations[key]
-        yield f"{key}: {messages.quote(text, _SHOWN_CHARACTERS)}{_meaning(key, text, facts)}"
+        meaning = _meaning(key, facts, profile)
+        yield f"{key}: {messages.quote(text, _SHOWN_CHARACTERS)}{meaning and f': {meaning}'}"
+    yield from (text.removeprefix("holdfast: ") for text in facts.trace.stray_keys)
     if not present:
-        yield "no annotations for a delay or a time"
+        yield "no annotation asks for a hold"
     elif held is None and was_released(pod.annotations, created_ms=pod.created_ms):
         yield "none of them counts any longer: the pod has been released"
     if held is not None and held.remark:
         yield held.remark
 
 
-def _meaning(key: str, text: str, facts: PodFacts) -> str:
+def _meaning(key: str, facts: PodFacts, profile: Profile | None) -> str:
+    pod = facts.pod
+    by_plugin = next((one for one in profile.holding if key in one.keys), None) if profile else None
     try:
         if key == HELD_ANNOTATION:
-            return ": recorded by Holdfast when the pod was created"
+            return "recorded by Holdfast when the pod was created"
         if key == DELAY_FROM:
-            return ": the creation that the delay counts from"
-        if key == NOT_BEFORE:
-            return f": not before {durations.canonical_instant(durations.parse_instant(text))}"
-        length = durations.parse_delay(text)
-        if key == JITTER:
-            share = jitter_share_ms(facts.pod.jitter_key, length)
-            return (
-                f": up to {durations.canonical_delay(length)}; "
-                f"{durations.canonical_delay(share)} for this pod"
-            )
-        by_owner = facts.pod.annotations.get(DELAY_FROM) == OWNER
-        origin = "the creation of its revision" if by_owner else "creation"
-        return f": {durations.canonical_delay(length)} from {origin}"
+            return "the creation that the delay counts from"
+        if key == approvals.KEY:
+            approver = approvals.approver(pod.annotations)
+            return approvals.denial(pod.annotations) or (approver and f"approved by {approver}")
+        if isinstance(by_plugin, Window):
+            return by_plugin.opening(pod, facts.now_ms) if by_plugin.gate in pod.gates else ""
+        is_delay = by_plugin is None or by_plugin.gate == DELAY_GATE
+        return _meaning_of_time(key, pod) if is_delay else ""
     except InvalidValueError as exc:
-        return f": invalid: {exc}"
+        return f"invalid: {exc}"
+
+
+def _meaning_of_time(key: str, pod: Pod) -> str:
+    text = pod.annotations[key]
+    if key == NOT_BEFORE:
+        return f"not before {durations.canonical_instant(durations.parse_instant(text))}"
+    length = durations.parse_delay(text)
+    if key == JITTER:
+        share = jitter_share_ms(pod.jitter_key, length)
+        return (
+            f"up to {durations.canonical_delay(length)}; "
+            f"{durations.canonical_delay(share)} for this pod"
+        )
+    by_owner = pod.annotations.get(DELAY_FROM) == OWNER
+    origin = "the creation of its revision" if by_owner else "creation"
+    return f"{durations.canonical_delay(length)} from {origin}"
 
 
 def _decision(facts: PodFacts) -> Iterator[str]:
@@ -156,7 +178,7 @@ def _gates(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider
             name = gate.removeprefix(OWN_PREFIX)
             yield f"{gate}: Holdfast's, from plugin {name!r}, which is not installed here"
         elif gate.startswith(OWN_PREFIX):
-            yield f"{gate}: Holdfast's, for {held.held_by if held else 'nothing'}"
+            yield f"{gate}: Holdfast's, for {held_pods.hold_of(gate, facts.pod) or 'nothing'}"
         else:
             yield f"{gate}: another component's; Holdfast never removes it"
     if held is None:
@@ -171,16 +193,18 @@ def _removed_gates(facts: PodFacts, decider: ReleaseDecider) -> Iterator[str]:
     if profile is None or kubevirt.controller_of(pod.metadata, kubevirt.VMI):
         return  # KubeVirt's pods may never have been held
     for plugin in profile.holding:
-        # Written with the gate. The hint says more: it is removed from pods that are not held.
-        mark = HELD_ANNOTATION if plugin.gate == DELAY_GATE else PROFILE_ANNOTATION
-        if mark not in pod.annotations or not plugin.concerns(pod):
+        # Written with the gate. The label does not say of which plugin, so it only proves that the
+        # pod was held; the hint says that it was by the delay.
+        is_delay = plugin.gate == DELAY_GATE
+        was_held = HELD_ANNOTATION in pod.annotations if is_delay else HELD_LABEL in pod.labels
+        if not was_held or not plugin.concerns(pod):
             continue
         spec = msgspec.structs.replace(pod.spec, scheduling_gates=[SchedulingGate(plugin.gate)])
         due_ms = decider.due(msgspec.structs.replace(pod, spec=spec)).at_ms
         if _was_free_before(due_ms, facts):
             due = f" the due time {durations.canonical_instant(due_ms)}"
             due = due if due_ms < NEVER_MS else " it was due"
-            yield f"{plugin.gate}: removed by someone else before{due}; the guard prevents it"
+            yield f"{plugin.gate}: removed by someone else before{due}; the guard would prevent it"
 
 
 def _was_free_before(due_ms: int, facts: PodFacts) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.webhook.errors import InvalidValueError
@@ -21,11 +22,14 @@ from holdfast.webhook.model.annotations import (
     read_hold_request,
 )
 from holdfast.webhook.model.freezes import Freeze, extended
-from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.report import table
+from holdfast.webhook.report.pace_places import PacePlace, ordinal
 
-HEAD = ("NAME", "HELD BY", "AGE", "LEFT", "OWNER")
+HEAD = ("NAME", "LEFT", "AGE", "OWNER", "HELD BY")
 HEAD_WIDE = (*HEAD, "DUE", "GATES", "PROFILE", "REMARK")
+_CELL_CHARACTERS = 40
+"""The length of a hold in the table, unless it is wide."""
 PATIENCE_MS = 5_000
 """How late a release may be before it counts as a problem."""
 _SHOWN_CHARACTERS = 120
@@ -37,13 +41,13 @@ class HeldPodSummary:
     """One held pod. Times are milliseconds since 1970, by the API server's clock.
 
     `due_ms` is None if only a plugin knows when it will be released, but not before `earliest_ms`,
-    the time of plugin `earliest_by`. `open_ended` if it may be earlier. `ended` says how a hold has
-    ended; empty while it lasts.
+    the time of plugin `earliest_by`. `open_ended` if it may be earlier. `place` is the one in the
+    line of its pace, 0 if not known. `ended` says how a hold has ended; empty while it lasts.
     """
 
     namespace: str
     name: str
-    held_by: str
+    holds: tuple[str, ...]
     gates: tuple[str, ...]
     since_ms: int
     due_ms: int | None
@@ -54,6 +58,12 @@ class HeldPodSummary:
     earliest_ms: int = 0
     earliest_by: str = ""
     open_ended: bool = False
+    place: int = 0
+
+    @property
+    def held_by(self) -> str:
+        """All its holds, on one line."""
+        return ", ".join(self.holds) or "nothing"
 
     def is_overdue(self, now_ms: int) -> bool:
         """Return whether its due time has passed."""
@@ -71,40 +81,54 @@ def held_pods(
     pods: Iterable[Pod],
     decider: ReleaseDecider,
     freeze_of: Callable[[str], Freeze | None] = lambda _: None,
+    places: Mapping[ObjectKey, PacePlace] = MappingProxyType({}),
 ) -> list[HeldPodSummary]:
-    """List the pods that Holdfast holds, in order of their due time.
+    """List the pods that Holdfast holds, in order of their due time, or of its lower bound.
 
-    `freeze_of` returns the freeze of a namespace.
+    `freeze_of` returns the freeze of a namespace; `places` are those in the lines of paces.
     """
     found = [
-        described(pod, decider, freeze_of(pod.metadata.namespace)) for pod in pods if own_gates(pod)
+        described(pod, decider, freeze_of(pod.metadata.namespace), places.get(pod.key))
+        for pod in pods
+        if own_gates(pod)
     ]
-    never = NEVER_MS
-    return sorted(
-        found, key=lambda one: (one.due_ms or never, one.since_ms, one.namespace, one.name)
-    )
+    return sorted(found, key=_order)
 
 
-def described(pod: Pod, decider: ReleaseDecider, freeze: Freeze | None = None) -> HeldPodSummary:
+def _order(one: HeldPodSummary) -> tuple[object, ...]:
+    due_ms = one.due_ms or one.earliest_ms or NEVER_MS
+    return due_ms, one.place, one.since_ms, one.namespace, one.name
+
+
+def described(
+    pod: Pod,
+    decider: ReleaseDecider,
+    freeze: Freeze | None = None,
+    place: PacePlace | None = None,
+) -> HeldPodSummary:
     """Describe a pod that has one of our gates, and may be in a frozen namespace."""
     alone = decider.due(pod)
     due = extended(alone, freeze)
     unknown = unknown_gates(pod, decider)
     is_open = due is alone and due.at_ms >= NEVER_MS
     earliest_ms, earliest_by = decider.earliest(pod) if is_open else (0, "")
+    remark = "" if unknown else "; ".join(filter(None, (due.reason, due.problem)))
+    if place is not None:
+        remark = remark.replace(place.replaces, str(place))
     return HeldPodSummary(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
-        held_by=held_by(pod, freeze if due is not alone else None),
+        holds=tuple(_holds(pod, freeze if due is not alone else None)),
         gates=tuple(pod.gates),
         since_ms=pod.created_ms,
         due_ms=None if unknown or due.at_ms >= NEVER_MS else due.at_ms,
         owner=owner(pod),
         profile=pod.annotations.get(PROFILE_ANNOTATION, "")[:_SHOWN_CHARACTERS],
-        remark="" if unknown else "; ".join(filter(None, (due.reason, due.problem))),
+        remark=remark,
         earliest_ms=earliest_ms,
         earliest_by=earliest_by,
         open_ended=due.open_ended,
+        place=place.number if place is not None else 0,
     )
 
 
@@ -120,17 +144,18 @@ def unknown_gates(pod: Pod, decider: ReleaseDecider) -> list[str]:
     return [gate for gate in own_gates(pod) if gate not in {*known, DELAY_GATE}]
 
 
-def held_by(pod: Pod, freeze: Freeze | None = None) -> str:
-    """Name what holds a pod: its request, the plugins of other gates, and a freeze."""
-    found = [asked(pod)] if DELAY_GATE in pod.gates else []
-    found += [_hold(gate, pod) for gate in own_gates(pod) if gate != DELAY_GATE]
+def _holds(pod: Pod, freeze: Freeze | None) -> Iterator[str]:
+    """Name what holds a pod: its delay, the plugins of other gates, and a freeze."""
+    gates = sorted(own_gates(pod), key=lambda gate: gate != DELAY_GATE)
+    yield from filter(None, (hold_of(gate, pod) for gate in gates))
     if freeze is not None:
-        found.append(f"freeze={messages.shorten(freeze.reason, _SHOWN_CHARACTERS)}")
-    return ", ".join(part for part in found if part) or "nothing"
+        yield f"freeze={messages.shorten(freeze.reason, _SHOWN_CHARACTERS)}"
 
 
-def _hold(gate: str, pod: Pod) -> str:
-    """Name the plugin of a gate, with what the annotation of the same key asks for."""
+def hold_of(gate: str, pod: Pod) -> str:
+    """Name what one of our gates is for, with what the annotation of its plugin asks for."""
+    if gate == DELAY_GATE:
+        return asked(pod)
     name, text = gate.removeprefix(OWN_PREFIX), pod.annotations.get(gate)
     if text is None:
         return name
@@ -142,7 +167,8 @@ def asked(pod: Pod) -> str:
     """Return a pod's request in canonical form, or its hint if the request is invalid."""
     hint = pod.annotations.get(HELD_ANNOTATION, "")
     try:
-        return format_hint(read_hold_request(pod.annotations, delay_keys(pod)))
+        hint = format_hint(read_hold_request(pod.annotations, delay_keys(pod)))
+        return hint.removeprefix(OWN_PREFIX)
     except InvalidValueError:
         return messages.quote(hint, _SHOWN_CHARACTERS) if hint else "an invalid request"
 
@@ -170,7 +196,7 @@ def left(one: HeldPodSummary, now_ms: int) -> str:
     if one.due_ms is None and one.earliest_ms > now_ms:
         return f">={table.duration(one.earliest_ms - now_ms)}"
     if one.due_ms is None:
-        return "unknown"
+        return f"{ordinal(one.place)} in line" if one.place else "unknown"
     if one.is_overdue(now_ms):
         return f"overdue {table.duration(now_ms - one.due_ms)}"
     return ("<=" if one.open_ended else "") + table.duration(one.due_ms - now_ms)
@@ -178,8 +204,8 @@ def left(one: HeldPodSummary, now_ms: int) -> str:
 
 def row(one: HeldPodSummary, now_ms: int, *, wide: bool = False) -> list[str]:
     """Format a pod as a table row, without its namespace."""
-    cells = [one.name, one.held_by, table.duration(now_ms - one.since_ms), left(one, now_ms)]
-    cells.append(one.owner or "-")
+    age, shown = table.duration(now_ms - one.since_ms), map(str if wide else _shortened, one.holds)
+    cells = [one.name, left(one, now_ms), age, one.owner or "-", ", ".join(shown) or "nothing"]
     if wide:
         known_ms = one.due_ms or (one.earliest_ms if one.earliest_ms > now_ms else 0)
         at_least = ">=" if one.due_ms is None else ""
@@ -188,10 +214,15 @@ def row(one: HeldPodSummary, now_ms: int, *, wide: bool = False) -> list[str]:
     return cells
 
 
+def _shortened(hold: str) -> str:
+    return hold if len(hold) <= _CELL_CHARACTERS else f"{hold[: _CELL_CHARACTERS - 1].rstrip()}…"
+
+
 def document(one: HeldPodSummary, now_ms: int) -> dict[str, Any]:
     """Convert a pod for JSON and YAML output."""
-    due = None if one.due_ms is None else durations.canonical_instant(one.due_ms)
-    ended = {"ended": one.ended} if one.ended else {}
+    bound_ms = one.earliest_ms if one.earliest_ms > now_ms else None
+    due, left_s = _until(one.due_ms, now_ms)
+    least, least_s = _until(None if one.open_ended else one.due_ms or bound_ms, now_ms)
     return {
         "metadata": {
             "namespace": one.namespace,
@@ -201,9 +232,18 @@ def document(one: HeldPodSummary, now_ms: int) -> dict[str, Any]:
         "heldBy": one.held_by,
         "gates": list(one.gates),
         "due": due,
-        "secondsLeft": None if one.due_ms is None else (one.due_ms - now_ms) / 1_000,
+        "secondsLeft": left_s,
+        "earliestDue": least,
+        "leastSecondsLeft": least_s,
+        "placeInLine": one.place or None,
         "owner": one.owner or None,
         "profile": one.profile or None,
         "remark": one.remark_at(now_ms) or None,
-        **ended,
+        **({"ended": one.ended} if one.ended else {}),
     }
+
+
+def _until(at_ms: int | None, now_ms: int) -> tuple[str | None, float | None]:
+    if at_ms is None:
+        return None, None
+    return durations.canonical_instant(at_ms), (at_ms - now_ms) / 1_000

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.model import approvals
-from holdfast.webhook.model.annotations import OWN_PREFIX
+from holdfast.webhook.model.annotations import OWN_PREFIX, allowed_plugins
 from holdfast.webhook.model.freezes import Freeze, thaw
 from holdfast.webhook.report import obstacles
 from holdfast.webhook.report.held_pods import PATIENCE_MS, HeldPodSummary
+from holdfast.webhook.report.pace_places import PacePlace
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
 from holdfast.webhook.report.trace import Trace
 
@@ -29,6 +30,8 @@ class PodFacts:
     """The freeze of its namespace."""
     template: obstacles.Template | None = None
     """The template of the StatefulSet or DaemonSet that would create the pod again."""
+    place: PacePlace | None = None
+    """Its place in the line of its pace."""
 
 
 def contradiction(facts: PodFacts, decider: ReleaseDecider) -> str:
@@ -54,11 +57,24 @@ def find(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider) 
         else:
             yield from _to_be_scheduled(facts, "after that, " if held else "")
     if held is None and not pod.gates:
+        yield from _unheld(pod, name)
+
+
+def _unheld(pod: PodWithStatus, name: str) -> Iterator[str]:
+    if pod.status.phase in {"Running", "Succeeded"} and not pod.metadata.deletion_timestamp:
+        yield "nothing: Holdfast does not hold it"
+    else:
         yield f"Holdfast does not hold it; check its Events: kubectl describe pod {name}"
 
 
 def _of_hold(facts: PodFacts, held: HeldPodSummary, name: str) -> Iterator[str]:
-    if approvals.GATE in facts.pod.gates:
+    annotations = facts.pod.annotations
+    has_approval = approvals.approver(annotations) or "approval" in allowed_plugins(annotations)
+    denial = approvals.denial(annotations)
+    needs_approval = approvals.GATE in facts.pod.gates and (denial or not has_approval)
+    if needs_approval and denial:
+        yield f"it was {denial}; if it is not needed, delete it: kubectl delete pod {name}"
+    elif needs_approval:
         yield f"ask for its approval: holdfast approve {name}"
     elif held.due_ms is None and not held.remark:
         yield "ask the operator of that plugin"
@@ -66,7 +82,8 @@ def _of_hold(facts: PodFacts, held: HeldPodSummary, name: str) -> Iterator[str]:
         yield "no controller releases it; run holdfast doctor to find out why"
     if facts.freeze is not None and held.due_ms in {None, facts.freeze.until_ms}:
         yield f"end the freeze: {thaw(facts.freeze)}"
-    yield f"wait, or release it now: holdfast release {name}"
+    if not needs_approval:
+        yield f"wait, or release it now: holdfast release {name}"
 
 
 def _of_template(facts: PodFacts, decider: ReleaseDecider, name: str) -> Iterator[str]:

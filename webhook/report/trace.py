@@ -11,6 +11,7 @@ from holdfast.webhook.framework.pipeline import AdmissionPipeline
 from holdfast.webhook.framework.plugin import Code, Result
 from holdfast.webhook.framework.profiles import Profiles, Verdict
 from holdfast.webhook.framework.runner import Runner, unobserved
+from holdfast.webhook.framework.stray_keys import StrayKeys
 from holdfast.webhook.model import edits
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
 from holdfast.webhook.model.review import PodReview
@@ -41,11 +42,15 @@ class PluginStep:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The results of all plugins; `verdict` is None if a plugin failed."""
+    """The results of all plugins; `verdict` is None if a plugin failed.
+
+    `stray_keys` has warnings about annotations without effect.
+    """
 
     profile: str
     steps: Sequence[PluginStep]
     verdict: Verdict | None
+    stray_keys: Sequence[str] = ()
 
 
 def mutate(profiles: Profiles, review: PodReview, *, now_ms: int) -> Trace:
@@ -64,7 +69,8 @@ def mutate(profiles: Profiles, review: PodReview, *, now_ms: int) -> Trace:
         verdict = pipeline.mutate(review, now_ms=now_ms)
     except PluginFailedError:
         verdict = None
-    return Trace(profile.name if profile else "", steps, verdict)
+    strays = StrayKeys(profiles).warnings(review)
+    return Trace(profile.name if profile else "", steps, verdict, strays)
 
 
 def describe_edit(edit: edits.Edit) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import yaml
 
@@ -11,7 +13,7 @@ from holdfast.webhook.cli.printing import Printing
 from holdfast.webhook.kube import listing
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
 from holdfast.webhook.model.objects import Pod
-from tests.support.builders import CREATED_MS, held, make_decider, make_pod
+from tests.support.builders import CREATED_MS, held, instant, make_decider, make_pod
 from tests.support.fakes import FakeApi
 from tests.support.served import ServedApi
 from tests.support.vm_builders import owner_of
@@ -44,7 +46,7 @@ def test_formats(arguments: str, text: str, cluster: ServedApi) -> None:
 def test_headers(cluster: ServedApi) -> None:
     hold(cluster, a="9h")
     head, row = cluster.run("list").stdout.splitlines()
-    assert head.split() == ["NAME", "HELD", "BY", "AGE", "LEFT", "OWNER"]
+    assert head.split() == ["NAME", "LEFT", "AGE", "OWNER", "HELD", "BY"]
     assert cluster.run("list", "--no-headers").stdout.split()[0] == row.split()[0] == "a"
     assert cluster.run("list", "-A").stdout.split()[0] == "NAMESPACE"
 
@@ -106,7 +108,7 @@ def test_changes_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) ->
     view.on_change(Pod.of(held({"delay": "2h"}, name="b")), is_deleted=True)
     view.on_change(free, is_deleted=True)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [(line[0], line[-2]) for line in lines] == [
+    assert [(line[0], line[1]) for line in lines] == [
         ("NAME", "LEFT"),
         ("a-long-name", "1h"),
         ("b", "2h"),
@@ -159,3 +161,52 @@ def test_delay_from_the_owner(cluster: ServedApi) -> None:
 
     (item,) = yaml.safe_load(cluster.run("list", "-o", "json").stdout)["items"]
     assert item["due"] == "2026-03-01T21:00:00Z"
+
+
+PACE = "holdfast.dev/pace"
+
+
+def pace(cluster: ServedApi) -> None:
+    """Put pods of one owner with the pace 1: one that starts, and two that wait."""
+    for name, gates in (("a", []), ("b", [PACE]), ("c", [PACE])):
+        pod = make_pod({PACE: "1"}, name=name, gates=gates, labels={PACE: "x"})
+        pod["metadata"]["uid"] = name  # which orders pods of the same second
+        pod["metadata"]["creationTimestamp"] = instant(int(time.time()) * 1_000)
+        cluster.api.put_pod(pod)
+
+
+def test_place_in_the_line_of_a_pace(cluster: ServedApi) -> None:
+    pace(cluster)
+    lines = cluster.run("list", "-o", "wide").stdout.splitlines()[1:]
+    assert [line.rpartition("   ")[2] for line in lines] == [
+        "pace: 1 of 1 starting, 1st in line",
+        "pace: 1 of 1 starting, 2nd in line",
+    ]
+    explained = cluster.run("explain", "c").stdout
+    assert "is held: pace: 1 of 1 starting, 2nd in line" in explained
+
+
+def test_no_place_without_a_pace_or_the_right_to_list(cluster: ServedApi) -> None:
+    hold(cluster, a="9h")
+    cluster.run("list")
+    assert not any(PACE in str(query) for query in cluster.api.queries)
+    pace(cluster)
+    cluster.forbidden = {"/api/v1/namespaces/default/pods"}
+    assert "is held: pace: at most 1 starting" in cluster.run("explain", "c").stdout
+
+
+def test_pods_without_a_due_time_are_sorted_last(cluster: ServedApi) -> None:
+    hold(cluster, b="10h", a="9h")
+    gates = ["holdfast.dev/approval"]
+    cluster.api.put_pod(held({"holdfast.dev/approval": "x"}, name="0", gates=gates))
+    sorted_names = cluster.run("list", "-o", "name", "--sort-by=.due").stdout.split()
+    assert sorted_names == ["pod/a", "pod/b", "pod/0"]
+
+
+def test_explain_reports_each_pod(cluster: ServedApi) -> None:
+    hold(cluster, b="10h", a="9h")
+    done = cluster.run("explain", "a", "b", "missing", code=1)
+    assert "Pod default/a\n" in done.stdout
+    assert "Pod default/b\n" in done.stdout
+    assert "there is no pod missing in namespace default" in done.stderr
+    assert "1 of 3 failed" in done.stderr

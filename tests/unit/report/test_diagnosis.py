@@ -21,7 +21,7 @@ PROBLEM, WARNING = Level.PROBLEM, Level.WARNING
 
 
 def waiting(due_ms: int | None) -> HeldPodSummary:
-    return HeldPodSummary("shop", "web-0", "delay=1h", (GATE,), NOW_MS - HOUR, due_ms)
+    return HeldPodSummary("shop", "web-0", ("delay=1h",), (GATE,), NOW_MS - HOUR, due_ms)
 
 
 LATE = waiting(NOW_MS - 6 * SECOND)

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.webhook.cli import explain
 from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.annotations import HELD_LABEL
 from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.report import explanation, trace
 from holdfast.webhook.report.next_steps import PodFacts
@@ -190,8 +191,8 @@ def test_a_gate_that_someone_else_removed_early(
     written = {"held": "delay=15s", **annotations}
     ours = {f"holdfast.dev/{key}": text for key, text in written.items() if text}
     told = explained(make_pod({"delay": "15", **ours}), **{"now_ms": NOW_MS, **facts})
-    due = "removed by someone else before the due time 2026-03-01T12:00:15Z; the guard prevents it"
-    assert told.get("Gates") == (f"holdfast.dev/delay: {due}" if early else None)
+    due = "holdfast.dev/delay: removed by someone else before the due time 2026-03-01T12:00:15Z"
+    assert told.get("Gates") == (f"{due}; the guard would prevent it" if early else None)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_a_gate_that_someone_else_removed_early(
             id="an approval",
         ),
         pytest.param({"approval": "x", "allowed": "approval"}, [], "", id="approved"),
-        pytest.param({"approval": "x", "profile": ""}, [], "", id="never held"),
+        pytest.param({"approval": "x", "held": ""}, [], "", id="never held"),
         pytest.param(
             {"after": "job/x"},
             [],
@@ -223,11 +224,10 @@ def test_a_gate_that_someone_else_removed_early(
 def test_a_gate_of_another_plugin_that_someone_else_removed_early(
     annotations: dict[str, str], owners: list[dict[str, Any]], told: str
 ) -> None:
-    written = {"profile": "*", **annotations}
-    ours = {f"holdfast.dev/{key}": text for key, text in written.items() if text}
-    assert explained(make_pod(ours, owners=owners)).get("Gates", "") == (
-        told and f"{told}; the guard prevents it"
-    )
+    labels = {HELD_LABEL: "true"} if annotations.get("held") is None else {}
+    ours = {f"holdfast.dev/{key}": text for key, text in annotations.items() if text}
+    pod = make_pod({"holdfast.dev/profile": "*", **ours}, labels=labels, owners=owners)
+    assert explained(pod).get("Gates", "") == (told and f"{told}; the guard would prevent it")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,9 @@ def test_a_pinned_node_that_is_cordoned(nodes: list[NodeState], cure: bool) -> N
 def test_a_pod_that_runs() -> None:
     told = explained(make_pod({"delay": "15"}, node="node-1"), phase="Running")
     assert state(told) == "is not held: it is on node-1, Running"
-    assert told["What to do"].startswith("Holdfast does not hold it")
+    assert told["What to do"] == "nothing: Holdfast does not hold it"
+    waits = explained(make_pod({"delay": "15"}, node="node-1"))["What to do"]
+    assert waits.startswith("Holdfast does not hold it; check its Events")
 
 
 def test_a_pod_that_ended_before_it_had_a_node() -> None:
@@ -259,7 +261,7 @@ def test_a_pod_that_ended_before_it_had_a_node() -> None:
 
 
 def test_a_pod_that_asks_nothing() -> None:
-    assert "no annotations for a delay" in explained(make_pod({}))["Annotations"]
+    assert "no annotation asks for a hold" in explained(make_pod({}))["Annotations"]
 
 
 def test_a_pod_without_profile() -> None:
@@ -288,3 +290,64 @@ def test_a_vms_record_is_read_where_the_configuration_has_it(yaml: str, told: st
     api.put(kubevirt.vm_path("default", "vm"), make_vm({"other/node": "node-2"}))
     pod = msgspec.convert(make_launcher(), PodWithStatus)
     assert f"VirtualMachine vm: {told}" in [*explain._vm(api, pod, make_decider(yaml))]
+
+
+def test_each_gate_has_its_own_hold() -> None:
+    asks = {"delay": "15", "holdfast.dev/approval": "2.4", "holdfast.dev/after": "job/x"}
+    gates = [GATE, "holdfast.dev/approval", "holdfast.dev/after"]
+    assert explained(held(asks, gates=gates))["Gates"].splitlines() == [
+        "holdfast.dev/delay: Holdfast's, for delay=15s",
+        "holdfast.dev/approval: Holdfast's, for approval=2.4",
+        "holdfast.dev/after: Holdfast's, for after=job/x",
+    ]
+
+
+def test_annotations_of_every_hold_and_mistyped_keys() -> None:
+    asks = {"window": "Mon 00:00-01:00 Europe/Berlin", "pace": "2", "apprval": "x"}
+    keys = {f"holdfast.dev/{key}": text for key, text in asks.items()}
+    gates = ["holdfast.dev/window", PACE]
+    local, cure = "(Mon 00:00 Europe/Berlin)", "did you mean holdfast.dev/approval?"
+    assert explained(held(keys, gates=gates))["Annotations"].splitlines()[1:4] == [
+        f'holdfast.dev/window: "{asks["window"]}": opens at 2026-03-01T23:00:00Z {local}',
+        'holdfast.dev/pace: "2"',
+        f'unknown annotation "holdfast.dev/apprval" has no effect: {cure}',
+    ]
+
+
+APPROVAL = {"delay": "15", "holdfast.dev/approval": "2.4"}
+
+
+@pytest.mark.parametrize(
+    ("marks", "meaning", "advice"),
+    [
+        pytest.param(
+            {},
+            "",
+            "ask for its approval: holdfast approve web-0 -n default",
+            id="waits for an approval",
+        ),
+        pytest.param(
+            {"approved-by": "jane"},
+            ": approved by jane",
+            "wait, or release it now: holdfast release web-0 -n default",
+            id="approved, and waits for its delay",
+        ),
+        pytest.param(
+            {"denied-by": "joe", "denied-reason": "not today"},
+            ": denied by joe: not today",
+            "it was denied by joe: not today; if it is not needed, delete it: kubectl delete pod "
+            "web-0 -n default",
+            id="denied",
+        ),
+    ],
+)
+def test_approval_and_what_to_do(marks: dict[str, str], meaning: str, advice: str) -> None:
+    annotations = {**APPROVAL, **{f"holdfast.dev/{key}": text for key, text in marks.items()}}
+    told = explained(held(annotations, gates=[GATE, "holdfast.dev/approval"]))
+    assert f'holdfast.dev/approval: "2.4"{meaning}\n' in told["Annotations"] + "\n"
+    assert told["What to do"] == advice
+
+
+def test_key_that_was_added_to_a_pod_that_was_held_for_another() -> None:
+    pod = make_pod({"holdfast.dev/profile": "*", "holdfast.dev/approval": "added later"})
+    assert "Gates" not in explained(pod)

@@ -13,6 +13,7 @@ from tests.support.builders import CREATED_MS, GATE, HOUR, SECOND, held, make_de
 from tests.support.vm_builders import owner_of
 
 HINT = HELD_ANNOTATION
+APPROVAL = "holdfast.dev/approval"
 
 
 def described(annotations: dict[str, str] | None = None, **fields: Any) -> held_pods.HeldPodSummary:
@@ -23,6 +24,7 @@ def described(annotations: dict[str, str] | None = None, **fields: Any) -> held_
     ("annotations", "gates", "expected"),
     [
         pytest.param({"delay": "15"}, [GATE], "delay=15s", id="what it asks"),
+        pytest.param({"holdfast.dev/delay": "15"}, [GATE], "delay=15s", id="own key"),
         pytest.param(
             {"delay": "20", HINT: "delay=15s"}, [GATE], "delay=20s", id="what it asks now"
         ),
@@ -76,7 +78,10 @@ def test_a_plugin_that_is_here_may_say_that_only_it_knows() -> None:
     ("asks", "waits"),
     [
         ({"holdfast.dev/pace": "2"}, "pace: at most 2 starting"),
-        ({"holdfast.dev/after": "job/none"}, "after: waits for job/none:Complete"),
+        (
+            {"holdfast.dev/after": "job/none"},
+            "after: waits for (state unknown) job/none:Complete",
+        ),
         ({"holdfast.dev/approval": "2.4"}, "approval: 2.4"),
     ],
     ids=["pace", "after", "approval"],
@@ -91,7 +96,7 @@ def test_earliest_time_of_a_pod_that_also_waits_for_an_event(
     assert wide[-4] == ">=2026-03-01T12:00:15Z"
     assert wide[-1] == f"delay until 2026-03-01T12:00:15Z; {waits}"
     later = held_pods.row(one, now_ms + HOUR, wide=True)
-    assert (later[3], later[-4], later[-1]) == ("unknown", "-", waits)
+    assert (later[1], later[-4], later[-1]) == ("unknown", "-", waits)
 
 
 def test_time_of_an_owner_that_cannot_be_read() -> None:
@@ -118,7 +123,7 @@ def test_row_and_document() -> None:
     source["metadata"]["ownerReferences"] = [{**owner, "controller": False, "name": "x"}, owner]
     one = held_pods.described(Pod.of(source), make_decider())
     now_ms = CREATED_MS + 5 * SECOND
-    assert held_pods.row(one, now_ms) == ["web-0", "delay=15s", "5s", "10s", "ReplicaSet/web"]
+    assert held_pods.row(one, now_ms) == ["web-0", "10s", "5s", "ReplicaSet/web", "delay=15s"]
     wide = held_pods.row(one, now_ms, wide=True)
     assert wide[-4:] == ["2026-03-01T12:00:15Z", GATE, "*", "-"]
     created = "2026-03-01T12:00:00Z"
@@ -128,6 +133,9 @@ def test_row_and_document() -> None:
         "gates": [GATE],
         "due": "2026-03-01T12:00:15Z",
         "secondsLeft": 10.0,
+        "earliestDue": "2026-03-01T12:00:15Z",
+        "leastSecondsLeft": 10.0,
+        "placeInLine": None,
         "owner": "ReplicaSet/web",
         "profile": "*",
         "remark": None,
@@ -136,7 +144,7 @@ def test_row_and_document() -> None:
 
 def test_hold_that_has_ended() -> None:
     ended = replace(described({"delay": "15"}), ended="released")
-    assert held_pods.row(ended, CREATED_MS + HOUR)[3] == "released"
+    assert held_pods.row(ended, CREATED_MS + HOUR)[1] == "released"
     assert held_pods.document(ended, CREATED_MS)["ended"] == "released"
     assert not ended.is_overdue(CREATED_MS + HOUR)
 
@@ -160,3 +168,23 @@ def test_freeze_that_ends_before_the_pod_is_due_is_not_shown() -> None:
     freeze = Freeze("default", "x", CREATED_MS + 1_000)
     one = held_pods.described(Pod.of(held({"delay": "15"})), make_decider(), freeze)
     assert (one.held_by, one.due_ms) == ("delay=15s", CREATED_MS + 15_000)
+
+
+def test_lower_bound_of_the_due_time_in_documents_and_order() -> None:
+    asks = {"holdfast.dev/approval": "2.4"}
+    gates = [GATE, *asks]
+    bounded = Pod.of(held({"delay": "48s", **asks}, name="bounded", gates=gates))
+    later = Pod.of(held({"delay": "61h"}, name="later"))
+    first, last = held_pods.held_pods([later, bounded], make_decider())
+    assert (first.name, last.name) == ("bounded", "later")
+    fields = held_pods.document(first, CREATED_MS)
+    assert (fields["due"], fields["secondsLeft"]) == (None, None)
+    assert (fields["earliestDue"], fields["leastSecondsLeft"]) == ("2026-03-01T12:00:48Z", 48.0)
+
+
+def test_long_text_is_cut_only_in_the_narrow_table() -> None:
+    reason = "schema change of release 2.4, as agreed with the team"
+    one = described({"delay": "15", "holdfast.dev/approval": reason}, gates=[GATE, APPROVAL])
+    assert held_pods.row(one, CREATED_MS)[4] == "delay=15s, approval=schema change of release 2.4,…"
+    wide = held_pods.row(one, CREATED_MS, wide=True)
+    assert wide[4] == f"delay=15s, approval={reason}"

@@ -28,7 +28,8 @@ from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.after import targets as after_targets
 from holdfast.webhook.plugins.after.objects import ObjectIndex
-from holdfast.webhook.plugins.after.targets import AFTER, BUILT_IN, WaitedKind, WaitedTarget
+from holdfast.webhook.plugins.after.reading import ObjectReader
+from holdfast.webhook.plugins.after.targets import AFTER, BUILT_IN, WaitedKind
 from holdfast.webhook.plugins.holding import HoldingPlugin
 
 _PARSED = 1_024
@@ -93,6 +94,7 @@ class After(HoldingPlugin):
         self.kinds = [*(BUILT_IN[plural] for plural in args.kinds), *_custom(args)]
         allowed = after_targets.by_name(self.kinds)
         self._parse = lru_cache(_PARSED)(partial(after_targets.parse, kinds=allowed))
+        self._reader = ObjectReader(self.handle)
         self._index = ObjectIndex(lambda: self.handle.bounds_ms()[0] / 1_000)
 
     def read(self, pod: Pod, context: Context) -> Iterable[Edit]:
@@ -117,20 +119,17 @@ class After(HoldingPlugin):
             return Reject(str(exc))
         try:
             waiting, follow = self.handle.waiting, self.handle.follow
-        except HandleError:  # in a command: whether they are met is not known
-            return Wait(None, _waits_for(targets))
+        except HandleError:  # in a command
+            return self._reader.permit(pod.metadata.namespace, targets)
         found = self._index.obstacles(pod, targets, waiting, follow)
         if not found.unmet:
             return Allow()
-        return Wait(None, _waits_for(found.unmet), "; ".join(found.problems))
+        waits_for = f"waits for {', '.join(map(str, found.unmet))}"
+        return Wait(None, waits_for, "; ".join(found.problems))
 
     def forget(self, uid: str) -> None:
         """Drop a pod that no longer waits."""
         self._index.forget(uid)
-
-
-def _waits_for(targets: Iterable[WaitedTarget]) -> str:
-    return f"waits for {', '.join(map(str, targets))}"
 
 
 def _custom(args: AfterArgs) -> Iterator[WaitedKind]:

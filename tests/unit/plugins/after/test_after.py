@@ -9,6 +9,7 @@ import pytest
 from holdfast.webhook.errors import ConfigurationError, InvalidValueError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.plugin import Allow, Code, Context, Reject, Result, Wait
+from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.annotations import NOTHING_ASKED
 from holdfast.webhook.model.edits import AddGate
@@ -22,6 +23,7 @@ from holdfast.webhook.plugins.after.targets import AFTER, BUILT_IN
 from holdfast.webhook.policies import roles
 from tests.support.after_values import OBJECTS, BadObject
 from tests.support.builders import CREATED_MS, make_pod, make_profiles, read_review
+from tests.support.fakes import FakeApi, status_error
 from tests.support.vm_builders import owner_of
 from tests.unit.policies.test_pods import SHIPPED
 
@@ -307,7 +309,7 @@ def test_thousand_waiters_are_rechecked() -> None:
     ("pod", "expected"),
     [
         (make_pod(gates=[GATE]), Allow(NOTHING_ASKED)),
-        (asking("job/x"), Wait(None, "waits for job/x:Complete")),
+        (asking("job/x"), Wait(None, "waits for (state unknown) job/x:Complete")),
         (asking("node/x"), Reject),
     ],
     ids=["no annotation", "objects", "a kind that is no longer allowed"],
@@ -316,6 +318,58 @@ def test_outside_the_controller(pod: Any, expected: Any) -> None:
     answer = After(AfterArgs()).permit(Pod.of(pod), 0)
 
     assert answer == expected or type(answer) is expected
+
+
+COMPLETE = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+FAILED = {"status": {"conditions": [{"type": "Failed", "status": "True"}]}}
+READY_SLICE = {"metadata": {"labels": {"kubernetes.io/service-name": "db"}}, "endpoints": [{}]}
+
+
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        ({}, Wait(None, "waits for job/x:Complete, service/db:Ready")),
+        ({"jobs/x": COMPLETE}, Wait(None, "waits for service/db:Ready")),
+        (
+            {"jobs/x": FAILED, "endpointslices/db-1": READY_SLICE},
+            Wait(None, "waits for job/x:Complete", "job/x has failed"),
+        ),
+        (
+            {"jobs/x": COMPLETE, "endpointslices/db-1": READY_SLICE},
+            Wait(None, "all objects are ready"),
+        ),
+        (
+            {"jobs/x": None},
+            Wait(None, "waits for service/db:Ready, (state unknown) job/x:Complete"),
+        ),
+    ],
+    ids=["neither", "job", "failed job", "both", "forbidden job"],
+)
+def test_state_of_the_objects_in_a_command(objects: dict[str, Any], expected: Any) -> None:
+    api = FakeApi()
+    api.kinds.add(SLICES)
+    for path, one in objects.items():
+        kind, _, name = path.partition("/")
+        root = SLICES if kind == "endpointslices" else JOBS
+        namespace = f"{root.rpartition('/')[0]}/namespaces/default/{kind}"
+        if one is None:
+            api.before("GET", lambda: _raise(status_error(403)))
+        else:
+            metadata = {"namespace": "default", "name": name, **one.get("metadata", {})}
+            api.put(f"{namespace}/{name}", {**one, "metadata": metadata})
+    handle = Handle()
+    handle.connect(lookup=ClusterLookup(lambda: api))
+    plugin = After(AfterArgs(), handle)
+    pod = Pod.of(asking("job/x, service/db", gates=[GATE]))
+
+    assert plugin.permit(pod, 0) == expected
+    asked = len(api.requests)
+    assert plugin.permit(pod, 0) == expected
+    assert len(api.requests) == asked  # neither answers nor refusals are asked for again
+
+
+def _raise(exc: Exception) -> None:
+    raise exc
 
 
 # --- configuration -----------------------------------------------------------------------------

@@ -1,0 +1,51 @@
+"""The places of held pods in the lines of their paces, as far as a user may list the pods."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.framework.permit import ReleaseDecider
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.model.freezes import Freeze
+from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.plugins.pace.args import KEY
+from holdfast.webhook.plugins.pace.groups import PacedPod
+from holdfast.webhook.report.pace_places import PaceLines, PacePlace
+
+_REFUSED = frozenset({401, 403})
+
+
+def pace_places(
+    api: Api,
+    pods: Iterable[Pod],
+    decider: ReleaseDecider,
+    now_ms: int,
+    freeze_of: Callable[[str], Freeze | None],
+) -> Mapping[ObjectKey, PacePlace]:
+    """Find the places of held pods, if any has a pace. Raises ClusterError.
+
+    Only a pace that the whole cluster shares needs the right to list all pods.
+    """
+    lines = PaceLines(decider, now_ms, lambda namespace: freeze_of(namespace) is not None)
+    pods = list(pods)
+    scopes = lines.scopes(pods)
+    if "" in scopes:
+        found = _places(api, lines, "")
+        if found is not None:
+            return found
+        scopes = {pod.metadata.namespace for pod in pods}
+    places: dict[ObjectKey, PacePlace] = {}
+    for namespace in sorted(scopes):
+        places |= _places(api, lines, namespace) or {}
+    return places
+
+
+def _places(api: Api, lines: PaceLines, namespace: str) -> Mapping[ObjectKey, PacePlace] | None:
+    path = listing.pods_path(namespace)
+    try:
+        listed = listing.objects(api, path, PacedPod, {"labelSelector": KEY})
+        return lines.places(listed, namespace)
+    except ApiStatusError as exc:
+        if exc.status not in _REFUSED:
+            raise
+        return None

@@ -1,0 +1,75 @@
+"""The state of the objects that a pod waits for, read once where nothing follows them: commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.webhook.errors import ClusterError, HandleError
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.plugin import Wait
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.plugins.after import conditions as after_conditions
+from holdfast.webhook.plugins.after.conditions import WaitedObject
+from holdfast.webhook.plugins.after.targets import SERVICE, WaitedTarget
+
+_MAX_AGE_SECONDS = 5.0
+"""How long an answer is used: many pods of a list wait for the same objects."""
+_States = dict[ObjectKey, frozenset[str]]
+
+
+class ObjectReader:
+    """Reads waited objects through a handle."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._unreadable: set[str] = set()
+        """Paths of kinds in a namespace that were refused: they are not asked for again."""
+
+    def permit(self, namespace: str, targets: Sequence[WaitedTarget]) -> Wait:
+        """Return what a pod waits for. It waits even if all is there: the controller releases."""
+        states = {target: self._state(namespace, target) for target in targets}
+        known = {target: found for target, found in states.items() if found is not None}
+        unmet = [str(one) for one in known if not after_conditions.is_met(one, _of(known, one))]
+        unknown = ", ".join(str(one) for one in targets if one not in known)
+        waits = [*unmet, *([f"(state unknown) {unknown}"] if unknown else [])]
+        failed = [
+            f"{one.kind.name}/{one.name} has failed"
+            for one in known
+            if after_conditions.has_failed(one, _of(known, one))
+        ]
+        reason = f"waits for {', '.join(waits)}" if waits else "all objects are ready"
+        return Wait(None, reason, "; ".join(failed))
+
+    def _state(self, namespace: str, target: WaitedTarget) -> _States | None:
+        """Read an object's state under its name, which is empty if it is missing; None if unknown.
+
+        A Service is judged by its slices, of which a list is read.
+        """
+        root, _, resource = target.kind.path.rpartition("/")
+        path = kind_path = f"{root}/namespaces/{namespace}/{resource}"
+        if target.kind is not SERVICE:
+            path = f"{kind_path}/{target.name}"
+        if kind_path in self._unreadable:
+            return None
+        try:
+            found = self._handle.lookup.get(path, max_age=_MAX_AGE_SECONDS) or {}
+        except (ClusterError, HandleError):
+            self._unreadable.add(kind_path)
+            return None
+        states: _States = {}
+        objects = found.get("items") or () if target.kind is SERVICE else [found] if found else ()
+        for one in objects:
+            after_conditions.update(states, target.kind, _decoded(one))
+        name = namespace, target.name
+        return {name: states[name]} if name in states else {}
+
+
+def _of(known: Mapping[WaitedTarget, _States], target: WaitedTarget) -> frozenset[str] | None:
+    return next(iter(known[target].values()), None)
+
+
+def _decoded(one: Mapping[str, Any]) -> WaitedObject:
+    return msgspec.json.decode(msgspec.json.encode(one), type=WaitedObject)

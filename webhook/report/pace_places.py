@@ -1,0 +1,142 @@
+"""The place of held pods in the lines of their paces, and how many pods start there. Pure.
+
+The groups and the order are the plugin's. Only the controller knows which pods have been ready
+before, so a pod that is no longer ready counts as starting until its timeout.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.webhook.errors import InvalidValueError
+from holdfast.webhook.framework.permit import ReleaseDecider
+from holdfast.webhook.model import durations
+from holdfast.webhook.model.annotations import released_ms
+from holdfast.webhook.model.objects import ObjectKey, Pod, SchedulingGate
+from holdfast.webhook.model.pace import Limits
+from holdfast.webhook.plugins.pace import args as pace_args
+from holdfast.webhook.plugins.pace.args import NamedPace
+from holdfast.webhook.plugins.pace.group import Rank
+from holdfast.webhook.plugins.pace.groups import GroupKey, PacedPod, PaceGroups, rank_of
+from holdfast.webhook.plugins.pace.plugin import Pace
+from holdfast.webhook.plugins.pace.slots import GATE
+
+_SUFFIXES = "thstndrd"
+"""Those of 0 to 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacePlace:
+    """The state of a held pod's pace; `number` is the place in the line, 0 if it is in none."""
+
+    pace: NamedPace
+    limits: Limits
+    starting: int
+    number: int = 0
+
+    @property
+    def replaces(self) -> str:
+        """The reason of the plugin where it does not know the other pods."""
+        return f"{Pace.name}: {self.limits.words}"
+
+    def __str__(self) -> str:
+        parts = [self.limits.words]
+        if self.limits.starting is not None:
+            others = Limits(None, self.limits.releases, self.limits.period_ms).words
+            parts = [f"{self.starting} of {self.limits.starting} starting", others]
+        parts.append(f"{ordinal(self.number)} in line" if self.number else "")
+        name = f"{Pace.name} {self.pace.name}".rstrip()
+        return f"{name}: {', '.join(filter(None, parts))}"
+
+
+@dataclass(frozen=True, slots=True)
+class PaceLines:
+    """Counts pods; `is_frozen` says whether no pod of a namespace is released now."""
+
+    decider: ReleaseDecider
+    now_ms: int
+    is_frozen: Callable[[str], bool]
+
+    def scopes(self, pods: Iterable[Pod]) -> set[str]:
+        """Name the namespaces whose pods count for the paces of held pods; empty for all."""
+        groups = self._groups()
+        found = set()
+        for pod in pods:
+            if GATE in pod.gates and (asked := _find(groups, pod)):
+                found.add("" if asked[1].scope == "cluster" else pod.metadata.namespace)
+        return found
+
+    def places(self, pods: Iterable[PacedPod], seen: str) -> Mapping[ObjectKey, PacePlace]:
+        """Find the places of the held ones of the pods of a namespace, or of all if it is empty."""
+        groups = self._groups()
+        starting: Counter[GroupKey] = Counter()
+        lines: dict[GroupKey, list[tuple[Rank, str]]] = defaultdict(list)
+        held: list[tuple[Pod, GroupKey, NamedPace]] = []
+        for pod in pods:
+            asked = _find(groups, pod)
+            if asked is None or (seen and asked[1].scope == "cluster"):
+                continue
+            key, named = asked
+            if GATE not in pod.gates:
+                starting[key] += self._is_starting(pod, named)
+                continue
+            held.append((pod, key, named))
+            if (due_ms := self._waits_since(pod)) is not None:
+                lines[key].append((rank_of(pod, due_ms), pod.metadata.uid))
+        numbers = dict(_numbers(lines.values()))
+        return {
+            pod.key: PacePlace(
+                named,
+                pace_args.read(pod, groups.paces)[1],
+                starting[key],
+                numbers.get(pod.metadata.uid, 0),
+            )
+            for pod, key, named in held
+        }
+
+    def _groups(self) -> PaceGroups:
+        groups = PaceGroups(lambda: self.now_ms)
+        for plugin in self.decider.profiles.plugins:
+            if isinstance(plugin, Pace):
+                groups.add(pace_args.check(plugin.args))
+        return groups
+
+    def _is_starting(self, pod: PacedPod, pace: NamedPace) -> bool:
+        began_ms = released_ms(pod.annotations, created_ms=pod.created_ms) or pod.created_ms
+        is_in_time = began_ms + durations.parse_delay(pace.timeout) > self.now_ms
+        return is_in_time and pod.is_starting(pace.until)
+
+    def _waits_since(self, pod: Pod) -> int | None:
+        """Return when a pod got into the line; None if another hold keeps it from that."""
+        if self.is_frozen(pod.metadata.namespace):
+            return None
+        others = [SchedulingGate(gate) for gate in pod.gates if gate != GATE]
+        if not others:
+            return pod.created_ms
+        spec = msgspec.structs.replace(pod.spec, scheduling_gates=others)
+        due = self.decider.due(msgspec.structs.replace(pod, spec=spec), self.now_ms)
+        return due.at_ms if due.at_ms <= self.now_ms else None
+
+
+def ordinal(number: int) -> str:
+    """Format a place: `1st`, `12th`, `23rd`."""
+    last = number % 10 if number // 10 % 10 != 1 else 0
+    at = 2 * last if last < len(_SUFFIXES) / 2 else 0
+    return f"{number}{_SUFFIXES[at : at + 2]}"
+
+
+def _find(groups: PaceGroups, pod: Pod) -> tuple[GroupKey, NamedPace] | None:
+    try:
+        key, _, named = groups.find(pod)
+    except InvalidValueError:
+        return None  # it counts for no pace
+    return key, named
+
+
+def _numbers(lines: Iterable[list[tuple[Rank, str]]]) -> Iterator[tuple[str, int]]:
+    for line in lines:
+        yield from ((uid, number) for number, (_, uid) in enumerate(sorted(line), 1))
