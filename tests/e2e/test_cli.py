@@ -525,7 +525,7 @@ def test_gate_that_someone_else_removes_early_is_reported(ns: Namespace, cli: Cl
     )
     (told,) = [(one["involvedObject"]["name"], one["message"]) for one in events]
     assert told[0] == "taken"
-    assert told[1].endswith(" s before its due time by someone else")
+    assert told[1].endswith("s before its due time by someone else")
     removed = "holdfast.dev/delay: removed by someone else before the due time"
     assert removed in cli.here("explain", "taken")
     assert removed not in cli.here("explain", "asked")

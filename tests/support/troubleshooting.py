@@ -312,7 +312,7 @@ WORKLOADS: Sequence[Mistake] = (
         "a CronJob that starts more often than its delay",
         _annotated("delay: 10m", "CronJob", schedule="*/5 * * * *", concurrencyPolicy="Replace"),
         "spec.schedule",
-        "shorten the delay",
+        "shorten the hold",
     ),
     Mistake(
         "a placement rule that matches a DaemonSet",

@@ -12,6 +12,8 @@ class WindowRefusal(enum.StrEnum):
     UNKNOWN_DAY = "unknown day"
     DAYS_WITHOUT_HOURS = "have no hours"
     INVALID_HOURS = "invalid hours"
+    BLANKS_IN_HOURS = "blanks around a dash"
+    DAYS_AFTER_HOURS = "after the hours: use"
     HOURS_WITHOUT_LENGTH = "are empty: use 00:00-24:00"
     UNKNOWN_TIME_ZONE = "unknown time zone"
     TOO_MANY_WORDS = "unexpected"
@@ -64,7 +66,11 @@ WINDOWS: tuple[WindowRow, ...] = (
     WindowRow("Sat, 08:00-09:00", WindowRefusal.DAYS_WITHOUT_HOURS, "a day, then hours"),
     WindowRow("08:00", WindowRefusal.INVALID_HOURS, "a start alone"),
     WindowRow("8-9", WindowRefusal.INVALID_HOURS, "hours without minutes"),
-    WindowRow("08:00 - 09:00", WindowRefusal.INVALID_HOURS, "blanks within hours"),
+    WindowRow("08:00 - 09:00", WindowRefusal.BLANKS_IN_HOURS, "blanks within hours"),
+    WindowRow("Mon 08:00 -09:00", WindowRefusal.BLANKS_IN_HOURS, "a blank within hours"),
+    WindowRow("Mon - Fri 08:00-09:00", WindowRefusal.BLANKS_IN_HOURS, "blanks within days"),
+    WindowRow("08:00-09:00 Mon-Fri UTC", WindowRefusal.DAYS_AFTER_HOURS, "the hours first"),
+    WindowRow("08:00-09:00 Sat", WindowRefusal.DAYS_AFTER_HOURS, "the hours first, without zone"),
     WindowRow("08:00\u201309:00", WindowRefusal.INVALID_HOURS, "a typographic dash"),
     WindowRow("24:00-06:00", WindowRefusal.INVALID_HOURS, "24:00 as a start"),
     WindowRow("22:00-24:01", WindowRefusal.INVALID_HOURS, "after 24:00"),

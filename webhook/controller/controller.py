@@ -21,6 +21,7 @@ from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, Begin, boo
 from holdfast.webhook.kube.clock_sync import ClockSynchronizer
 from holdfast.webhook.kube.reflector import Reflector
 from holdfast.webhook.kube.server_clock import ServerClock
+from holdfast.webhook.model import approvals
 from holdfast.webhook.model.annotations import NEVER_MS, Due, was_released
 from holdfast.webhook.model.freezes import (
     NAMESPACES,
@@ -246,10 +247,12 @@ class ReleaseController:
         if known is None or known.uid != pod.metadata.uid or pod.metadata.deletion_timestamp:
             return
         _, latest_ms = self.bounds_ms()
-        if latest_ms < known.due_ms and not was_released(
-            pod.annotations, created_ms=pod.created_ms
-        ):
+        if latest_ms >= known.due_ms:
+            return
+        if not was_released(pod.annotations, created_ms=pod.created_ms):
             self._notifier.released_early(pod.key, known, now_ms=latest_ms)
+        elif approvals.GATE in known.gates and approvals.is_missing(pod.annotations):
+            self._notifier.released_without_approval(pod.key, known)
 
     def _upsert(
         self,
@@ -266,7 +269,7 @@ class ReleaseController:
         now_ms = self._now_ms()
         news = self._scheduler.upsert(key, fresh, before, now_ms, watched=watched)
         if news is not None and news.due_ms > now_ms and (watched or not self._notifier.full):
-            self._notifier.held(key, news)
+            self._notifier.held(key, news, now_ms=now_ms)
 
     # --- freezes -------------------------------------------------------------------------------
 
@@ -290,9 +293,8 @@ class ReleaseController:
         if not self._notifier.full:
             problem = "; ".join(filter(None, (freeze.problem, pending.problem)))
             reason = str(freeze._replace(problem=""))
-            self._notifier.held(
-                key, pending._replace(due_ms=NEVER_MS, reason=reason, problem=problem)
-            )
+            frozen = pending._replace(due_ms=NEVER_MS, reason=reason, problem=problem)
+            self._notifier.held(key, frozen, now_ms=self._now_ms())
 
     # --- releases, in threads of the pool and that of the responses ----------------------------
 
@@ -332,7 +334,7 @@ class ReleaseController:
         same = said[0] == said[1]
         is_expected = before.due_ms == after.due_ms or not before.resource_version
         if not (same and is_expected):
-            self._notifier.held(key, after)
+            self._notifier.held(key, after, now_ms=self._now_ms())
 
     def _report_retry(self, key: ObjectKey, result: TaskResult, wait: float) -> None:
         with self._changed:

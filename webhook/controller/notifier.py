@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.webhook.controller.pending import PendingRelease
 from holdfast.webhook.kube import events
 from holdfast.webhook.model import durations
-from holdfast.webhook.model.annotations import NEVER_MS, NOTHING_ASKED, OWN_PREFIX
+from holdfast.webhook.model.annotations import DOMAIN, NEVER_MS, OWN_PREFIX, is_remark
+from holdfast.webhook.model.approvals import GATE as APPROVAL_GATE
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
+_BY_EVENT = frozenset((f"{DOMAIN}/after", f"{DOMAIN}/pace"))
+"""Gates of holds that end at an event, which may be later than the time of others."""
 _log = logging.getLogger("holdfast.controller")
+
+
+def _until(held: PendingRelease, gates: Iterable[str], now_ms: int) -> str:
+    """Return until when a pod is held, or at least, as far as that is known."""
+    if held.due_ms < NEVER_MS and not held.open_ended:
+        at_least = "" if _BY_EVENT.isdisjoint(gates) else "at least "
+        return f"until {at_least}{durations.canonical_instant(held.due_ms)} "
+    if held.due_ms >= NEVER_MS and held.earliest_ms > now_ms:
+        return f"until at least {durations.canonical_instant(held.earliest_ms)} "
+    return ""
 
 
 class ReleaseNotifier:
@@ -40,16 +53,14 @@ class ReleaseNotifier:
         """Publish Events until `stop` is set."""
         self._recorder.run(stop)
 
-    def held(self, key: ObjectKey, held: PendingRelease) -> None:
+    def held(self, key: ObjectKey, held: PendingRelease, *, now_ms: int) -> None:
         """Report the due time and the gates of a held pod."""
         gates = [gate for gate in held.gates if gate.startswith(OWN_PREFIX)]
-        is_known = held.due_ms < NEVER_MS and not held.open_ended
-        until = f"until {durations.canonical_instant(held.due_ms)} " if is_known else ""
-        note = f"held {until}by {', '.join(gates)}"
+        note = f"held {_until(held, gates, now_ms)}by {', '.join(gates)}"
         # The gate names the plugin already.
         doubled = f"{gates[0].removeprefix(OWN_PREFIX)}: " if len(gates) == 1 else ""
-        reason = held.reason.removeprefix(doubled)
-        remarks = "; ".join(filter(None, (reason, held.problem)))
+        said = [one.removeprefix(doubled) for one in (held.reason, held.problem)]
+        remarks = "; ".join(filter(None, said))
         note += f": {remarks}" if remarks else ""
         self.record_event(key, held.uid, events.HELD, note, warning=bool(held.problem))
 
@@ -64,23 +75,30 @@ class ReleaseNotifier:
         _log.info("released %s/%s, %.3f s after its time", *key, lateness, extra=fields)
         remarks = [*([held.problem] if held.problem else []), *notes]
         approved = [f"approved by {held.approved_by}"] if held.approved_by else []
-        said = "; ".join([*approved, *remarks])
-        note = f"released {lateness:.3f} s after its time" + (f": {said}" if said else "")
-        warning = bool(remarks) and remarks != [NOTHING_ASKED]
+        met = [gate.removeprefix(OWN_PREFIX) for gate in held.gates if gate in _BY_EVENT]
+        allowed = [f"allowed by {', '.join(met)}"] if met else []
+        said = "; ".join([*allowed, *approved, *remarks])
+        is_timed = not met and APPROVAL_GATE not in held.gates
+        late = f" {lateness:.3f} s after its time" if is_timed else ""
+        note = f"released{late}" + (f": {said}" if said else "")
+        warning = not all(map(is_remark, remarks))
         self.record_event(key, held.uid, events.RELEASED, note, warning=warning)
 
     def released_early(self, key: ObjectKey, held: PendingRelease, *, now_ms: int) -> None:
         """Report that somebody else removed the gates of a pod that is not due."""
         if not self._leading():
             return
-        early = (held.due_ms - now_ms) / 1_000
-        due = (
-            f"{early:.0f} s before its due time" if held.due_ms < NEVER_MS else "before it was due"
-        )
+        early = durations.canonical_delay(-(-(held.due_ms - now_ms) // 1_000) * 1_000)
+        due = f"{early} before its due time" if held.due_ms < NEVER_MS else "before it was due"
         fields = logs.fields(namespace=key[0], name=key[1], uid=held.uid)
         _log.warning("gate of %s/%s removed %s by someone else", *key, due, extra=fields)
         self._metrics.releases.labels("early").inc()
         note = f"gate removed {due} by someone else"
+        self.record_event(key, held.uid, events.RELEASED_EARLY, note, warning=True)
+
+    def released_without_approval(self, key: ObjectKey, held: PendingRelease) -> None:
+        """Report that `holdfast release` has released a pod that nobody has approved."""
+        note = "released early by a user, without its approval"
         self.record_event(key, held.uid, events.RELEASED_EARLY, note, warning=True)
 
     def failed(self, key: ObjectKey, held: PendingRelease, reason: str, *, wait: float) -> None:

@@ -28,7 +28,8 @@ class PendingRelease(NamedTuple):
     `annotated` says that the pod has annotations, to which a release adds its time; `labelled`,
     that it has the label of held pods: both only if the admission policies allow the change. `copy`
     is the pod as it was read, for `read_copy`, if plugins are asked again. `approved_by` is who
-    approved it.
+    approved it. `earliest_ms` is the time before which it is certainly held, if its due time is
+    not known.
     """
 
     due_ms: int
@@ -45,6 +46,7 @@ class PendingRelease(NamedTuple):
     copy: bytes = b""
     open_ended: bool = False
     approved_by: str = ""
+    earliest_ms: int = 0
 
     @property
     def level(self) -> int:
@@ -122,6 +124,7 @@ def with_due(pod: Pod, due: Due, *, recheck: bool = False) -> PendingRelease:
         copy=_COPY.encode(pod) if recheck else b"",
         open_ended=due.open_ended,
         approved_by=approvals.approver(pod.annotations) if approvals.GATE in pod.gates else "",
+        earliest_ms=due.earliest_ms,
     )
 
 

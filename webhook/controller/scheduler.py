@@ -64,7 +64,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         *,
         watched: bool,
     ) -> PendingRelease | None:
-        """Add a pod or update it; return its entry if the due time is news.
+        """Add a pod or update it; return its entry if there is news about it.
 
         `before` is the entry as it was before the plugins were asked about `fresh`. `watched` is
         false for a pod found in a list: the time of its last change is unknown.
@@ -90,7 +90,8 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             self.expedite(key, self._unknown[key], now_ms)
         elif known is not before:
             self._ask_again(key, 0, now_ms)
-        return fresh if is_news or (known and known.reason != fresh.reason) else None
+        said = known and (known.reason, known.problem)
+        return fresh if is_news or said != (fresh.reason, fresh.problem) else None
 
     def expedite(self, key: ObjectKey, at_ms: int, now_ms: int) -> None:
         """Make a pod due now, or at a time; its release decides again.

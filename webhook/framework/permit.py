@@ -153,9 +153,10 @@ class ReleaseDecider:
         if no_holder or not holders:
             decisions.append(_by_annotations(pod))
         due = _latest(decisions) if decisions else Due(pod.created_ms)
+        known_ms = max((one.at_ms for one in decisions if one.at_ms < NEVER_MS), default=0)
         others = [one for one in holders if not one.permit_is_final]
         if not others:
-            return due
+            return due if due.at_ms < NEVER_MS else replace(due, earliest_ms=known_ms)
         at_ms = max(due.at_ms, now_ms)
         for _ in range(_ROUNDS):
             later = _latest(ask(plugin, pod, at_ms) for plugin in others)
@@ -165,7 +166,7 @@ class ReleaseDecider:
             due, at_ms = later, later.at_ms
             if at_ms >= NEVER_MS:
                 break
-        return replace(due, recheck=True)
+        return replace(due, recheck=True, earliest_ms=known_ms)
 
     def _foresee(self, plugin: Plugin, pod: Pod, at_ms: int) -> Due:
         if plugin.permit_may_block or plugin.name in allowed_plugins(pod.annotations):

@@ -190,6 +190,8 @@ class AdmissionPipeline:
                 reasons.append(place + result.reason)
                 if not profile.run_all:
                     break
+        # Several plugins may hold the pods of a template that is harmed by any hold.
+        warnings = [*dict.fromkeys(warnings)]
         return Verdict(Code.REJECT if reasons else Code.SUCCESS, (), reasons, warnings)
 
     def _validations(

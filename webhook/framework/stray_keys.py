@@ -123,7 +123,9 @@ class StrayKeys:
         why = "has already been released" if released else "was created without it"
         for plugin in self._profiles.plugins:
             for key in plugin.keys if plugin.gate and plugin.gate not in review.old.gates else ():
-                if key in new and new[key] != old.get(key):
+                # A label of that name: the plugin counts released pods by both.
+                counts = released and key in review.old.labels
+                if key in new and new[key] != old.get(key) and not counts:
                     yield (
                         f"annotation {key} has no effect, because the pod {why}: set it in the "
                         "template of its workload, or create the pod again"

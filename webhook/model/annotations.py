@@ -6,7 +6,7 @@ creation is the API server's.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import durations, messages
@@ -86,6 +86,13 @@ class HoldRequest:
 
 NOTHING_ASKED = "no annotation asks for a hold: released at once"
 """The remark about a pod whose annotations were all removed, which is not an error."""
+HOLD_REMOVED = "was removed: released without"
+"""A part of the remark about a pod that has lost one annotation, which is not an error either."""
+
+
+def is_remark(problem: str) -> bool:
+    """Return whether a problem only says that the pod no longer asks for a hold."""
+    return all(one == NOTHING_ASKED or f" {HOLD_REMOVED} " in one for one in problem.split("; "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,8 @@ class Due:
     """When a held pod is due, what is wrong with its annotations, and what it waits for.
 
     `recheck` if the plugins have to be asked again when it is due. `open_ended` if it may be due
-    earlier, at an event that no plugin can foresee.
+    earlier, at an event that no plugin can foresee. `earliest_ms` is the time before which no event
+    matters.
     """
 
     at_ms: int
@@ -101,6 +109,7 @@ class Due:
     reason: str = ""
     recheck: bool = False
     open_ended: bool = False
+    earliest_ms: int = field(default=0, compare=False)
 
 
 def allowed_plugins(annotations: Mapping[str, str]) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from holdfast.webhook.model import reasons
-from holdfast.webhook.model.annotations import DOMAIN
+from holdfast.webhook.model.annotations import DOMAIN, OWN_PREFIX, allowed_plugins
 
 KEY = GATE = f"{DOMAIN}/approval"
 """The annotation with what has to be approved, and the gate."""
@@ -14,6 +14,13 @@ NAMES = (APPROVED_BY, DENIED_BY)
 """Annotations with the name of the user who wrote them."""
 MARKS = (*NAMES, DENIED_REASON)
 """What `holdfast approve` and `holdfast deny` write."""
+
+
+def is_missing(annotations: Mapping[str, str]) -> bool:
+    """Return whether a pod still asks for an approval, or was denied."""
+    if KEY not in annotations or KEY.removeprefix(OWN_PREFIX) in allowed_plugins(annotations):
+        return False
+    return DENIED_BY in annotations or APPROVED_BY not in annotations
 
 
 def approver(annotations: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ MAX_PERIOD_MS = 24 * 60 * 60 * 1_000
 ACCEPTED = (
     'use a number of starting pods ("4"), of releases in a period ("10/1m"), or both ("4,10/1m")'
 )
-_INLINE = re.compile(r"(?:([0-9]{1,9})(?:,|$))?(?:([0-9]{1,9})/([0-9a-z.]{1,20}))?")
+_INLINE = re.compile(r"(?:([0-9]{1,9})(?:, *|$))?(?:([0-9]{1,9})/([0-9a-z.]{1,20}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,26 @@ def is_name(text: str) -> bool:
     return text[:1].isalpha()
 
 
+def _period_ms(text: str, period: str) -> int:
+    try:
+        period_ms = durations.parse_delay(period)
+    except InvalidValueError:
+        period_ms = 0
+    if not 1 <= period_ms <= MAX_PERIOD_MS:
+        raise InvalidValueError(
+            f"invalid value {quote(text)}: the period {quote(period)} must be a duration of 1ms to "
+            '24h, such as "10s" or "1m"'
+        )
+    return period_ms
+
+
 def parse(text: str) -> Limits:
     """Parse an inline pace. Raises InvalidValueError, which names the accepted forms."""
     match = _INLINE.fullmatch(text)
-    if not match or not text or text.endswith(","):
+    if not match or not text or text.rstrip(" ").endswith(","):
         raise InvalidValueError(f"invalid value {quote(text)}: {ACCEPTED}")
     starting, releases, period = match.groups()
-    period_ms = durations.parse_delay(period) if period else 0
-    if period and not 1 <= period_ms <= MAX_PERIOD_MS:
-        raise InvalidValueError(f"invalid value {quote(text)}: the period must be 1ms to 24h")
+    period_ms = _period_ms(text, period) if period else 0
     counts = [int(count) for count in (starting, releases) if count]
     if any(not 1 <= count <= MAX_COUNT for count in counts):
         raise InvalidValueError(f"invalid value {quote(text)}: numbers must be 1 to {MAX_COUNT}")

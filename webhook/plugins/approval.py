@@ -20,6 +20,7 @@ from holdfast.webhook.framework.plugin import (
     reject,
 )
 from holdfast.webhook.model import approvals, messages, reasons
+from holdfast.webhook.model.annotations import HOLD_REMOVED
 from holdfast.webhook.model.approvals import APPROVED_BY, GATE, KEY, MARKS
 from holdfast.webhook.model.edits import Edit, RemoveAnnotation
 from holdfast.webhook.model.objects import Pod
@@ -58,7 +59,7 @@ class Approval(HoldingPlugin):
         """Allow an approved pod; a denial counts more than an approval."""
         annotations = pod.annotations
         if KEY not in annotations:
-            return Allow(f"annotation {KEY} was removed: released without an approval")
+            return Allow(f"annotation {KEY} {HOLD_REMOVED} an approval")
         if denial := approvals.denial(annotations):
             return Reject(denial)
         if annotations.get(APPROVED_BY):

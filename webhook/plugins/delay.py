@@ -44,7 +44,7 @@ from holdfast.webhook.model.edits import (
     SetSchedulerName,
 )
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.plugins import delay_warnings
+from holdfast.webhook.plugins import hold_warnings
 from holdfast.webhook.plugins.delay_origin import DELAY_FROM, OWNER, POD, Origins
 from holdfast.webhook.plugins.holding import BOUND, HoldingPlugin, is_new, missing_gate
 
@@ -152,7 +152,7 @@ class Delay(HoldingPlugin):
             return success()
         if not request.holds(now_ms):
             return success(warnings=_past(request, now_ms))
-        warnings = delay_warnings.find(pod, workload, request.longest_wait_ms(now_ms))
+        warnings = hold_warnings.find(pod, workload, request.longest_wait_ms(now_ms))
         if request.longest_wait_ms(now_ms) > self._max_ms:
             too_long = self._too_long(pod, request, now_ms)
             warnings.append(f"holdfast: pods of this template are rejected for now: {too_long}")

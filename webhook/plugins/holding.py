@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.webhook.errors import (
@@ -17,6 +17,7 @@ from holdfast.webhook.model import kubevirt, messages
 from holdfast.webhook.model.edits import AddGate, Edit, RemoveAnnotation
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.plugins import hold_warnings
 from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
 
 BOUND = "holdfast: not held: spec.nodeName is already set: use a nodeSelector instead"
@@ -62,7 +63,20 @@ class HoldingPlugin(Plugin):
         except InvalidValueError as exc:
             return reject(str(exc))
         held = not is_new(context) or self.gate in pod.gates or pod.spec.node_name
-        return success() if held else reject(missing_gate(self.gate))
+        if not held:
+            return reject(missing_gate(self.gate))
+        return success(warnings=self.warnings(pod, context))
+
+    def warnings(self, pod: Pod, context: Context) -> Sequence[str]:
+        """Warn about a template whose workload is harmed while its pods are held."""
+        workload = context.review.workload
+        if workload is None:
+            return ()
+        return hold_warnings.find_once(pod, workload, self.wait_ms(pod, context))
+
+    def wait_ms(self, pod: Pod, context: Context) -> int | None:  # noqa: ARG002
+        """Return how long pods of a valid template wait; by default nobody knows."""
+        return None
 
     def blocks(self, review: PodReview) -> bool:
         """Return whether KubeVirt's account has to be looked up."""

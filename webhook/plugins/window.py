@@ -21,7 +21,13 @@ from holdfast.webhook.framework.plugin import (
     Wait,
 )
 from holdfast.webhook.model import durations, messages
-from holdfast.webhook.model.annotations import DOMAIN, JITTER, jitter_share_ms
+from holdfast.webhook.model.annotations import (
+    DOMAIN,
+    HOLD_REMOVED,
+    JITTER,
+    NEVER_MS,
+    jitter_share_ms,
+)
 from holdfast.webhook.model.calendar import windows
 from holdfast.webhook.model.calendar.window_calendar import Windows
 from holdfast.webhook.model.edits import Edit
@@ -100,25 +106,41 @@ class Window(HoldingPlugin):
         named = self._named.get(text)
         if named is not None:
             return named
+        if windows.is_name(text):
+            known = messages.shorten(", ".join(self._named) or "none")
+            raise InvalidValueError(
+                f"annotation {KEY}: there is no window {messages.quote(text)}; "
+                f"configured: {known}; or {windows.WINDOW_ACCEPTED}"
+            )
         try:
             return _parse(text)
         except InvalidValueError as exc:
             known = f"; or name one of: {', '.join(self._named)}" if self._named else ""
             raise InvalidValueError(f"annotation {KEY}: {exc}{messages.shorten(known)}") from None
 
+    def wait_ms(self, pod: Pod, context: Context) -> int | None:
+        """Return how long pods wait that are created now; a CronJob creates them later."""
+        workload, now_ms = context.review.workload, context.now_ms
+        opens_ms = self._read(pod).next_open_ms(now_ms)
+        later = workload is not None and workload.kind == "CronJob"
+        return None if later or opens_ms is None else opens_ms - now_ms
+
     # --- held pods -----------------------------------------------------------------------------
 
     def permit(self, pod: Pod, now_ms: int) -> Permit:
         """Allow the pod while a window is open, after its share of the jitter."""
         if KEY not in pod.annotations:
-            return Allow(f"annotation {KEY} was removed: released without a window")
+            return Allow(f"annotation {KEY} {HOLD_REMOVED} a window")
         try:
             windows = self._read(pod)
         except InvalidValueError as exc:
             return Wait(problem=f"{exc}: held until the annotation is corrected")
-        opens_ms = windows.next_open_ms(now_ms)
+        is_held_by_event = now_ms >= NEVER_MS  # by another plugin: it is not known until when
+        opens_ms = windows.next_open_ms(pod.created_ms if is_held_by_event else now_ms)
         if opens_ms is None:
             return Wait(problem=_NEVER)
+        if is_held_by_event:
+            return Allow()
         starts_ms = _with_jitter(pod, windows, opens_ms)
         if starts_ms <= now_ms:
             return Allow()

@@ -635,7 +635,7 @@ def test_gate_that_someone_else_removes_early(
     pod["spec"]["schedulingGates"] = []
     pod["metadata"].update(changed)
     (world.sync if listed else world.tell)()
-    told = ["gate removed 9 s before its due time by someone else"] if early else []
+    told = ["gate removed 9s before its due time by someone else"] if early else []
     assert world.told.notes(events.RELEASED_EARLY) == told
     assert world.metric("releases_total", outcome="early") == int(early)
 
@@ -743,7 +743,78 @@ def test_event_says_who_approved_a_pod() -> None:
     world = World(held(marks, gates=["holdfast.dev/approval"]))
     world.run(5)
     (note,) = world.told.notes("Released")
-    assert note.endswith(" s after its time: approved by jane")
+    assert note == "released: approved by jane"
+
+
+APPROVAL = "holdfast.dev/approval"
+
+
+def waiting_for_approval(**marks: str) -> World:
+    return World(held({APPROVAL: "x", **marks}, gates=[APPROVAL]), synced=False)
+
+
+def test_event_names_the_plugin_once_and_follows_the_reason() -> None:
+    world = waiting_for_approval()
+    world.sync()
+    marks = world.api.pods[KEY]["metadata"]["annotations"]
+    marks["holdfast.dev/denied-by"] = "lee"
+    world.tell()
+    world.tell()
+    marks["holdfast.dev/denied-reason"] = "not today"
+    world.tell()
+    assert world.told.notes("Held") == [
+        f"held by {APPROVAL}: x",
+        f"held by {APPROVAL}: denied by lee",
+        f"held by {APPROVAL}: denied by lee: not today",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gates", "until"),
+    [
+        pytest.param(
+            {"delay": "1h", APPROVAL: "x"}, [GATE, APPROVAL], "until at least ", id="never"
+        ),
+        pytest.param({"delay": "1h"}, [GATE, "holdfast.dev/pace"], "until at least ", id="pace"),
+        pytest.param({"delay": "1h"}, [GATE], "until ", id="delay"),
+    ],
+)
+def test_event_names_the_time_of_a_delay_with_other_holds(
+    annotations: dict[str, str], gates: list[str], until: str
+) -> None:
+    world = World(held(annotations, gates=gates))
+    (note,) = world.told.notes("Held")
+    assert note.startswith(f"held {until}2026-03-01T13:00:00Z by holdfast.dev/delay")
+
+
+@pytest.mark.parametrize("key", [APPROVAL, "holdfast.dev/window"])
+def test_removed_annotation_is_no_warning(key: str) -> None:
+    world = World(held({}, gates=[key]))
+    world.settle()
+    (event,) = world.told.events
+    assert (event.reason, event.warning) == ("Released", False)
+    assert f"annotation {key} was removed" in event.note
+
+
+@pytest.mark.parametrize(
+    ("marks", "told"),
+    [
+        pytest.param({}, True, id="waiting"),
+        pytest.param({"holdfast.dev/denied-by": "lee"}, True, id="denied"),
+        pytest.param({"holdfast.dev/approved-by": "jane"}, False, id="approved meanwhile"),
+        pytest.param({"holdfast.dev/allowed": "approval"}, False, id="allowed meanwhile"),
+    ],
+)
+def test_release_of_a_pod_without_its_approval(marks: dict[str, str], *, told: bool) -> None:
+    world = waiting_for_approval()
+    world.sync()
+    pod = world.api.pods[KEY]
+    pod["spec"]["schedulingGates"] = []
+    released = {RELEASED_ANNOTATION: "2026-03-01T12:00:05Z"}
+    pod["metadata"]["annotations"].update({**marks, **released})
+    world.tell()
+    expected = ["released early by a user, without its approval"] if told else []
+    assert world.told.notes(events.RELEASED_EARLY) == expected
 
 
 def test_plugins_see_the_held_pods() -> None:

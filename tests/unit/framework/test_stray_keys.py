@@ -91,6 +91,14 @@ def test_hold_that_is_added_to_a_released_pod() -> None:
     assert "annotation delay has no effect, because the pod has already been released:" in warning
 
 
+def test_released_pod_whose_pace_is_changed_gets_no_warning() -> None:
+    mark, key = {"holdfast.dev/released": "2026-03-01T12:00:15Z"}, "holdfast.dev/pace"
+    released = make_pod({key: "4", **mark}, labels={key: "x"}, node="n1")
+    changed = make_pod({key: "6", **mark}, labels={key: "x"}, node="n1")
+
+    assert warnings(changed, old=released, operation="UPDATE") == []
+
+
 def test_warnings_are_few() -> None:
     many = {f"holdfast.dev/x{number}": "" for number in range(100)}
 

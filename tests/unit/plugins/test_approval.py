@@ -105,6 +105,36 @@ def test_permit(marks: dict[str, str], expected: Permit) -> None:
     assert plugin.permit(Pod.of(make_pod({KEY: "why", **marks})), 0) == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec", "warning"),
+    [
+        (
+            "Job",
+            {"activeDeadlineSeconds": 20},
+            "spec.activeDeadlineSeconds=20 also counts while pods are held: increase or remove it",
+        ),
+        ("Job", {}, ""),
+        ("Deployment", {"progressDeadlineSeconds": 600}, ""),
+        (
+            "Deployment",
+            {"progressDeadlineSeconds": 9},
+            "spec.progressDeadlineSeconds=9 also counts while pods are held: increase or remove it",
+        ),
+        (
+            "Job",
+            {"concurrencyPolicy": "Forbid"},
+            "spec.concurrencyPolicy: Forbid: while the pods of a run are held, runs are skipped",
+        ),
+    ],
+)
+def test_workload_whose_pods_wait_for_long(kind: str, spec: Any, warning: str) -> None:
+    made = {"spec": {"template": {"metadata": {"annotations": {KEY: "why"}}}, **spec}}
+    group = "apps" if kind == "Deployment" else "batch"
+    review = read_review(made, kind={"group": group, "version": "v1", "kind": kind})
+    result = plugin.validate(review.pod, Context(review, "*", CREATED_MS))
+    assert list(result.warnings) == ([f"holdfast: {warning}"] if warning else [])
+
+
 def test_pod_whose_annotation_was_removed_is_allowed_with_a_remark() -> None:
     assert "was removed" in plugin.permit(Pod.of(make_pod({})), 0).problem  # type: ignore[union-attr]
 

@@ -529,7 +529,7 @@ def test_cron_job_whose_runs_a_delay_prevents_gets_a_warning(
 
     warning = (
         f"holdfast: spec.schedule starts a run every 5m, and pods are held for {delay}: with "
-        f"spec.concurrencyPolicy: {concurrency} runs are {outcome}; shorten the delay"
+        f"spec.concurrencyPolicy: {concurrency} runs are {outcome}; shorten the hold"
     )
     assert list(result.warnings) == ([warning] if outcome else [])
 

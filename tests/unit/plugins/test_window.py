@@ -7,6 +7,7 @@ import pytest
 from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.framework.plugin import (
     Allow,
+    Args,
     Code,
     Context,
     Permit,
@@ -15,10 +16,12 @@ from holdfast.webhook.framework.plugin import (
     skip,
     success,
 )
-from holdfast.webhook.model.annotations import JITTER
+from holdfast.webhook.model import approvals
+from holdfast.webhook.model.annotations import JITTER, NEVER_MS
 from holdfast.webhook.model.edits import AddGate
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import window
+from holdfast.webhook.plugins.approval import Approval
 from holdfast.webhook.plugins.named_windows import NamedWindow
 from holdfast.webhook.plugins.window import GATE, KEY, Window, WindowArgs
 from tests.support.builders import (
@@ -84,7 +87,12 @@ def test_window_that_opens_too_late_is_rejected_with_its_opening() -> None:
 
 
 def test_unknown_name_is_rejected_with_those_there_are() -> None:
-    assert ask("mutate", "nights").reason.endswith("; or name one of: night")
+    expected = f'annotation {KEY}: there is no window "nights"; configured: night; or use windows'
+    assert ask("mutate", "nights").reason.startswith(expected)
+    assert '"nights"; configured: none; or' in ask("mutate", "nights", window_of()).reason
+    assert ask("mutate", "Mon-Fry").reason.startswith(expected.replace("nights", "Mon-Fry"))
+    assert "have no hours" in ask("mutate", "Mon-Fri").reason
+    assert ask("mutate", "night2").reason.endswith("; or name one of: night")
 
 
 @pytest.mark.parametrize(
@@ -193,3 +201,41 @@ def test_thousands_of_different_windows_are_kept_in_bounded_memory() -> None:
     for number in range(100):
         plugin.permit(pod_of("Mon 10:00-11:00," * 10_000 + str(number)), CREATED_MS)
     assert window._parse.cache_info().currsize == before  # invalid ones are not kept
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("Mon-Fri 22:00-24:00", "", id="closed"),
+        pytest.param(OPEN_HOURS, "", id="open"),
+        pytest.param("gone", "no window opens within 400 days", id="never"),
+    ],
+)
+def test_window_of_a_pod_that_also_waits_for_an_approval(text: str, problem: str) -> None:
+    gone = NamedWindow(name="gone", open=(OPEN_HOURS,), closed=("2026-01-01/2036-01-01",))
+    decider = decider_of(Approval(Args()), window_of(gone))
+    pod = Pod.of(make_pod({KEY: text, approvals.KEY: "x"}, gates=[GATE, approvals.GATE]))
+    for due in (decider.due(pod), decider.permit(pod, CREATED_MS + MINUTE)):
+        assert (due.at_ms, due.reason, due.problem) == (NEVER_MS, "approval: x", problem)
+
+
+def warnings_about(kind: str, text: str, **spec: Any) -> list[str]:
+    made = {"spec": {"template": {"metadata": {"annotations": {KEY: text}}}, **spec}}
+    if kind == "CronJob":
+        made = {"spec": {"jobTemplate": made}}
+    found = read_review(made, kind={"group": "batch", "version": "v1", "kind": kind})
+    asked = window_of().validate(found.pod, Context(found, "*", CREATED_MS))
+    return list(asked.warnings)
+
+
+def test_deadline_that_expires_before_the_window_opens() -> None:
+    late = "spec.activeDeadlineSeconds=20"
+    rounds = {"completions": 9, "parallelism": 1, "activeDeadlineSeconds": 7_201}
+    assert warnings_about("Job", "14:00-15:00", activeDeadlineSeconds=20) == [
+        f"holdfast: {late} expires while pods are held for 2h: increase it"
+    ]
+    assert warnings_about("Job", "14:00-15:00", **rounds) == []
+    assert warnings_about("Job", OPEN_HOURS, activeDeadlineSeconds=20) == []
+    assert warnings_about("CronJob", "14:00-15:00", activeDeadlineSeconds=20) == [
+        f"holdfast: spec.jobTemplate.{late} also counts while pods are held: increase or remove it"
+    ]

@@ -11,7 +11,7 @@
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -70,6 +70,11 @@ def parse(text: str, zone: tzinfo | None = None) -> Windows:
     )
 
 
+def is_name(text: str) -> bool:
+    """Return whether a value can only name windows: one word without digits, and not days."""
+    return text.isascii() and text.replace("-", "").isalpha() and not _is_days(text)
+
+
 def _read(text: str) -> Iterator[tuple[tuple[int, ...], int, int, str]]:
     """Yield the days, start, end and zone of each window, empty if not named."""
     days: set[int] = set()
@@ -85,7 +90,7 @@ def _read(text: str) -> Iterator[tuple[tuple[int, ...], int, int, str]]:
             break
         if not words:
             continue
-        start, end = _minutes(text, words[0])
+        start, end = _hours(text, words)
         if len(words) > 2:
             raise _invalid(text, f"unexpected {quote(words[2])}", WINDOW_ACCEPTED)
         yield tuple(sorted(days)), start, end, words[1] if len(words) == 2 else ""
@@ -94,12 +99,29 @@ def _read(text: str) -> Iterator[tuple[tuple[int, ...], int, int, str]]:
         raise _invalid(text, f"days {quote(word)} have no hours", f'use "{word} 00:00-24:00"')
 
 
+def _is_days(word: str) -> bool:
+    first, dash, last = word.lower().partition("-")
+    return first in _NUMBERS and (not dash or last in _NUMBERS)
+
+
 def _days(text: str, word: str) -> set[int]:
     first, dash, last = word.lower().partition("-")
     start, end = _NUMBERS.get(first), _NUMBERS.get(last if dash else first)
     if start is None or end is None:
         raise _invalid(text, f"unknown day {quote(word)}", f"use {', '.join(_DAYS)}")
     return {(start + after) % 7 for after in range((end - start) % 7 + 1)}
+
+
+def _hours(text: str, words: Sequence[str]) -> tuple[int, int]:
+    """Read the hours, which come first of these words."""
+    if not _HOURS.fullmatch(words[0]) and any("-" in {one[0], one[-1]} for one in words[:2]):
+        raise _invalid(text, "blanks around a dash", WINDOW_ACCEPTED)
+    start, end = _minutes(text, words[0])
+    if len(words) > 1 and _is_days(words[1]):
+        raise _invalid(
+            text, f"days {quote(words[1])} after the hours", f'use "{words[1]} {words[0]}"'
+        )
+    return start, end
 
 
 def _minutes(text: str, word: str) -> tuple[int, int]:

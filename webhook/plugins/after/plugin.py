@@ -7,7 +7,7 @@ controller follows the kinds that pods wait for, and no others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Annotated, Literal
 
@@ -102,11 +102,21 @@ class After(HoldingPlugin):
         workload = context.review.workload
         kind, name = (workload.kind, workload.name) if workload else ("Pod", pod.metadata.name)
         for target in self._parse(pod.annotations[AFTER]):
-            if (target.kind.name, target.name) == (kind.lower(), name):
+            own = {(kind.lower(), name)}
+            ordinal = target.name.removeprefix(f"{name}-")
+            if kind == "StatefulSet" and ordinal != target.name and ordinal.isdecimal():
+                own.add(("pod", target.name))
+            if (target.kind.name, target.name) in own:
                 raise InvalidValueError(
                     f"annotation {AFTER}: {target} would wait for itself: remove it"
                 )
         return ()
+
+    def warnings(self, pod: Pod, context: Context) -> Sequence[str]:
+        """Warn about conditions that no object of the kind will ever have, as well."""
+        unknown = map(after_targets.unknown_condition, self._parse(pod.annotations[AFTER]))
+        found = tuple(f"holdfast: {warning}" for warning in unknown if warning)
+        return (*super().warnings(pod, context), *found)
 
     def permit(self, pod: Pod, now_ms: int) -> Permit:  # noqa: ARG002 - time plays no part
         """Allow the pod once all objects meet their conditions."""

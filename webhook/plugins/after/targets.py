@@ -39,7 +39,8 @@ class WaitedKind:
     """A kind of objects that pods may wait for.
 
     `name` is what users write. `condition` is what its objects have to meet by default, and
-    `selectable` says whether users may select another one.
+    `selectable` says whether users may select another one. `conditions` are those that Kubernetes
+    sets; empty if not known.
     """
 
     name: str
@@ -48,6 +49,7 @@ class WaitedKind:
     resource: str
     condition: str = EXISTS
     selectable: bool = False
+    conditions: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
@@ -61,17 +63,29 @@ class WaitedKind:
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
 
+_OF_JOB = ("Complete", "Failed", "Suspended", "SuccessCriteriaMet", "FailureTarget")
+_OF_POD = (
+    *("Ready", "PodScheduled", "Initialized", "ContainersReady", "PodReadyToStartContainers"),
+    *("DisruptionTarget", "PodResizePending", "PodResizeInProgress"),
+)
+
+
+def _selectable(name: str, group: str, *conditions: str) -> WaitedKind:
+    """Make a kind with these conditions, of which the first is the default."""
+    return WaitedKind(name, group, "v1", f"{name}s", conditions[0], True, conditions)  # noqa: FBT003
+
+
 SERVICE = WaitedKind("service", "discovery.k8s.io", "v1", "endpointslices", "Ready")
 BUILT_IN: Mapping[str, WaitedKind] = MappingProxyType(
     {
         f"{kind.name}s": kind
         for kind in (
-            WaitedKind("job", "batch", "v1", "jobs", "Complete", selectable=True),
-            WaitedKind("deployment", "apps", "v1", "deployments", "Available", selectable=True),
+            _selectable("job", "batch", *_OF_JOB),
+            _selectable("deployment", "apps", "Available", "Progressing", "ReplicaFailure"),
             WaitedKind("statefulset", "apps", "v1", "statefulsets", ROLLED_OUT),
             WaitedKind("daemonset", "apps", "v1", "daemonsets", ROLLED_OUT),
             SERVICE,
-            WaitedKind("pod", "", "v1", "pods", "Ready", selectable=True),
+            _selectable("pod", "", *_OF_POD),
             WaitedKind("configmap", "", "v1", "configmaps"),
             WaitedKind("secret", "", "v1", "secrets"),
         )
@@ -91,6 +105,24 @@ class WaitedTarget:
     def __str__(self) -> str:
         """Write it as users do, with its condition."""
         return f"{self.kind.name}/{self.name}" + (f":{self.condition}" if self.condition else "")
+
+
+def unknown_condition(target: WaitedTarget) -> str:
+    """Return a warning if Kubernetes sets no such condition; empty if it may exist.
+
+    A readiness gate or another controller may set others, which should have a domain.
+    """
+    kind, condition = target.kind, target.condition
+    if not kind.conditions or condition in kind.conditions or "/" in condition:
+        return ""
+    near = [one for one in kind.conditions if one.lower() == condition.lower()]
+    cure = (
+        f"did you mean {near[0]}?" if near else f"use one such as {', '.join(kind.conditions[:3])}"
+    )
+    return (
+        f"annotation {AFTER}: {kind.name}/{messages.shorten(target.name, 40)}: Kubernetes does not "
+        f"set a condition {messages.quote(condition)} on a {kind.name}: {cure}"
+    )
 
 
 def by_name(kinds: Iterable[WaitedKind]) -> Mapping[str, WaitedKind]:

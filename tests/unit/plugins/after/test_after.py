@@ -112,6 +112,42 @@ def test_template(value: str, reason: str) -> None:
     assert (result.code is Code.REJECT) == bool(reason)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "waits"),
+    [
+        ("StatefulSet", "pod/web-0:PodScheduled", True),
+        ("StatefulSet", "pod/web-x", False),
+        ("StatefulSet", "pod/db-0", False),
+        ("Deployment", "pod/web-0", False),
+    ],
+)
+def test_stateful_set_that_waits_for_its_own_pod(kind: str, value: str, *, waits: bool) -> None:
+    template = {"metadata": {"annotations": {AFTER: value}}, "spec": {}}
+    workload = {"metadata": {"name": "web"}, "spec": {"template": template}}
+    result = review("validate", workload, kind={"group": "apps", "version": "v1", "kind": kind})
+    assert ("would wait for itself" in result.reason) == waits
+
+
+@pytest.mark.parametrize(
+    ("value", "cure"),
+    [
+        ("job/a:complete", "did you mean Complete?"),
+        ("deployment/a:Ready", "use one such as Available, Progressing, ReplicaFailure"),
+        ("pod/a:Up", "use one such as Ready, PodScheduled, Initialized"),
+        ("job/a:FailureTarget", ""),
+        ("deployment/a:Progressing", ""),
+        ("pod/a:PodScheduled, pod/a:example.com/warm", ""),
+        ("service/a, statefulset/a", ""),
+    ],
+)
+def test_condition_that_kubernetes_does_not_set(value: str, cure: str) -> None:
+    for operation in ("CREATE", "UPDATE"):
+        found = review("validate", asking(value, gates=[GATE]), operation=operation)
+        assert found.code is Code.SUCCESS
+        assert len(found.warnings) == bool(cure)
+        assert all(cure in one and len(one) < 256 for one in found.warnings)
+
+
 # --- objects -----------------------------------------------------------------------------------
 
 ROLLED = {"observedGeneration": 2, "readyReplicas": 3, "updatedReplicas": 3}

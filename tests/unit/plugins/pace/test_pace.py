@@ -48,6 +48,8 @@ GRAMMAR = [
     ("1/90", "1/1m30s"),
     ("1/500ms", "1/500ms"),
     ("4,10/1m", "4,10/1m"),
+    ("4, 10/1m", "4,10/1m"),
+    ("4,  1/90", "4,1/1m30s"),
     ("007", "7"),
     ("", None),
     ("0", None),
@@ -55,6 +57,8 @@ GRAMMAR = [
     ("-1", None),
     ("1.5", None),
     ("4,", None),
+    ("4, ", None),
+    ("4 ,10/1m", None),
     (",4", None),
     ("4,5", None),
     ("4/", None),
@@ -78,6 +82,13 @@ def test_grammar(text: str, expected: str | None) -> None:
     else:
         assert str(pace.parse(text)) == expected
         assert pace.parse(expected) == pace.parse(text)
+
+
+@pytest.mark.parametrize("period", ["m", "1d", "0s", "25h"])
+def test_message_about_a_period_names_it(period: str) -> None:
+    message = f'the period "{period}" must be a duration of 1ms to 24h, such as "10s" or "1m"'
+    with pytest.raises(InvalidValueError, match=f'invalid value "4/{period}": {message}'):
+        pace.parse(f"4/{period}")
 
 
 # --- admission ---------------------------------------------------------------------------------

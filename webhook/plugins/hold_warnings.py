@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.calendar import cron
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.workloads import Workload
+
+_OUTCOMES = {"Replace": "replaced before they start", "Forbid": "skipped"}
+"""How a CronJob treats runs while pods of an earlier one are held, by concurrencyPolicy."""
+_DEFAULT_DEADLINE = ("spec.progressDeadlineSeconds", 600)
+"""Every Deployment has it, from the API server: no warning unless it certainly expires."""
 
 
 def find(pod: Pod, workload: Workload, wait_ms: int) -> list[str]:
@@ -16,6 +22,32 @@ def find(pod: Pod, workload: Workload, wait_ms: int) -> list[str]:
     found = [*_cannot_hold(pod, workload), *_deadline(workload, wait_ms, wait)]
     found += [*_order(workload, wait), *_updates(workload, wait), *_runs(workload, wait_ms, wait)]
     return [f"holdfast: {warning}" for warning in found]
+
+
+def find_once(pod: Pod, workload: Workload, wait_ms: int | None) -> list[str]:
+    """Return the warnings about a workload whose pods wait for the same event or time.
+
+    `wait_ms` is None if nobody knows when that is. Pods that start later do not wait again.
+    """
+    found = [*_cannot_hold(pod, workload)]
+    if wait_ms is None:
+        found += [*_unknown(workload)]
+    else:
+        wait = durations.canonical_delay(wait_ms)
+        found += [*_deadline(replace(workload, rounds=1), wait_ms, wait)]
+        found += [*_runs(workload, wait_ms, wait)]
+    return [f"holdfast: {warning}" for warning in found]
+
+
+def _unknown(workload: Workload) -> Iterator[str]:
+    if workload.deadline not in {None, _DEFAULT_DEADLINE}:
+        field, seconds = workload.deadline
+        yield f"{field}={seconds} also counts while pods are held: increase or remove it"
+    if workload.concurrency in _OUTCOMES:
+        yield (
+            f"spec.concurrencyPolicy: {workload.concurrency}: while the pods of a run are held, "
+            f"runs are {_OUTCOMES[workload.concurrency]}"
+        )
 
 
 def _cannot_hold(pod: Pod, workload: Workload) -> Iterator[str]:
@@ -65,13 +97,12 @@ def _updates(workload: Workload, wait: str) -> Iterator[str]:
 
 
 def _runs(workload: Workload, wait_ms: int, wait: str) -> Iterator[str]:
-    outcome = {"Replace": "replaced before they start", "Forbid": "skipped"}
-    if workload.concurrency not in outcome:
+    if workload.concurrency not in _OUTCOMES:
         return
     period = cron.shortest_period(workload.schedule)
     if period is not None and period * 1_000 <= wait_ms:
         yield (
             f"spec.schedule starts a run every {durations.canonical_delay(period * 1_000)}, and "
             f"pods are held for {wait}: with spec.concurrencyPolicy: {workload.concurrency} runs "
-            f"are {outcome[workload.concurrency]}; shorten the delay"
+            f"are {_OUTCOMES[workload.concurrency]}; shorten the hold"
         )
