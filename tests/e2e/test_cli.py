@@ -223,6 +223,13 @@ def test_no_held_pod(cli: Cli, ns: Namespace) -> None:
     assert json.loads(cli.here("list", "-o", "json"))["items"] == []
 
 
+def test_list_shows_only_the_objects_that_a_pod_still_waits_for(ns: Namespace, cli: Cli) -> None:
+    after = {"holdfast.dev/after": "pod/first:PodScheduled, job/none, service/none"}
+    ns.apply(pod("first"), pod("web", after))
+    waits = "after: waits for job/none:Complete, service/none:Ready\n"
+    ns.eventually(lambda: cli.here("list", "-o", "wide").endswith(waits))
+
+
 def test_watch_shows_changes(ns: Namespace, cli: Cli) -> None:
     hold(ns, "first")
     seen = ""

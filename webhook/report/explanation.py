@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.permit import ReleaseDecider
-from holdfast.webhook.framework.plugin import Code
+from holdfast.webhook.framework.plugin import Code, Plugin
 from holdfast.webhook.framework.profiles import Profile, scheduler_of
 from holdfast.webhook.model import approvals, durations, kubevirt, messages
 from holdfast.webhook.model.annotations import (
@@ -34,6 +35,12 @@ from holdfast.webhook.report.next_steps import PodFacts
 from holdfast.webhook.report.pod_status import PodWithStatus
 
 _SHOWN_CHARACTERS = 120
+_MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        HELD_ANNOTATION: "recorded by Holdfast when the pod was created",
+        DELAY_FROM: "the creation that the delay counts from",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +133,29 @@ def _meaning(key: str, facts: PodFacts, profile: Profile | None) -> str:
     pod = facts.pod
     by_plugin = next((one for one in profile.holding if key in one.keys), None) if profile else None
     try:
-        if key == HELD_ANNOTATION:
-            return "recorded by Holdfast when the pod was created"
-        if key == DELAY_FROM:
-            return "the creation that the delay counts from"
+        if key in _MEANINGS:
+            return _MEANINGS[key]
         if key == approvals.KEY:
             approver = approvals.approver(pod.annotations)
-            return approvals.denial(pod.annotations) or (approver and f"approved by {approver}")
-        if isinstance(by_plugin, Window):
-            return by_plugin.opening(pod, facts.now_ms) if by_plugin.gate in pod.gates else ""
-        is_delay = by_plugin is None or by_plugin.gate == DELAY_GATE
-        return _meaning_of_time(key, pod) if is_delay else ""
+            decision = approvals.denial(pod.annotations) or (approver and f"approved by {approver}")
+            return decision or _effect(pod, by_plugin)
+        if by_plugin is None or by_plugin.gate == DELAY_GATE:
+            return _meaning_of_time(key, pod)
+        if isinstance(by_plugin, Window) and by_plugin.gate in pod.gates:
+            return by_plugin.opening(pod, facts.now_ms)
+        return _effect(pod, by_plugin)
     except InvalidValueError as exc:
         return f"invalid: {exc}"
+
+
+def _effect(pod: Pod, plugin: Plugin | None) -> str:
+    """Say if a key was added to a pod that exists: gates are added at creation."""
+    if plugin is None or plugin.gate in pod.gates:
+        return ""
+    was_free = bool(held_pods.own_gates(pod)) or HELD_LABEL not in pod.labels
+    if was_free and not was_released(pod.annotations, created_ms=pod.created_ms):
+        return "no effect: the pod was created without this hold"
+    return ""
 
 
 def _meaning_of_time(key: str, pod: Pod) -> str:

@@ -348,6 +348,16 @@ def test_approval_and_what_to_do(marks: dict[str, str], meaning: str, advice: st
     assert told["What to do"] == advice
 
 
-def test_key_that_was_added_to_a_pod_that_was_held_for_another() -> None:
-    pod = make_pod({"holdfast.dev/profile": "*", "holdfast.dev/approval": "added later"})
-    assert "Gates" not in explained(pod)
+@pytest.mark.parametrize(
+    ("gates", "labels"),
+    [
+        pytest.param([], {}, id="created without a hold"),
+        pytest.param([GATE], {HELD_LABEL: "true"}, id="held for another"),
+    ],
+)
+def test_key_that_was_added_to_a_pod_that_exists(gates: list[str], labels: dict[str, str]) -> None:
+    added = {"holdfast.dev/profile": "*", "holdfast.dev/approval": "x", PACE: "2"}
+    told = explained(make_pod(added, gates=gates, labels=labels))
+    assert "removed by someone else" not in told.get("Gates", "")
+    for line in ('holdfast.dev/approval: "x"', f'{PACE}: "2"'):
+        assert f"{line}: no effect: the pod was created without this hold" in told["Annotations"]

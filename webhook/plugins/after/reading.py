@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.webhook.errors import ClusterError, HandleError
 from holdfast.webhook.framework.handle import Handle
-from holdfast.webhook.framework.plugin import Wait
+from holdfast.webhook.framework.plugin import Allow, Wait
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.plugins.after import conditions as after_conditions
 from holdfast.webhook.plugins.after.conditions import WaitedObject
@@ -28,8 +28,8 @@ class ObjectReader:
         self._unreadable: set[str] = set()
         """Paths of kinds in a namespace that were refused: they are not asked for again."""
 
-    def permit(self, namespace: str, targets: Sequence[WaitedTarget]) -> Wait:
-        """Return what a pod waits for. It waits even if all is there: the controller releases."""
+    def permit(self, namespace: str, targets: Sequence[WaitedTarget]) -> Allow | Wait:
+        """Return what a pod waits for, as far as the user may read it."""
         states = {target: self._state(namespace, target) for target in targets}
         known = {target: found for target, found in states.items() if found is not None}
         unmet = [str(one) for one in known if not after_conditions.is_met(one, _of(known, one))]
@@ -40,8 +40,9 @@ class ObjectReader:
             for one in known
             if after_conditions.has_failed(one, _of(known, one))
         ]
-        reason = f"waits for {', '.join(waits)}" if waits else "all objects are ready"
-        return Wait(None, reason, "; ".join(failed))
+        if not waits:
+            return Allow()
+        return Wait(None, f"waits for {', '.join(waits)}", "; ".join(failed))
 
     def _state(self, namespace: str, target: WaitedTarget) -> _States | None:
         """Read an object's state under its name, which is empty if it is missing; None if unknown.
