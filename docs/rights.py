@@ -18,6 +18,9 @@ FILES = (
     "kubevirt/controller.yaml",
     "kubevirt/webhook.yaml",
 )
+"""The roles whose rights Holdfast needs, or that the guard requires."""
+USER_FILES = ("rbac/freezer.yaml", "rbac/config-reader.yaml")
+"""The roles that only give users rights of Kubernetes' own."""
 _ROLES = {"ClusterRole": "cluster-wide", "Role": "in Holdfast's namespace"}
 _RULE = "  - apiGroups:"
 
@@ -46,8 +49,8 @@ class Right(NamedTuple):
 
 
 def rights() -> Iterator[Right]:
-    """Give each right that the manifests give, verb by verb."""
-    for _, _, role in _found():
+    """Give each right that Holdfast needs, or that the guard requires, verb by verb."""
+    for _, _, role in _found(FILES):
         for rule in role["rules"]:
             parts = ("apiGroups", "resources", "verbs")
             for each in product(*(rule[part] for part in parts), rule.get("resourceNames", [""])):
@@ -59,7 +62,7 @@ def roles() -> Iterator[tuple[str, Sequence[Row]]]:
 
     Raises LookupError where a rule has no reason.
     """
-    for file, document, role in _found():
+    for file, document, role in _found((*FILES, *USER_FILES)):
         why = reasons(document)
         if len(why) != len(role["rules"]) or not all(why):
             raise LookupError(f"manifests/{file}: write a comment above each rule of a role")
@@ -79,9 +82,9 @@ def reasons(document: str) -> list[str]:
     return found
 
 
-def _found() -> Iterator[tuple[str, str, Role]]:
-    """Give each role of the manifests: its file, its text, and what that says."""
-    for file in FILES:
+def _found(files: Sequence[str]) -> Iterator[tuple[str, str, Role]]:
+    """Give each role of these manifests: its file, its text, and what that says."""
+    for file in files:
         text = (MANIFESTS / file).read_text(encoding="utf-8")
         for document in text.split("\n---\n"):
             read = yaml.safe_load(document)

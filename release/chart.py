@@ -291,6 +291,8 @@ TEMPLATES = {
     "rbac-webhook.yaml": Template("rbac/webhook.yaml"),
     "rbac-releaser.yaml": Template("rbac/releaser.yaml"),
     "rbac-approver.yaml": Template("rbac/approver.yaml"),
+    "rbac-freezer.yaml": Template("rbac/freezer.yaml"),
+    "rbac-config-reader.yaml": Template("rbac/config-reader.yaml"),
     "kubevirt-controller.yaml": Template(
         "kubevirt/controller.yaml", (), ".Values.kubevirt.enabled"
     ),

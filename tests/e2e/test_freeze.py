@@ -160,8 +160,7 @@ def test_kubectl_can_freeze_and_an_unreadable_end_does_not_end_it(ns: Namespace,
 
 
 def test_role_allows_a_user_to_freeze_one_namespace(ns: Namespace, other: Namespace) -> None:
-    ns.kubectl("create", "role", "freezer", "--verb=get,patch", "--resource=namespaces")
-    ns.kubectl("create", "rolebinding", "ann", "--role=freezer", "--user=ann")
+    ns.kubectl("create", "rolebinding", "ann", "--clusterrole=holdfast-freezer", "--user=ann")
     other.kubectl("create", "rolebinding", "ann", "--clusterrole=admin", "--user=ann")
     cli = Cli(ns.plane.kubeconfig_for("ann"), ns.namespace)
     freeze = ("freeze", "--reason", "x")
@@ -169,7 +168,7 @@ def test_role_allows_a_user_to_freeze_one_namespace(ns: Namespace, other: Namesp
     for where in (("-n", other.namespace), ("--all",)):
         done = cli.run(*freeze, *where)
         assert done.returncode == 1
-        assert "cannot patch resource" in done.stderr
+        assert "bind the ClusterRole holdfast-freezer" in done.stderr
 
 
 def test_commands_show_the_freeze(ns: Namespace) -> None:

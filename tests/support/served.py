@@ -35,6 +35,8 @@ class ServedApi:
     kubeconfig: Path
     headers: list[list[tuple[str, str]]] = field(default_factory=list)
     forbidden: set[str] = field(default_factory=set)
+    unreviewed: set[str] = field(default_factory=set)
+    """The resources of which reviews of rights are denied."""
     warnings: list[str] = field(default_factory=list)
     """The values of the header `Warning` of each response."""
 
@@ -57,7 +59,10 @@ class ServedApi:
         if parts.path in self.forbidden:
             return 403, b'{"reason": "Forbidden", "message": "closed"}'
         if parts.path.endswith("reviews"):
-            return 201, json.dumps(_USER).encode()
+            asked = json.loads(body).get("spec", {}).get("resourceAttributes", {})
+            denied = {"status": {"allowed": False}}
+            is_denied = asked.get("resource") in self.unreviewed
+            return 201, json.dumps(denied if is_denied else _USER).encode()
         query = dict(parse_qsl(parts.query))
         stored = dict(self.api.objects)
         try:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from holdfast.webhook.cli import commands, terminal
+from holdfast.webhook.cli import commands, rights, terminal
 from holdfast.webhook.errors import ApiStatusError, ConfigurationError, HoldfastError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
@@ -20,11 +20,12 @@ _DISABLED = "HOLDFAST_DISABLE_PLUGINS"
 _REFUSED = frozenset({401, 403})
 
 
-def setup(api: Api, own: str, path: Path | None) -> Setup:
+def setup(api: Api, own: str, path: Path | None, *, is_quiet: bool = False) -> Setup:
     """Return the configuration in a file, or else the installed one, or else the defaults.
 
-    A note says so if the file differs from the installed one, or if that cannot be used. Raises
-    ConfigurationError if the file is invalid, and ClusterError.
+    A note says so if the file differs from the installed one, or if that cannot be used; with
+    `is_quiet`, not if it may not be read. Raises ConfigurationError if the file is invalid, and
+    ClusterError.
     """
     given = Setup(path)
     try:
@@ -35,8 +36,8 @@ def setup(api: Api, own: str, path: Path | None) -> Setup:
     except (ApiStatusError, ConfigurationError) as exc:
         if isinstance(exc, ApiStatusError) and exc.status not in _REFUSED:
             raise
-        if path is None:
-            note_defaults(exc)
+        if path is None and not (is_quiet and isinstance(exc, ApiStatusError)):
+            note_defaults(exc, own)
         return given
     if path is None:
         return installed
@@ -72,10 +73,14 @@ def read(api: Api, own: str) -> Setup | None:
     return Setup(None, disabled)
 
 
-def note_defaults(exc: HoldfastError) -> None:
-    """Say that the built-in defaults are assumed, and why."""
+def note_defaults(exc: HoldfastError, own: str) -> None:
+    """Say that the built-in defaults are assumed, and why; `own` is Holdfast's namespace."""
     if isinstance(exc, ApiStatusError):
-        note_refused("the installed configuration; assuming the defaults (see --config)", exc)
+        note_refused(
+            "the installed configuration; assuming the defaults. Ask an admin for the Role "
+            f"{rights.CONFIG_READER} in namespace {own}, or give --config",
+            exc,
+        )
         return
     note(
         f"the installed configuration cannot be used ({exc}): the built-in defaults are assumed; "

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from holdfast.webhook.cli import commands, configured, options, terminal
+from holdfast.webhook.cli import commands, configured, options, rights, terminal
 from holdfast.webhook.errors import ApiStatusError, CommandError, InvalidValueError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import MERGE_PATCH, Api
@@ -62,7 +62,7 @@ def freeze(
     """Freeze a namespace, or all: nothing in it is released until it is thawed.
 
     Pods are still created and held. `holdfast release` releases single pods in spite of the
-    freeze. You need permission to patch the namespace.
+    freeze. You need permission to patch the namespace (ClusterRole holdfast-freezer).
     """
     try:
         text = reasons.parse(reason)
@@ -73,6 +73,7 @@ def freeze(
     time = listing.Time()
     cluster = target.connect(time.observe)
     name = selected(target, cluster.namespace, own if everywhere else "")
+    rights.require_freezing(cluster, name)
     earlier = read(cluster, name)
     until = None
     if length_ms is not None:
@@ -116,6 +117,6 @@ def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> Ap
         )
     except ApiStatusError as exc:
         if exc.is_not_found:
-            raise CommandError(f"there is no namespace {namespace}") from None
+            raise CommandError(f"namespace {namespace} not found; see kubectl get ns") from None
         raise
     return msgspec.json.decode(answer, type=ApiObject)

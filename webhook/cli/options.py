@@ -137,11 +137,11 @@ class Installed:
     own: str = OWN_NAMESPACE
     config_path: Path | None = None
 
-    def setup(self, cluster: CommandCluster) -> pipelines.Setup:
+    def setup(self, cluster: CommandCluster, *, is_quiet: bool = False) -> pipelines.Setup:
         """Return the configuration. Raises ConfigurationError and ClusterError."""
         from holdfast.webhook.cli import configured  # noqa: PLC0415 - it writes to the terminal
 
-        return configured.setup(cluster, self.own, self.config_path)
+        return configured.setup(cluster, self.own, self.config_path, is_quiet=is_quiet)
 
 
 def scope(command: Function) -> Function:

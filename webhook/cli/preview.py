@@ -130,7 +130,7 @@ def _offline(target: options.Target, installed: options.Installed) -> tuple[pipe
         cluster = replace(target, request_timeout=target.request_timeout or _WAIT_MS).connect()
         return installed.setup(cluster), cluster.namespace
     except (StartError, UnreachableError) as exc:
-        configured.note_defaults(exc)
+        configured.note_defaults(exc, installed.own)
         return assumed
 
 

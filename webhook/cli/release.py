@@ -59,7 +59,8 @@ def release(
     wanted = targets.parse_all(names) if names else []
     time = listing.Time()
     cluster = target.connect(time.observe)
-    decider = pipelines.release_decider(installed.setup(cluster))
+    # it decides only which notes are printed: the gates that are removed are Holdfast's own
+    decider = pipelines.release_decider(installed.setup(cluster, is_quiet=True))
     selection = _named(cluster, cluster.namespace, wanted) if names else _selected(cluster, scope)
     found = selection.pods
     for each in dict.fromkeys(pod.metadata.namespace for pod in found):

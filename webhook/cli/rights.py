@@ -6,6 +6,10 @@ from holdfast.webhook.errors import CommandError
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.policies.expressions import RELEASE_GROUP, RELEASE_RESOURCE
 
+CONFIG_READER = "holdfast-config-reader"
+"""The Role in Holdfast's namespace that permits reading the installed configuration."""
+FREEZER = "holdfast-freezer"
+
 
 def allowed(api: Api, attributes: dict[str, str], user: str = "") -> bool:
     """Return whether this user, or another one, may do something. Raises ClusterError."""
@@ -15,6 +19,16 @@ def allowed(api: Api, attributes: dict[str, str], user: str = "") -> bool:
     path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
     answer = api.request("POST", path, body=msgspec.json.encode(review))
     return bool(msgspec.json.decode(answer).get("status", {}).get("allowed"))
+
+
+def require_freezing(api: Api, namespace: str) -> None:
+    """Require the permission to freeze a namespace, also in a dry run. Raises CommandError."""
+    attributes = {"verb": "patch", "resource": "namespaces"}
+    if not allowed(api, {**attributes, "namespace": namespace, "name": namespace}):
+        raise CommandError(
+            f"you may not freeze or thaw namespace {namespace}: the verb 'patch' on namespaces is "
+            f"missing; ask a cluster admin to bind the ClusterRole {FREEZER} in this namespace"
+        )
 
 
 def require(api: Api, namespace: str, what: str, verb: str, role: str) -> None:

@@ -1,6 +1,6 @@
 """`holdfast thaw`: end the freeze of a namespace."""
 
-from holdfast.webhook.cli import commands, options, terminal
+from holdfast.webhook.cli import commands, options, rights, terminal
 from holdfast.webhook.cli.freeze import frozen, read, selected, write
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 
@@ -22,6 +22,7 @@ def thaw(*, own: str, everywhere: bool, target: options.Target) -> None:
     cluster = target.connect()
     name = selected(target, cluster.namespace, own if everywhere else "")
     what = "all namespaces" if everywhere else f"namespace {name}"
+    rights.require_freezing(cluster, name)
     found = read(cluster, name)
     if found is not None and FREEZE not in found.annotations:
         missing = f"there is no freeze of {what}" if everywhere else f"{what} is not frozen"

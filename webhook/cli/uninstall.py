@@ -15,7 +15,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from holdfast.webhook.cli import commands, doctor, options, terminal
+from holdfast.webhook.cli import commands, doctor, options, rights, terminal
 from holdfast.webhook.config import config
 from holdfast.webhook.controller.pending import with_due
 from holdfast.webhook.controller.releaser import release_patch
@@ -417,7 +417,7 @@ def config_maps(namespace: str) -> str:
 def rest(namespace: str) -> list[str]:
     """List the paths to remove last, in order: policies, namespace, RBAC objects."""
     accounts = (_CONTROLLER, f"{_CONTROLLER}-after", f"{_CONTROLLER}-kubevirt", _WEBHOOK)
-    roles = (*accounts, pod_policies.APPROVER, pod_policies.RELEASER)
+    roles = (*accounts, rights.FREEZER, pod_policies.APPROVER, pod_policies.RELEASER)
     return [
         *(
             f"{_ADMISSION}/{kind}/{name}"

@@ -62,14 +62,18 @@ def test_what_is_assumed_is_noted_once(path: str, cluster: ServedApi, tmp_path: 
     cluster.forbidden.add(path)
     noted = cluster.run("list").stderr
     note = (
-        "note: no permission to read the installed configuration; assuming the defaults (see "
-        "--config)"
+        "note: no permission to read the installed configuration; assuming the defaults. Ask an "
+        "admin for the Role holdfast-config-reader in namespace holdfast-system, or give --config"
     )
     assert noted.count(f"{note}\n") == 1
     assert f"{note}: HTTP 403: " in cluster.run("list", "-v=1").stderr
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD)
     assert "note" not in cluster.run("list", "--config", str(file)).stderr
+    cluster.api.put_pod(POD)
+    released = cluster.run("release", "web-0")
+    assert released.stdout == "pod default/web-0 released\n"
+    assert "note" not in released.stderr
 
 
 def test_configuration_with_plugins_that_are_not_installed_here(cluster: ServedApi) -> None:

@@ -78,7 +78,7 @@ def test_annotations_are_merged() -> None:
     written = write(api, "shop", {FREEZE: None, FREEZE_UNTIL: "y"})
     assert written.metadata.annotations == {FREEZE_UNTIL: "y"}
     api.before("PATCH", raising(status_error(404, reason="NotFound")))
-    with pytest.raises(CommandError, match="there is no namespace missing"):
+    with pytest.raises(CommandError, match="namespace missing not found"):
         write(api, "missing", {FREEZE: None, FREEZE_UNTIL: None})
 
 
@@ -110,6 +110,20 @@ def test_freeze_says_what_it_replaces_and_thaw_if_there_is_none(cluster: ServedA
     assert cluster.run("thaw").stdout == "namespace default is not frozen\n"
     cluster.api.put(f"{NAMESPACES}/{OWN_NAMESPACE}", {"metadata": {}})
     assert cluster.run("thaw", "--all").stdout == "there is no freeze of all namespaces\n"
+
+
+@pytest.mark.parametrize("mode", ["none", "client", "server"])
+@pytest.mark.parametrize("command", [["freeze", "--reason", "x"], ["thaw"]])
+def test_missing_permission_is_named_also_in_a_dry_run(
+    cluster: ServedApi, command: list[str], mode: str
+) -> None:
+    cluster.api.put(f"{NAMESPACES}/default", {"metadata": {"annotations": {FREEZE: "old"}}})
+    cluster.unreviewed.add("namespaces")
+    done = cluster.run(*command, f"--dry-run={mode}", code=1)
+    assert "you may not freeze or thaw namespace default: the verb 'patch' on namespaces" in (
+        done.stderr
+    )
+    assert done.stderr.endswith("bind the ClusterRole holdfast-freezer in this namespace")
 
 
 def test_list_notes_a_freeze_without_held_pods(cluster: ServedApi) -> None:

@@ -99,6 +99,7 @@ def test_policies_go_first_and_the_right_to_release_last() -> None:
         "validatingadmissionpolicybindings",
     }
     assert paths[-1].endswith("/clusterroles/holdfast-releaser")
+    assert any(path.endswith("/clusterroles/holdfast-freezer") for path in paths)
 
 
 def test_a_binding_goes_before_its_policy() -> None:
