@@ -154,7 +154,7 @@ def _effect(pod: Pod, plugin: Plugin | None) -> str:
         return ""
     was_free = bool(held_pods.own_gates(pod)) or HELD_LABEL not in pod.labels
     if was_free and not was_released(pod.annotations, created_ms=pod.created_ms):
-        return "no effect: the pod was created without this hold"
+        return f"no effect: gate {plugin.gate}, which is added at creation, is missing"
     return ""
 
 

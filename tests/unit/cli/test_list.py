@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -166,10 +167,10 @@ def test_delay_from_the_owner(cluster: ServedApi) -> None:
 PACE = "holdfast.dev/pace"
 
 
-def pace(cluster: ServedApi) -> None:
-    """Put pods of one owner with the pace 1: one that starts, and two that wait."""
+def pace(cluster: ServedApi, value: str = "1") -> None:
+    """Put pods of one owner with a pace: one that starts, and two that wait."""
     for name, gates in (("a", []), ("b", [PACE]), ("c", [PACE])):
-        pod = make_pod({PACE: "1"}, name=name, gates=gates, labels={PACE: "x"})
+        pod = make_pod({PACE: value}, name=name, gates=gates, labels={PACE: "x"})
         pod["metadata"]["uid"] = name  # which orders pods of the same second
         pod["metadata"]["creationTimestamp"] = instant(int(time.time()) * 1_000)
         cluster.api.put_pod(pod)
@@ -193,6 +194,29 @@ def test_no_place_without_a_pace_or_the_right_to_list(cluster: ServedApi) -> Non
     pace(cluster)
     cluster.forbidden = {"/api/v1/namespaces/default/pods"}
     assert "is held: pace: at most 1 starting" in cluster.run("explain", "c").stdout
+
+
+@pytest.mark.parametrize(
+    ("scope", "forbidden", "remark"),
+    [
+        pytest.param("cluster", False, "pace jvm: 1 of 1 starting, 1st in line", id="cluster"),
+        pytest.param("cluster", True, "pace: at most 1 starting", id="forbidden"),
+        pytest.param("owner", True, "pace jvm: 1 of 1 starting, 1st in line", id="owner"),
+    ],
+)
+def test_place_in_the_line_of_a_shared_pace(
+    scope: str, forbidden: bool, remark: str, cluster: ServedApi, tmp_path: Path
+) -> None:
+    pace(cluster, "jvm")
+    if forbidden:
+        cluster.forbidden = {"/api/v1/pods"}
+    paces = [{"name": "jvm", "maxStarting": 1, "scope": scope}]
+    profile = {"schedulerName": "*", "pluginConfig": [{"name": "pace", "args": {"paces": paces}}]}
+    config = {"apiVersion": "holdfast.dev/v1beta1", "kind": "HoldfastConfiguration"}
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(yaml.safe_dump({**config, "profiles": [profile]}))
+    shown = cluster.run("list", "-o", "wide", "--config", str(file)).stdout.splitlines()
+    assert shown[1].endswith(f"   {remark}")
 
 
 def test_pods_without_a_due_time_are_sorted_last(cluster: ServedApi) -> None:

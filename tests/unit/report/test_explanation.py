@@ -359,5 +359,6 @@ def test_key_that_was_added_to_a_pod_that_exists(gates: list[str], labels: dict[
     added = {"holdfast.dev/profile": "*", "holdfast.dev/approval": "x", PACE: "2"}
     told = explained(make_pod(added, gates=gates, labels=labels))
     assert "removed by someone else" not in told.get("Gates", "")
-    for line in ('holdfast.dev/approval: "x"', f'{PACE}: "2"'):
-        assert f"{line}: no effect: the pod was created without this hold" in told["Annotations"]
+    for key, value in (("holdfast.dev/approval", "x"), (PACE, "2")):
+        effect = f"no effect: gate {key}, which is added at creation, is missing"
+        assert f'{key}: "{value}": {effect}' in told["Annotations"]
