@@ -178,6 +178,7 @@ def hanging(scenario: Scenario) -> None:
 
 def lateness(scenario: Scenario, since: float, until: float) -> list[float]:
     """Return by how much the load's pods that were due within a span were, or are, late."""
+    scenario.testbed.audit.read()
     releases, space = scenario.testbed.audit.releases, scenario.load.namespace
     found = []
     for name, due in list(scenario.load.due.items()):
