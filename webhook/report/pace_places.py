@@ -14,14 +14,13 @@ import msgspec
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.permit import ReleaseDecider
-from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import released_ms
 from holdfast.webhook.model.objects import ObjectKey, Pod, SchedulingGate
 from holdfast.webhook.model.pace import Limits
 from holdfast.webhook.plugins.pace import args as pace_args
 from holdfast.webhook.plugins.pace.args import NamedPace
 from holdfast.webhook.plugins.pace.group import Rank
-from holdfast.webhook.plugins.pace.groups import GroupKey, PacedPod, PaceGroups, rank_of
+from holdfast.webhook.plugins.pace.groups import GroupKey, PacedPod, PaceGroups, PaceMember, rank_of
 from holdfast.webhook.plugins.pace.plugin import Pace
 from holdfast.webhook.plugins.pace.slots import GATE
 
@@ -67,7 +66,7 @@ class PaceLines:
         found = set()
         for pod in pods:
             if GATE in pod.gates and (asked := _find(groups, pod)):
-                found.add("" if asked[1].scope == "cluster" else pod.metadata.namespace)
+                found.add("" if asked.pace.scope == "cluster" else pod.metadata.namespace)
         return found
 
     def places(self, pods: Iterable[PacedPod], seen: str) -> Mapping[ObjectKey, PacePlace]:
@@ -75,27 +74,22 @@ class PaceLines:
         groups = self._groups()
         starting: Counter[GroupKey] = Counter()
         lines: dict[GroupKey, list[tuple[Rank, str]]] = defaultdict(list)
-        held: list[tuple[Pod, GroupKey, NamedPace]] = []
+        held: list[tuple[PaceMember, str]] = []
         for pod in pods:
             asked = _find(groups, pod)
-            if asked is None or (seen and asked[1].scope == "cluster"):
+            if asked is None or (seen and asked.pace.scope == "cluster"):
                 continue
-            key, named = asked
+            key = asked.group_key
             if GATE not in pod.gates:
-                starting[key] += self._is_starting(pod, named)
+                starting[key] += self._is_starting(pod, asked)
                 continue
-            held.append((pod, key, named))
+            held.append((asked, pod.metadata.uid))
             if (due_ms := self._waits_since(pod)) is not None:
                 lines[key].append((rank_of(pod, due_ms), pod.metadata.uid))
         numbers = dict(_numbers(lines.values()))
         return {
-            pod.key: PacePlace(
-                named,
-                pace_args.read(pod, groups.paces)[1],
-                starting[key],
-                numbers.get(pod.metadata.uid, 0),
-            )
-            for pod, key, named in held
+            one.pod: PacePlace(one.pace, one.limits, starting[one.group_key], numbers.get(uid, 0))
+            for one, uid in held
         }
 
     def _groups(self) -> PaceGroups:
@@ -105,10 +99,9 @@ class PaceLines:
                 groups.add(pace_args.check(plugin.args))
         return groups
 
-    def _is_starting(self, pod: PacedPod, pace: NamedPace) -> bool:
+    def _is_starting(self, pod: PacedPod, member: PaceMember) -> bool:
         began_ms = released_ms(pod.annotations, created_ms=pod.created_ms) or pod.created_ms
-        is_in_time = began_ms + durations.parse_delay(pace.timeout) > self.now_ms
-        return is_in_time and pod.is_starting(pace.until)
+        return began_ms + member.timeout_ms > self.now_ms and pod.is_starting(member.pace.until)
 
     def _waits_since(self, pod: Pod) -> int | None:
         """Return when a pod got into the line; None if another hold keeps it from that."""
@@ -129,12 +122,11 @@ def ordinal(number: int) -> str:
     return f"{number}{_SUFFIXES[at : at + 2]}"
 
 
-def _find(groups: PaceGroups, pod: Pod) -> tuple[GroupKey, NamedPace] | None:
+def _find(groups: PaceGroups, pod: Pod) -> PaceMember | None:
     try:
-        key, _, named = groups.find(pod)
+        return groups.find(pod)
     except InvalidValueError:
         return None  # it counts for no pace
-    return key, named
 
 
 def _numbers(lines: Iterable[list[tuple[Rank, str]]]) -> Iterator[tuple[str, int]]:

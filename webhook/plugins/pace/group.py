@@ -1,5 +1,7 @@
 """The pods of one pace: which of them start, and which wait for a slot. Pure.
 
+Each pod is measured by its own limits: those of an owner's pods may be changed one after another.
+
 All times are milliseconds since 1970. A release counts from the latest time at which it may have
 happened, so that no two are closer together than the pace allows.
 """
@@ -17,6 +19,8 @@ from holdfast.webhook.model.pace import Limits
 
 Rank = tuple[int, int, int]
 """The order in the line: due time, negative priority, creation."""
+Place = tuple[Rank, ObjectKey, Limits]
+"""A pod in the line, and what it asks for."""
 Call = tuple[ObjectKey, int]
 """A pod whose turn it is, and the time of it; 0 for now."""
 
@@ -28,11 +32,12 @@ class PaceGroup:
     pods have slots, too: they are about to be released, unless another plugin holds them.
     """
 
-    def __init__(self, limits: Limits, releases: array[int] | None = None) -> None:
-        self.limits = limits
+    def __init__(self, releases: array[int] | None = None) -> None:
+        self.period_ms = 0
+        """The longest period of its pods: so long, a release counts."""
         self._line: list[tuple[Rank, str]] = []
-        self._waiting: dict[str, tuple[Rank, ObjectKey]] = {}
-        self._called: dict[str, tuple[ObjectKey, Rank]] = {}
+        self._waiting: dict[str, Place] = {}
+        self._called: dict[str, Place] = {}
         self.starting: dict[str, int] = {}
         """Pods that are starting, with the time at which they no longer count."""
         self._first_end = NEVER_MS
@@ -59,13 +64,18 @@ class PaceGroup:
 
     # --- held pods -----------------------------------------------------------------------------
 
-    def wait(self, uid: str, key: ObjectKey, rank: Rank) -> None:
-        """Add a pod to the line, unless it is known."""
+    def wait(self, uid: str, place: Place) -> None:
+        """Add a pod to the line; one that is known keeps its place, with these limits."""
         if uid in self.recalled:
             self.give_back(uid)
-        if not (uid in self._called or uid in self.starting or uid in self._waiting):
-            self._waiting[uid] = rank, key
-            insort(self._line, (rank, uid))
+        for known in (self._called, self._waiting):
+            if uid in known:
+                rank, key, _ = known[uid]
+                known[uid] = rank, key, place[2]
+                return
+        if uid not in self.starting:
+            self._waiting[uid] = place
+            insort(self._line, (place[0], uid))
 
     def take(self, uid: str, now_ms: int, until_ms: int) -> bool:
         """Give a pod that waits or was called a slot, if it is its turn, until it has to be ready.
@@ -76,10 +86,10 @@ class PaceGroup:
             return True
         was_called = self._called.pop(uid, None)
         if was_called is not None:
-            self.wait(uid, *was_called)
+            self.wait(uid, was_called)
         elif not self._line or self._line[0][1] != uid:
             return False
-        if self._free_at() > now_ms:
+        if self._free_at(self._waiting[uid][2]) > now_ms:
             return False
         self._leave_line(uid)
         self._set_end(uid, until_ms)
@@ -92,8 +102,8 @@ class PaceGroup:
         Those with a slot whose release has not been seen get there when they are asked about.
         """
         called, self._called = self._called, {}
-        for uid, (key, rank) in called.items():
-            self.wait(uid, key, rank)
+        for uid, place in called.items():
+            self.wait(uid, place)
         self.recalled = set(self._unconfirmed)
 
     def give_back(self, uid: str) -> None:
@@ -113,22 +123,24 @@ class PaceGroup:
         """Return when it is a pod's turn: 0 for now, NEVER_MS until an event."""
         if uid in self._called or uid in self.starting:
             return 0
-        return self._free_at() if self._line and self._line[0][1] == uid else NEVER_MS
+        if self._line and self._line[0][1] == uid:
+            return self._free_at(self._waiting[uid][2])
+        return NEVER_MS
 
     def calls(self, now_ms: int) -> Iterator[Call]:
         """Call the pods whose turn it is; the next one may get a time instead."""
         while self._line:
             uid = self._line[0][1]
-            at_ms = self._free_at()
+            _, key, limits = place = self._waiting[uid]
+            at_ms = self._free_at(limits)
             if at_ms <= now_ms:
-                rank, key = self._waiting[uid]
                 self._leave_line(uid)
-                self._called[uid] = key, rank
+                self._called[uid] = place
                 yield key, 0
                 continue
             if at_ms < NEVER_MS and self._alarm != (uid, at_ms):
                 self._alarm = uid, at_ms
-                yield self._waiting[uid][1], at_ms
+                yield key, at_ms
             return
 
     # --- released pods -------------------------------------------------------------------------
@@ -146,7 +158,7 @@ class PaceGroup:
         """Record when a pod was released, once, if that is not too long ago to matter."""
         self._unconfirmed.discard(uid)
         self.recalled.discard(uid)
-        matters = self.limits.releases is not None and released_ms > now_ms - self.limits.period_ms
+        matters = self.period_ms > 0 and released_ms > now_ms - self.period_ms
         if matters and uid not in self._counted:
             self._counted[uid] = released_ms
             insort(self.releases, released_ms)
@@ -192,23 +204,23 @@ class PaceGroup:
         self.starting[uid] = until_ms
         self._first_end = min(self._first_end, until_ms)
 
-    def _free_at(self) -> int:
+    def _free_at(self, limits: Limits) -> int:
         """Return when the next pod may be released: 0 for now, NEVER_MS until an event."""
         at_ms = 0
         coming = len(self._called)
-        if self.limits.starting is not None:
-            over = len(self.starting) + coming - self.limits.starting + 1
+        if limits.starting is not None:
+            over = len(self.starting) + coming - limits.starting + 1
             if over > len(self.starting):
                 return NEVER_MS
             if over > 0:
                 at_ms = heapq.nsmallest(over, self.starting.values())[-1]
-        if self.limits.releases is not None:
-            free = self.limits.releases - coming - len(self._unconfirmed)
+        if limits.releases is not None:
+            free = limits.releases - coming - len(self._unconfirmed)
             if free <= 0:
                 # A release that no watch ever reports ends with its time.
                 return min((self.starting[uid] for uid in self._unconfirmed), default=NEVER_MS)
             if len(self.releases) >= free:
-                at_ms = max(at_ms, self.releases[-free] + self.limits.period_ms)
+                at_ms = max(at_ms, self.releases[-free] + limits.period_ms)
         return at_ms
 
     def _leave_line(self, uid: str) -> None:
@@ -222,7 +234,7 @@ class PaceGroup:
 
         Those in the future were recorded before the clock was set back: they are now.
         """
-        if self.releases and self.releases[-1] > now_ms + self.limits.period_ms:
+        if self.releases and self.releases[-1] > now_ms + self.period_ms:
             self.releases = array("q", (min(at_ms, now_ms) for at_ms in self.releases))
             self._counted = {uid: min(at_ms, now_ms) for uid, at_ms in self._counted.items()}
-        del self.releases[: bisect_left(self.releases, now_ms - self.limits.period_ms + 1)]
+        del self.releases[: bisect_left(self.releases, now_ms - self.period_ms + 1)]

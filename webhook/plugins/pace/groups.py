@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.model import durations
 from holdfast.webhook.model.objects import Metadata, ObjectKey, Pod, PodStatus
 from holdfast.webhook.model.pace import Limits
 from holdfast.webhook.plugins.pace import args as pace_args
@@ -41,6 +42,8 @@ class PaceMember(NamedTuple):
     pod: ObjectKey
     group_key: GroupKey
     group: PaceGroup
+    pace: NamedPace
+    limits: Limits
     timeout_ms: int
 
     def is_recalled(self, uid: str) -> bool:
@@ -72,16 +75,24 @@ class PaceGroups:
                     "which it shares its slots: define both alike, or rename one"
                 )
 
-    def find(self, pod: Pod) -> tuple[GroupKey, PaceGroup, NamedPace]:
-        """Return the group of a pod, and its pace. Raises InvalidValueError."""
+    def find(self, pod: Pod) -> PaceMember:
+        """Return the group of a pod, and its pace. Raises InvalidValueError.
+
+        All pods of an owner that have numbers share a group, so that these can be changed while
+        pods are starting.
+        """
         named, limits = pace_args.read(pod, self.paces)
-        scope = {"cluster": "", "namespace": pod.metadata.namespace, "owner": owner_of(pod)}
-        key = (named.name or str(limits), scope[named.scope])
+        owner = owner_of(pod)
+        scope = {"cluster": "", "namespace": pod.metadata.namespace, "owner": owner}
+        is_shared = named.name or owner == pod.metadata.namespace
+        key = ((named.name or str(limits)) if is_shared else "", scope[named.scope])
         group = self._groups.get(key)
         if group is None:
             _, releases = self._quiet.pop(key, (0, None))
-            group = self._groups[key] = PaceGroup(limits, releases)
-        return key, group, named
+            group = self._groups[key] = PaceGroup(releases)
+        group.period_ms = max(group.period_ms, limits.period_ms)
+        timeout_ms = durations.parse_delay(named.timeout)
+        return PaceMember(pod.key, key, group, named, limits, timeout_ms)
 
     def retire(self, key: GroupKey, group: PaceGroup) -> None:
         """Drop a group in which no pod waits or starts, except for the releases that count."""
@@ -89,7 +100,7 @@ class PaceGroups:
             return
         del self._groups[key]
         if group.releases:
-            self._quiet[key] = group.releases[-1] + group.limits.period_ms, group.releases
+            self._quiet[key] = group.releases[-1] + group.period_ms, group.releases
         if len(self._quiet) >= self._sweep_at:
             now_ms = self._now_ms()
             self._quiet = {key: kept for key, kept in self._quiet.items() if kept[0] > now_ms}

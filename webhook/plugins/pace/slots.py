@@ -50,8 +50,9 @@ class PaceSlots:
         self._follow()
         uid, now_ms = pod.metadata.uid, self.handle.bounds_ms()[0]
         with self._lock:
-            group = self._member(pod).group
-            group.wait(uid, pod.key, rank_of(pod, due_ms))
+            member = self._member(pod)
+            group = member.group
+            group.wait(uid, (rank_of(pod, due_ms), pod.key, member.limits))
             calls, late = self._settle(group, now_ms)
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         self._call(calls, late)
@@ -62,8 +63,9 @@ class PaceSlots:
         self._follow()
         uid = pod.metadata.uid
         with self._lock:
-            group = self._member(pod).group
-            group.wait(uid, pod.key, rank_of(pod, now_ms))
+            member = self._member(pod)
+            group = member.group
+            group.wait(uid, (rank_of(pod, now_ms), pod.key, member.limits))
             calls, late = self._settle(group, now_ms)
             taken = self._synced and group.take(uid, now_ms, now_ms + timeout_ms)
             calls += group.calls(now_ms) if self._synced else ()
@@ -187,15 +189,12 @@ class PaceSlots:
     def _member(self, pod: Pod) -> PaceMember:
         """Return a pod's entry. Raises InvalidValueError."""
         uid = pod.metadata.uid
-        key, group, named = self._groups.find(pod)
         known = self._members.get(uid)
-        if known is not None and known.group is not group:  # its pace was changed
+        found = self._members[uid] = self._groups.find(pod)
+        if known is not None and known.group is not found.group:  # its pace was changed
             known.group.end(uid)
             self._groups.retire(known.group_key, known.group)
-        if known is None or known.group is not group:
-            timeout_ms = durations.parse_delay(named.timeout)
-            known = self._members[uid] = PaceMember(pod.key, key, group, timeout_ms)
-        return known
+        return found
 
     def _change(self, uid: str, change: Callable[[PaceGroup, str], None]) -> None:
         """Change what is known of a pod, and call those whose turn it is now."""

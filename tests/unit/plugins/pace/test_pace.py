@@ -233,11 +233,18 @@ class Cluster:
         return [uid for uid, pod in self.pods.items() if pod.gates]
 
     def create(self, uid: str, text: str, priority: int = 0, owner: str = "rs-1") -> None:
-        document = make_pod({KEY: text}, gates=[GATE], name=uid, uid=uid, owners=[_owned(owner)])
+        owners = [_owned(owner)] if owner else []
+        document = make_pod({KEY: text}, gates=[GATE], name=uid, uid=uid, owners=owners)
         document["spec"]["priority"] = priority
         self.pods[uid] = Pod.of(document)
         self.see(uid)
         self.report(uid)
+
+    def change(self, uid: str, text: str) -> None:
+        """Give a held pod another pace."""
+        document = make_pod({KEY: text}, gates=[GATE], name=uid, uid=uid, owners=[_owned("rs-1")])
+        self.pods[uid] = Pod.of(document)
+        self.see(uid)
 
     def see(self, uid: str) -> None:
         """Have the controller decide in advance, as the watch of held pods does."""
@@ -258,7 +265,7 @@ class Cluster:
             {**pod.annotations, RELEASED_ANNOTATION: instant},
             name=uid,
             uid=uid,
-            owners=[_owned(pod.metadata.owner_references[0].uid)],  # type: ignore[index]
+            owners=[_owned(one.uid) for one in pod.metadata.owner_references or ()],
         )
         self.pods[uid] = Pod.of(document)
         self.decider.forget(uid)
@@ -414,15 +421,41 @@ def read_released(uid: str) -> Pod:
     return read_pod({KEY: "1/1s"}, name=uid, uid=uid, owners=[_owned("rs-1")])
 
 
-def test_paces_of_different_owners_or_values_are_independent() -> None:
+def test_paces_of_different_owners_are_independent() -> None:
     cluster = Cluster()
-    for owner, text in (("a", "1"), ("b", "1"), ("b", "2")):
+    for owner, text in (("a", "1"), ("b", "2")):
         for number in range(3):
-            cluster.create(f"{owner}-{text}-{number}", text, owner=owner)
+            cluster.create(f"{owner}-{number}", text, owner=owner)
     cluster.run(500)
 
-    assert Counter(uid[:3] for _, uid in cluster.released) == {"a-1": 1, "b-1": 1, "b-2": 2}
-    assert cluster.plugin.slots.counts() == {"inline": (4, 5)}
+    assert Counter(uid[0] for _, uid in cluster.released) == {"a": 1, "b": 2}
+    assert cluster.plugin.slots.counts() == {"inline": (3, 3)}
+
+
+def test_paces_of_pods_without_an_owner_are_independent() -> None:
+    cluster = Cluster()
+    for text in ("1", "2"):
+        for number in range(3):
+            cluster.create(f"{text}-{number}", text, owner="")
+    cluster.run(500)
+
+    assert Counter(uid[0] for _, uid in cluster.released) == {"1": 1, "2": 2}
+
+
+@pytest.mark.parametrize(("text", "most"), [("5", 5), ("4,9/1s", 4), ("1", 3)], ids=str)
+def test_pace_that_is_changed_counts_the_pods_that_are_starting(text: str, most: int) -> None:
+    cluster = Cluster()
+    for number in range(12):
+        cluster.create(f"p{number}", "3")
+    cluster.run(200)
+    assert len(cluster.released) == 3
+    for uid in cluster.held:
+        cluster.change(uid, text)
+    cluster.run(600)
+    assert len(cluster.released) == most
+
+    cluster.run(120_000)
+    assert (len(cluster.released), cluster.most_starting()) == (12, most)
 
 
 def test_pods_start_by_priority_then_by_creation() -> None:
@@ -582,8 +615,8 @@ def test_groups_of_a_long_period_keep_their_releases_only() -> None:
         for number in range(count):
             owner = _owned(f"{period}-{now}-{number}")
             pod = read_pod({KEY: f"1/{period}"}, uid="u", owners=[owner])
-            key, group, _ = groups.find(pod)
-            group.wait("u", pod.key, (0, 0, 0))
+            _, key, group, _, limits, _ = groups.find(pod)
+            group.wait("u", ((0, 0, 0), pod.key, limits))
             groups.retire(key, group)
             assert group.take("u", now, now + 1)
             group.confirm("u", now, now)
@@ -593,9 +626,9 @@ def test_groups_of_a_long_period_keep_their_releases_only() -> None:
     release(1_500, "24h")
     assert (len(groups), groups._groups) == (1_500, {})
     owner = _owned(f"24h-{now}-7")
-    _, again, _ = groups.find(read_pod({KEY: "1/24h"}, owners=[owner]))
-    again.wait("v", ("default", "v"), (0, 0, 0))
-    assert list(again.calls(now)) == [(("default", "v"), now + 86_400_000)]
+    again = groups.find(read_pod({KEY: "1/24h"}, owners=[owner]))
+    again.group.wait("v", ((0, 0, 0), ("default", "v"), again.limits))
+    assert list(again.group.calls(now)) == [(("default", "v"), now + 86_400_000)]
 
     now += 86_400_000
     release(600, "24h")
@@ -711,9 +744,7 @@ def test_pod_whose_pace_is_changed_changes_the_line() -> None:
     cluster.run(500)
     assert len(cluster.released) == 1
     (waiting,) = cluster.held
-    changed = make_pod({KEY: "9"}, gates=[GATE], name=waiting, uid=waiting, owners=[_owned("rs-1")])
-    cluster.pods[waiting] = Pod.of(changed)
-    cluster.see(waiting)
+    cluster.change(waiting, "9")
     cluster.run(100)
 
     assert len(cluster.released) == 2
