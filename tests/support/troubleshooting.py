@@ -234,6 +234,18 @@ MANIFESTS: Sequence[Mistake] = (
         "use",
     ),
     Mistake(
+        "`holdfast.dev/pace: 4/m`",
+        _annotated("holdfast.dev/pace: 4/m"),
+        "annotation holdfast.dev/pace",
+        'such as "10s" or "1m"',
+    ),
+    Mistake(
+        "`holdfast.dev/window: 22:00-06:00 Mon-Fri`",
+        _annotated("holdfast.dev/window: 22:00-06:00 Mon-Fri"),
+        "annotation holdfast.dev/window",
+        'use "Mon-Fri 22:00-06:00"',
+    ),
+    Mistake(
         "`holdfast.dev/after: migrate`",
         _annotated("holdfast.dev/after: migrate"),
         "annotation holdfast.dev/after",
@@ -244,6 +256,12 @@ MANIFESTS: Sequence[Mistake] = (
         _annotated("holdfast.dev/after: node/a"),
         "annotation holdfast.dev/after",
         "use",
+    ),
+    Mistake(
+        "`holdfast.dev/after: job/migrate:complete` in a template",
+        _annotated("holdfast.dev/after: job/migrate:complete", "Deployment"),
+        "annotation holdfast.dev/after",
+        "did you mean Complete?",
     ),
     Mistake(
         '`holdfast.dev/approval: ""`',
@@ -295,6 +313,12 @@ WORKLOADS: Sequence[Mistake] = (
         _annotated("delay: 60s", "Job", activeDeadlineSeconds=30),
         "activeDeadlineSeconds",
         "increase it",
+    ),
+    Mistake(
+        "a Job with `activeDeadlineSeconds` whose pods wait for an approval",
+        _annotated("holdfast.dev/approval: release 2.4", "Job", activeDeadlineSeconds=30),
+        "activeDeadlineSeconds",
+        "increase or remove it",
     ),
     Mistake(
         "a StatefulSet whose pods start one after another, each with a delay",

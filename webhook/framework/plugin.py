@@ -225,9 +225,10 @@ class Plugin:
         """Decide whether a pod that has `gate` may start at a time of the API server's clock.
 
         Called for each held pod that is new or has changed, with any time, to know in advance when
-        it may start; and again, with the time that it is, before it is released. The release fails
-        if the pod has another version by then, about which the plugin is asked as well. If this
-        raises, the pod stays held, and the plugin is asked again after a back-off.
+        it may start: far in the future if another plugin holds it until an event; and again, with
+        the time that it is, before it is released. The release fails if the pod has another version
+        by then, about which the plugin is asked as well. If this raises, the pod stays held, and
+        the plugin is asked again after a back-off.
         """
         return Allow()
 

@@ -38,6 +38,7 @@ from holdfast.webhook.plugins.named_windows import NamedWindow
 KEY = f"{DOMAIN}/window"
 GATE = KEY
 _NEVER = "no window opens within 400 days"
+_MINUTE_MS = 60_000
 
 _parse = lru_cache(maxsize=1_024)(windows.parse)
 
@@ -119,11 +120,13 @@ class Window(HoldingPlugin):
             raise InvalidValueError(f"annotation {KEY}: {exc}{messages.shorten(known)}") from None
 
     def wait_ms(self, pod: Pod, context: Context) -> int | None:
-        """Return how long pods wait that are created now; a CronJob creates them later."""
+        """Return how long pods wait that are created now, in whole minutes; not for a CronJob."""
         workload, now_ms = context.review.workload, context.now_ms
         opens_ms = self._read(pod).next_open_ms(now_ms)
         later = workload is not None and workload.kind == "CronJob"
-        return None if later or opens_ms is None else opens_ms - now_ms
+        if later or opens_ms is None:
+            return None
+        return -(-(opens_ms - now_ms) // _MINUTE_MS) * _MINUTE_MS
 
     # --- held pods -----------------------------------------------------------------------------
 

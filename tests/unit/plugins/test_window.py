@@ -219,12 +219,12 @@ def test_window_of_a_pod_that_also_waits_for_an_approval(text: str, problem: str
         assert (due.at_ms, due.reason, due.problem) == (NEVER_MS, "approval: x", problem)
 
 
-def warnings_about(kind: str, text: str, **spec: Any) -> list[str]:
+def warnings_about(kind: str, text: str, after_ms: int = 0, **spec: Any) -> list[str]:
     made = {"spec": {"template": {"metadata": {"annotations": {KEY: text}}}, **spec}}
     if kind == "CronJob":
         made = {"spec": {"jobTemplate": made}}
     found = read_review(made, kind={"group": "batch", "version": "v1", "kind": kind})
-    asked = window_of().validate(found.pod, Context(found, "*", CREATED_MS))
+    asked = window_of().validate(found.pod, Context(found, "*", CREATED_MS + after_ms))
     return list(asked.warnings)
 
 
@@ -234,6 +234,8 @@ def test_deadline_that_expires_before_the_window_opens() -> None:
     assert warnings_about("Job", "14:00-15:00", activeDeadlineSeconds=20) == [
         f"holdfast: {late} expires while pods are held for 2h: increase it"
     ]
+    later = warnings_about("Job", "14:00-15:00", after_ms=1_234, activeDeadlineSeconds=20)
+    assert later == [f"holdfast: {late} expires while pods are held for 2h: increase it"]
     assert warnings_about("Job", "14:00-15:00", **rounds) == []
     assert warnings_about("Job", OPEN_HOURS, activeDeadlineSeconds=20) == []
     assert warnings_about("CronJob", "14:00-15:00", activeDeadlineSeconds=20) == [
