@@ -171,7 +171,7 @@ def test_broken_file_is_named_and_the_others_are_previewed(tmp_path: Path) -> No
     said = _said("preview", "-f", str(tmp_path))
 
     assert f"{pod}: Pod default/p: changed" in said
-    assert "1 of 2 failed; the reasons are above" in said
+    assert "1 of 2 files cannot be read; the reasons are above" in said
     assert f'in "{broken}", line 2' in said
     assert said.count("+    holdfast.dev/held: delay=1h") == 1
 

@@ -21,7 +21,7 @@ COMMANDS = {
     "check-config": "Check a configuration file, and report everything that is wrong with it.",
     "completion": "Print the completion script for a shell.",
     "controller": "Run the controller that releases held pods on time.",
-    "describe": "Explain why a pod is held, and what to do about it.",
+    "describe": "Another name of explain.",
     "deny": "Deny held pods that wait for an approval: they stay held.",
     "dev": "Run server and controller on this machine against a cluster, until Ctrl-C.",
     "doctor": "Check webhooks, certificates, the guard, the leader, clocks and overdue pods.",
@@ -100,7 +100,7 @@ class _LazyGroup(commands.Group):
 
 
 @click.group(cls=_LazyGroup)
-@click.version_option(package_name="holdfast", prog_name="holdfast")
+@click.version_option(package_name="holdfast", message="holdfast %(version)s")
 def cli() -> None:
     """Delay pods, keep VMs on their nodes and place workloads, with the standard scheduler."""
 

@@ -21,7 +21,7 @@ from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.kube.client import kubeconfigs
 from holdfast.webhook.model import messages
 from holdfast.webhook.plugins.after.targets import AFTER
-from holdfast.webhook.report import cycles
+from holdfast.webhook.report import cycles, table
 from holdfast.webhook.report import preview as previews
 from holdfast.webhook.report.preview import Document, Preview
 from holdfast.webhook.runtime import pipelines
@@ -34,7 +34,7 @@ Examples:
   curl -fsSL https://example.com/web.yaml | holdfast preview -f -
   holdfast preview -f deployment.yaml --config holdfast.yaml
   holdfast preview -f deployment.yaml --dry-run=server -n shop
-  holdfast preview manifests/*.yaml            in a pre-commit hook or in CI"""
+  holdfast preview --strict manifests/*.yaml   in a pre-commit hook or in CI"""
 
 SIZE_LIMIT = 4 << 20
 """Bytes of a file: more than a configuration, for what a whole folder makes, CRDs and all."""
@@ -62,6 +62,7 @@ Make = Callable[[Document], Preview]
     show_default=True,
     help="With server, ask the API server, which stores nothing; with client, decide here.",
 )
+@click.option("--strict", is_flag=True, help="Exit with status 1 also if there are warnings.")
 @options.installed
 @options.target
 def preview(
@@ -71,14 +72,15 @@ def preview(
     recursive: bool,
     kustomize: tuple[str, ...],
     dry_run: str,
+    strict: bool,
     installed: options.Installed,
     target: options.Target,
 ) -> None:
     """Show what Holdfast would change in the pods and templates of files.
 
     Nothing is written, and no cluster is needed unless you give --dry-run=server. The exit status
-    is 1 if anything would be rejected, or if pods wait for each other. Objects that are not pods
-    and have no pod template are not shown.
+    is 1 if anything would be rejected, or if pods wait for each other; with --strict, also if there
+    are warnings. Objects that are not pods and have no pod template are not shown.
     """
     if not (files or filename or kustomize):
         raise click.UsageError("give a file with -f, or - for standard input")
@@ -104,19 +106,39 @@ def preview(
     ]
     failed: list[str] = []
     made = [each for source in sources for each in _shown(*source, make, read, failed)]
-    terminal.check_outcome(failed, len(sources))
-    if not made:
+    if not made and not failed:
         kinds = ", ".join(dict.fromkeys(str(each["kind"]) for each in read if each.get("kind")))
         among = f"; the files have {kinds}" if kinds else ""
         terminal.write([(f"No pods and no pod templates found{among}.", "")], err=True)
-    refused = sum(bool(each.refusals) for each in made)
-    if refused:
-        raise CommandError(f"{refused} would be rejected; the reasons are above")
-    if cycle := cycles.find(read, namespace):
-        raise CommandError(
-            f"these pods never start, because they wait for each other: {' > '.join(cycle)}; "
-            f"remove one from annotation {AFTER}"
-        )
+    _check_outcome(
+        failed,
+        len(sources),
+        refused=sum(bool(each.refusals) for each in made),
+        warned=strict and sum(bool(each.warnings) for each in made),
+        cycle=cycles.find(read, namespace),
+    )
+
+
+def _check_outcome(
+    failed: Sequence[str], files: int, *, refused: int, warned: int, cycle: Sequence[str]
+) -> None:
+    """Report everything that is wrong. Raises CommandError if anything is."""
+    waiting = (
+        f"these pods never start, because they wait for each other: {' > '.join(cycle)}; "
+        f"remove one from annotation {AFTER}"
+    )
+    counts = [
+        f"{len(failed)} of {table.counted(files, 'file')} cannot be read" if failed else "",
+        f"{refused} would be rejected" if refused else "",
+        f"{table.counted(warned, 'object')} with warnings" if warned else "",
+    ]
+    problems = [*failed, *([waiting] if cycle else [])]
+    if len(problems) == 1 and not (refused or warned) and files == 1:
+        raise CommandError(problems[0])
+    if any(counts) or cycle:
+        terminal.write([(problem, "red") for problem in problems], err=True)
+        counted = ", ".join(filter(None, counts)) or "pods wait for each other"
+        raise CommandError(f"{counted}; the reasons are above")
 
 
 def _offline(target: options.Target, installed: options.Installed) -> tuple[pipelines.Setup, str]:

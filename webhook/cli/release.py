@@ -37,7 +37,7 @@ Examples:
     "names", nargs=-1, metavar="(POD | TYPE/NAME)...", shell_complete=commands.complete_held_pods
 )
 @options.scope
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before releasing the pods of others.")
+@click.option("-y", "--yes", is_flag=True, help="Release several pods without asking.")
 @options.dry_run
 @options.installed
 @options.target

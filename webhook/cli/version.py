@@ -13,6 +13,7 @@ from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 
 _LABEL = "app.kubernetes.io/version"
+_NOT_INSTALLED = "not installed"
 
 EXAMPLES = """\b
 Examples:
@@ -57,7 +58,10 @@ def _write(versions: dict[str, str], output: str | None) -> None:
     if output:
         terminal.write_document(versions, output)
     else:
-        terminal.write((f"{name} {number}", "") for name, number in versions.items())
+        terminal.write(
+            (number if number.startswith(_NOT_INSTALLED) else f"{name} {number}", "")
+            for name, number in versions.items()
+        )
 
 
 def _installed(api: Api, namespace: str) -> dict[str, str]:
@@ -70,7 +74,7 @@ def _installed(api: Api, namespace: str) -> dict[str, str]:
             raise
         return {"installed": f"unknown, no permission to read namespace {namespace}"}
     if found is None:
-        return {"installed": f"none in namespace {namespace}"}
+        return {"installed": f"{_NOT_INSTALLED} in namespace {namespace}"}
     container = found["spec"]["template"]["spec"]["containers"][0]
     labels = found["metadata"].get("labels", {})
     return {"installed": labels.get(_LABEL, "unknown"), "image": container["image"]}

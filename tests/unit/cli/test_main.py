@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from holdfast.webhook.cli import commands, main, options, server_options, stored_help
 from holdfast.webhook.errors import ApiStatusError, CommandError, HoldfastError
+from tests.support.served import ServedApi
 
 HEAVY = (
     "cryptography",
@@ -30,10 +31,17 @@ def command(name: str) -> click.Command:
     return found
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
+@pytest.mark.parametrize("name", sorted(main.COMMANDS.keys() - {"describe"}))
 def test_the_list_says_of_a_command_what_its_own_help_says(name: str) -> None:
     documented = command(name).help or ""
     assert documented.partition("\n\n")[0] == main.COMMANDS[name]
+    assert main.COMMANDS["describe"] != main.COMMANDS["explain"]
+
+
+def test_both_versions_of_the_command_have_one_form(cluster: ServedApi) -> None:
+    assert cluster.run("--version").stdout == cluster.run("version", "--client").stdout
+    shown = cluster.run("version").stdout
+    assert "\nnot installed in namespace holdfast-system\n" in shown
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)

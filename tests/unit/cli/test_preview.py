@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.cli import server_preview
+from holdfast.webhook.errors import ApiStatusError
 from tests.support.builders import make_pod
+from tests.support.fakes import raising
 from tests.support.served import ServedApi
 
 WARNED = ['299 - "holdfast: unknown annotation \\"holdfast.dev/delai\\""', '299 - "second, too"']
@@ -61,3 +63,54 @@ def test_label_of_held_pods_is_a_change() -> None:
     assert server_preview.decided({"metadata": {"labels": labels}}) == {
         "metadata": {"labels": labels}
     }
+
+
+def _pod(name: str, **annotations: str) -> str:
+    keys = {f"holdfast.dev/{key}": value for key, value in annotations.items()}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", **make_pod(keys, name=name)})
+
+
+def test_warnings_fail_a_strict_preview(cluster: ServedApi, tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(_pod("a", delai="1h"))
+    assert "did you mean holdfast.dev/delay?" in cluster.run("preview", "-f", str(file)).stdout
+    done = cluster.run("preview", "--strict", "-f", str(file), code=1)
+    assert done.stderr == "1 object with warnings; the reasons are above"
+
+
+def test_everything_that_is_wrong_is_counted(cluster: ServedApi, tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text("{")
+    (tmp_path / "invalid.yaml").write_text(_pod("a", delay="soon"))
+    loop = [_job("b", after="c"), _job("c", after="b")]
+    (tmp_path / "loop.yaml").write_text("\n---\n".join(loop))
+    done = cluster.run("preview", "-f", str(tmp_path), code=1)
+    assert "these pods never start, because they wait for each other: " in done.stderr
+    assert done.stderr.endswith(
+        "1 of 3 files cannot be read, 1 would be rejected; the reasons are above"
+    )
+
+
+def _job(name: str, *, after: str) -> str:
+    pod = {"metadata": {"annotations": {"holdfast.dev/after": f"job/{after}"}}, "spec": {}}
+    made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
+    return json.dumps({**made, "spec": {"template": pod}})
+
+
+def test_folder_with_a_kustomization_is_noted(cluster: ServedApi, tmp_path: Path) -> None:
+    (tmp_path / "kustomization.yaml").write_text("resources: [pod.yaml]")
+    (tmp_path / "pod.yaml").write_text(_pod("a"))
+    noted = cluster.run("preview", "-f", str(tmp_path)).stderr
+    assert f"to preview what it builds, use -k {tmp_path}\n" in noted
+
+
+def test_field_that_the_api_server_does_not_know_is_a_rejection(
+    cluster: ServedApi, tmp_path: Path
+) -> None:
+    problem = "HTTP 500: failed to create typed patch object (default/web): .spec.x: not declared"
+    cluster.api.before("PATCH", raising(ApiStatusError(problem, status=500)))
+    cluster.api.created = lambda: 1_798_131_600.0
+    file = tmp_path / "x.yaml"
+    file.write_text(f"{json.dumps(DEPLOYMENT)}\n---\n{_pod('next')}")
+    done = cluster.run("preview", "--dry-run=server", "-f", str(file), code=1)
+    assert "Deployment default/web: rejected" in done.stdout
+    assert "Pod default/next: " in done.stdout

@@ -32,7 +32,7 @@ def test_own_version_is_shown_if_nothing_answers(cluster: ServedApi) -> None:
 
 def test_no_installation_and_no_permission_are_told_apart() -> None:
     api = FakeApi()
-    assert installed(api) == {"installed": "none in namespace elsewhere"}
+    assert installed(api) == {"installed": "not installed in namespace elsewhere"}
     api.before("GET", raising(status_error(403)))
     assert installed(api)["installed"].startswith("unknown, no permission")
 
