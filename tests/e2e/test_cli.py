@@ -385,8 +385,7 @@ def test_explain_a_volume_on_another_node(ns: Namespace, cli: Cli) -> None:
 
 def test_explain_a_pod_that_is_not_there(ns: Namespace, cli: Cli) -> None:
     assert cli.refused("explain", "none") == (
-        f"Error: there is no pod none in namespace {ns.namespace}; "
-        f"see kubectl get pods -n {ns.namespace}"
+        f"Error: pod {ns.namespace}/none not found; see kubectl get pods -n {ns.namespace}"
     )
 
 
@@ -472,7 +471,7 @@ def test_release(ns: Namespace, cli: Cli) -> None:
     assert cli.here("release", "one") == f"pod {ns.namespace}/one released\n"
     assert gates(ns.get("pod", "one")) == ["example.com/quota"]
     assert "is not held: it is Pending and has gates of other" in cli.refused("release", "one")
-    assert f"no pod two in namespace {ns.namespace}" in cli.refused("release", "two")
+    assert f"pod {ns.namespace}/two not found" in cli.refused("release", "two")
 
 
 def test_workload_stands_for_its_pods_and_a_dry_run_stores_nothing(ns: Namespace, cli: Cli) -> None:
@@ -494,7 +493,7 @@ def test_workload_stands_for_its_pods_and_a_dry_run_stores_nothing(ns: Namespace
     assert done.stdout == f"pod {ns.namespace}/{name} released\n"
     unheld, missing, summary = done.stderr.splitlines()
     assert re.search(f"pod {ns.namespace}/free is not held: it is .* on node-", unheld)
-    assert f"there is no pod none in namespace {ns.namespace}" in missing
+    assert f"pod {ns.namespace}/none not found" in missing
     assert summary == "Error: 2 of 3 failed; the reasons are above"
 
 
@@ -729,8 +728,8 @@ def test_sticky(bare: tuple[Namespace, Cli]) -> None:
     ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
     made: Any = ns.create({**VM, "metadata": {"name": "db"}})
     assert cli.here("sticky", "list").splitlines()[1].split()[:4] == ["db", "-", "yes", "-"]
-    assert "there is no node node-9" in cli.refused("sticky", "set", "db", "node-9")
-    assert "there is no VM" in cli.refused("sticky", "show", "none")
+    assert "node node-9 not found" in cli.refused("sticky", "set", "db", "node-9")
+    assert "not found" in cli.refused("sticky", "show", "none")
     ns.kubectl("cordon", "node-2")
     output = cli.here("sticky", "set", "db", "node-2")
     assert "returns to node-2 at its next start" in output
@@ -764,7 +763,7 @@ def test_vms_of_a_node_that_was_renamed_or_recreated(bare: tuple[Namespace, Cli]
         annotations = {"holdfast.dev/sticky-node": node}
         ns.create({**VM, "metadata": {"name": name, "annotations": annotations}})
     move = ("sticky", "move", "--from", "old", "--to")
-    assert "there is no node new" in cli.refused(*move, "new")
+    assert "node new not found" in cli.refused(*move, "new")
     told = "Error: there is no terminal to confirm on (Move 2 VMs from old to node-2?); add --yes"
     assert cli.refused(*move, "node-2") == told
     assert cli.here(*move, "node-2", "--yes").count("returns to node-2 at its next start") == 2

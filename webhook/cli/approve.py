@@ -116,7 +116,7 @@ class _Decision:
         for _ in range(ATTEMPTS):
             pod = listing.one(self.api, path, Pod)
             if pod is None or GATE not in pod.gates:
-                problem = "it does not wait for an approval" if pod else "there is no such pod"
+                problem = "it does not wait for an approval" if pod else "not found"
                 break
             operations = patch(pod, _edits(pod, self.user, self.denied))
             version = (pod.metadata.uid, pod.metadata.resource_version)

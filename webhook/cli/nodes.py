@@ -86,6 +86,8 @@ def _labelled(api: Api, pin: Pin, pod: Pod, claims: Sequence[str]) -> Iterator[N
 
 
 def _unreadable(name: str, exc: ApiStatusError) -> NodeState:
+    if exc.status == 403:
+        return NodeState(name, "you may not read nodes: it was not checked whether it exists")
     return NodeState(name, f"it cannot be read ({exc})")
 
 

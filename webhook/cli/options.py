@@ -46,7 +46,13 @@ def or_global(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return commands.chosen(ctx).get("namespace") or value
 
 
-own_namespace = option("-n", "--namespace", "own", callback=or_global, **_NAMESPACE)
+own_namespace = option(
+    "-n",
+    "--namespace",
+    "own",
+    callback=or_global,
+    **{**_NAMESPACE, "help": "The namespace in which Holdfast is installed, not that of pods."},
+)
 holdfast_namespace = option("--holdfast-namespace", "own", **_NAMESPACE)
 """For commands whose --namespace is that of pods."""
 webhook_configuration = option(

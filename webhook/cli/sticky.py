@@ -143,7 +143,10 @@ def set_node(*, vm: str, node: str, installed: options.Installed, target: option
 @options.dry_run
 @options.target
 def clear(*, vm: str, installed: options.Installed, target: options.Target) -> None:
-    """Clear a VM's node: the scheduler picks one at its next start, which is recorded."""
+    """Clear a VM's node, so that its next start records one.
+
+    The scheduler picks the node.
+    """
     cluster = target.connect()
     settings = StickySettings(installed.setup(cluster))
     record = _Record(cluster, cluster.namespace, vm, settings)
@@ -308,7 +311,7 @@ def _machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Ins
         found = listing.one(api, kubevirt.vm_path(namespace, name), TemplatedMachine)
         if found is not None:
             return found, listing.one(api, kubevirt.vmi_path(namespace, name), Instance)
-    raise CommandError(f"there is no VM {namespace}/{name}; see holdfast sticky list")
+    raise CommandError(f"VM {namespace}/{name} not found; see holdfast sticky list -n {namespace}")
 
 
 def _machines(
@@ -336,7 +339,7 @@ def _warn_of(state: NodeState) -> None:
 def _existing(api: Api, name: str) -> NodeState:
     state = nodes.node_state(api, name)
     if state.missing:
-        raise CommandError(f"there is no node {name}; see kubectl get nodes")
+        raise CommandError(f"node {name} not found; see kubectl get nodes")
     return state
 
 

@@ -88,7 +88,7 @@ class NamedTarget:
         cure = (
             f"did you mean {other}?" if other else f"see kubectl get {self.plural} -n {namespace}"
         )
-        raise CommandError(f"there is no {self.kind} {self.name} in namespace {namespace}; {cure}")
+        raise CommandError(f"{self.kind} {namespace}/{self.name} not found; {cure}")
 
     def _own(self, pods: Iterable[listing.T]) -> Iterator[listing.T]:
         """Yield the pods of a VMI, which has its VM's name."""

@@ -31,6 +31,7 @@ class StickyVm:
     remark: str = ""
     differs: bool = False
     created_ms: int | None = None
+    is_starting: bool = False
 
     @property
     def is_sticky(self) -> bool:
@@ -54,6 +55,7 @@ def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None)
         remark=_remark(vm, args) if args else "",
         differs=not not_sticky and not by_others and bool(runs_on) and node not in {"", runs_on},
         created_ms=None if created is None else int(created.timestamp()) * 1_000,
+        is_starting=bool(waiting_start(vm, vmi)),
     )
 
 
@@ -133,7 +135,8 @@ def document(one: StickyVm) -> dict[str, Any]:
 
 def shown(one: StickyVm, node: NodeState | None, *, required: bool) -> list[str]:
     """Describe where a VM runs and where it returns to; `required`: nowhere else."""
-    lines = [f"runs on {one.runs_on}" if one.runs_on else "is not running"]
+    idle = "is starting: its pod waits to be scheduled" if one.is_starting else "is not running"
+    lines = [f"runs on {one.runs_on}" if one.runs_on else idle]
     if one.loose:
         lines.append(f"not sticky: {one.loose}")
     elif one.node:

@@ -232,5 +232,5 @@ def test_explain_reports_each_pod(cluster: ServedApi) -> None:
     done = cluster.run("explain", "a", "b", "missing", code=1)
     assert "Pod default/a\n" in done.stdout
     assert "Pod default/b\n" in done.stdout
-    assert "there is no pod missing in namespace default" in done.stderr
+    assert "pod default/missing not found" in done.stderr
     assert "1 of 3 failed" in done.stderr

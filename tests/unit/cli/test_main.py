@@ -180,3 +180,9 @@ def test_grouped_options_can_be_written_as_arguments_again() -> None:
     ]
     assert CliRunner().invoke(show, given).exit_code == 0
     assert seen == [given]
+
+
+@pytest.mark.parametrize("name", [[], ["sticky"]], ids=["holdfast", "sticky"])
+def test_list_of_commands_is_not_cut(name: list[str]) -> None:
+    shown = CliRunner().invoke(main.cli, [*name, "--help"]).stdout
+    assert not [line for line in shown.splitlines() if line.endswith("...")]

@@ -11,7 +11,7 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report.pod_status import NodeState
 from tests.support.builders import make_pod
-from tests.support.fakes import FakeApi, status_error
+from tests.support.fakes import FakeApi, raising, status_error
 
 HOSTNAME = "kubernetes.io/hostname"
 CLAIM = "/api/v1/namespaces/default/persistentvolumeclaims/data"
@@ -108,3 +108,12 @@ def test_node_that_is_younger_than_the_record(
         "12:00:00 UTC: it may be another node of that name, without the VM's disks"
     )
     assert nodes.recreated(api, vm, StickyArgs()) == (expected if told else "")
+
+
+def test_node_that_may_not_be_read_was_not_checked() -> None:
+    api = cluster()
+    api.before("GET", raising(status_error(403)))
+    state = nodes.node_state(api, "node-9")
+    assert state.problem == "you may not read nodes: it was not checked whether it exists"
+    api.before("GET", raising(status_error(500)))
+    assert nodes.node_state(api, "node-9").problem == "it cannot be read (HTTP 500: scripted)"

@@ -103,7 +103,7 @@ def test_every_pod_is_released_and_reported(cluster: ServedApi) -> None:
     assert done.stderr.splitlines()[:3] == [
         "pod default/b is not held: it is Running on node-2",
         f"pod default/c is not held: {OTHERS}",
-        "there is no pod missing in namespace default; see kubectl get pods -n default",
+        "pod default/missing not found; see kubectl get pods -n default",
     ]
     assert "3 of 5 failed; the reasons are above" in done.stderr
     assert gates(cluster, "a") == gates(cluster, "web-0") == []
@@ -112,8 +112,8 @@ def test_every_pod_is_released_and_reported(cluster: ServedApi) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param("a -n shop", "there is no pod a in namespace shop;", id="missing"),
-        pytest.param("deploy/x", "there is no deployment x in namespace default", id="workload"),
+        pytest.param("a -n shop", "pod shop/a not found;", id="missing"),
+        pytest.param("deploy/x", "deployment default/x not found", id="workload"),
         pytest.param(
             "deployment/web",
             "deployment web in namespace default has no held pods; it has 0 pods",
@@ -129,7 +129,7 @@ def test_single_problem_is_the_error(arguments: str, message: str, cluster: Serv
 def test_missing_pod_is_answered_with_the_workload_of_its_name(cluster: ServedApi) -> None:
     deploy(cluster)
     said = cluster.run("explain", "web", code=1).stderr
-    assert said == "there is no pod web in namespace default; did you mean deployment/web?"
+    assert said == "pod default/web not found; did you mean deployment/web?"
     assert cluster.run("release", "web", code=1).stderr == said
     said = cluster.run("explain", "rs/foo", code=1).stderr
     assert said.endswith("; see kubectl get replicasets -n default")
@@ -162,7 +162,7 @@ def test_workload_is_explained_by_its_pods(cluster: ServedApi) -> None:
     for command in ("explain", "describe"):
         assert cluster.run(command, "deployment/web").stdout.count("Pod default/web-") == 2
     done = cluster.run("explain", "sts/web", code=1)
-    assert done.stderr.startswith("there is no statefulset web in namespace default")
+    assert done.stderr.startswith("statefulset default/web not found")
 
 
 def test_every_approval_is_reported(cluster: ServedApi) -> None:
@@ -171,9 +171,9 @@ def test_every_approval_is_reported(cluster: ServedApi) -> None:
     done = cluster.run("approve", "waiting", "web-0", "deployment/web", "deploy/x", code=1)
     assert done.stdout == "pod default/waiting approved by jane: why\n"
     assert sorted(done.stderr.splitlines()[:3]) == [
+        "deployment default/x not found; see kubectl get deployments -n default",
         "no pod of deployment web in namespace default waits for an approval",
         "pod default/web-0 not approved: it does not wait for an approval",
-        "there is no deployment x in namespace default; see kubectl get deployments -n default",
     ]
     single = cluster.run("deny", "web-0", code=1)
     assert single.stderr == "pod default/web-0 not denied: it does not wait for an approval"

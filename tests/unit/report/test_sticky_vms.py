@@ -137,6 +137,7 @@ def test_shown() -> None:
     assert "no node is recorded" in told(node="")
     assert "not sticky: because" in told(loose="because")
     assert "is not running" in told(runs_on="")
+    assert told(runs_on="", is_starting=True).startswith("is starting: its pod waits to be sch")
 
 
 @pytest.mark.parametrize(
