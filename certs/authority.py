@@ -105,6 +105,11 @@ def not_after(certificate: bytes) -> datetime:
     return _loaded(x509.load_pem_x509_certificate, certificate).not_valid_after_utc
 
 
+def issued_at(certificate: bytes) -> datetime:
+    """Return when the first certificate in a PEM text of ours was issued. Raises ValueError."""
+    return _loaded(x509.load_pem_x509_certificate, certificate).not_valid_before_utc + BACKDATED
+
+
 def issued_by(certificate: bytes, bundle: bytes) -> bool:
     """Return whether a CA in a PEM bundle issued a certificate; False if either is invalid."""
     try:

@@ -106,7 +106,8 @@ def test_doctor_finds_no_problem(plane: ControlPlane, installation: Installation
     assert [about for level, *about in found if level != "OK"] == []
     assert [about for _, *about in found] == [
         *(["API", "server"], ["clock"], ["webhooks"], ["caBundle"], ["server"], ["certificate"]),
-        *(["configuration"], ["configuration"]),  # the longest condition, and the ConfigMap
+        *(["Deployment"], ["Deployment"]),
+        *(["configuration"],) * 3,  # the longest condition, the ConfigMap, and its webhooks
         *(["leader"], ["held", "pods"], ["freezes"], ["guard"]),
     ]
 

@@ -401,10 +401,15 @@ def _is_selected(one: Document, query: Query) -> bool:
     running: bool = one.get("status", {}).get("phase") == "Running"
     bound = bool(one.get("spec", {}).get("nodeName"))
     unbound_only = str(query.get("fieldSelector", "")).startswith("spec.nodeName=")
-    key, equals, value = str(query.get("labelSelector", "")).partition("=")
+    selectors = str(query.get("labelSelector", "")).split(",")
+    selected = all(_has_label(one, each, running=running) for each in selectors)
+    return selected and not (unbound_only and bound)
+
+
+def _has_label(one: Document, selector: str, *, running: bool) -> bool:
+    key, equals, value = selector.partition("=")
     labelled = one["metadata"].get("labels", {}).get(key.removesuffix("!")) == value
-    selected = not (labelled or running) if key.endswith("!") else labelled or not equals
-    return bool(selected) and not (unbound_only and bound)
+    return not (labelled or running) if key.endswith("!") else labelled or not equals
 
 
 def _as_selected(line: bytes, query: Query) -> bytes:

@@ -7,12 +7,13 @@ import ssl
 import sys
 import time as clocks
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from holdfast.certs import authority
-from holdfast.webhook.cli import commands, inspection, options, rights, terminal
+from holdfast.webhook.cli import commands, deployments, inspection, options, rights, terminal
 from holdfast.webhook.cli.freeze_lookup import read_all
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import cel
@@ -27,14 +28,17 @@ from holdfast.webhook.policies import builder, guard_check
 from holdfast.webhook.policies.pods import CONTROLLER_PODS
 from holdfast.webhook.registration import configurations as webhook_configurations
 from holdfast.webhook.registration.secrets import LEAF_SECRET
-from holdfast.webhook.report import diagnosis, held_pods, installation
+from holdfast.webhook.report import diagnosis, held_pods, installation, rollouts
 from holdfast.webhook.report.diagnosis import Finding, Level
 from holdfast.webhook.report.held_pods import HeldPodSummary
 from holdfast.webhook.report.installation import Runs
+from holdfast.webhook.report.rollouts import DeploymentState
 from holdfast.webhook.runtime import pipelines
 
 LABEL = "app.kubernetes.io/name=holdfast"
 TLS_TIMEOUT = 3.0
+ROTATION_MS = 180_000
+"""Age of a CA up to which its certificate may be missing: twice its propagation, and some."""
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _REFUSED = frozenset({401, 403})
@@ -86,17 +90,26 @@ def examine(api: Api, server: str, time: listing.Time, own: str) -> Iterator[Fin
     yield diagnosis.clock(clocks.time() - boot_time() - middle)
     yield from _read("Event times", "them", lambda: diagnosis.date(_date_ahead(api, time)))
     found: list[tuple[str, Document]] = []
-    yield from _read("webhooks", "webhook configurations", lambda: _webhooks(api, found))
+    states: list[DeploymentState] = []
+    about_deployments = _read("Deployment", "it", lambda: deployments.judged(api, own, states))
+    yield from _read("webhooks", "webhook configurations", lambda: _webhooks(api, found, states))
     clients = [*_clients(found)]
     yield from _bundles(clients, now_ms)
     for client in _addresses(clients):
-        yield from _endpoint(api, client, now_ms)
-    yield from _read("configuration", "it", lambda: inspection.size(api, own, found))
+        yield from _endpoint(api, client, states, now_ms)
+    yield from about_deployments
+    called = _called_namespaces(clients)
+    if called and own not in called and not about_deployments:
+        yield installation.elsewhere(own, called)
+        return
+    yield from _read("configuration", "it", lambda: deployments.configuration(api, own, found))
     freezes: list[Freeze] = []
     about_freezes = _read("freezes", "namespaces", lambda: _freezes(api, freezes, own, now_ms))
     pods: list[HeldPodSummary] = []
     about_pods = _read("held pods", "pods", lambda: _held(api, pods, Freezes(freezes), now_ms))
-    yield from _read("leader", "Leases", lambda: [_leader(api, pods, own, found, now_ms)])
+    yield from _read(
+        "leader", "Leases", lambda: [_leader(api, pods, *_start(api, own, found, states), now_ms)]
+    )
     yield from about_pods
     yield from _read("deleted pods", "pods of VMs", lambda: inspection.kept(api, now_ms))
     yield from about_freezes
@@ -143,10 +156,18 @@ def registered(api: Api) -> list[tuple[str, Document]]:
     ]
 
 
-def _webhooks(api: Api, found: list[tuple[str, Document]]) -> list[Finding]:
+def _webhooks(
+    api: Api, found: list[tuple[str, Document]], states: Sequence[DeploymentState]
+) -> list[Finding]:
     """Read the configurations into a list; in the manifests they have no webhooks."""
     found += registered(api)
-    return [diagnosis.webhooks([kind for kind, one in found if one.get("webhooks")])]
+    kinds = [kind for kind, one in found if one.get("webhooks")]
+    return [diagnosis.webhooks(kinds, deleted=bool(states and not found))]
+
+
+def _called_namespaces(clients: Iterable[tuple[str, Document]]) -> list[str]:
+    services = (client.get("service") for _, client in clients)
+    return sorted({str(one.get("namespace", "")) for one in services if one})
 
 
 def _clients(configurations: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
@@ -177,7 +198,9 @@ def _addresses(clients: Sequence[tuple[str, Document]]) -> list[Document]:
     return [*found.values()]
 
 
-def _endpoint(api: Api, client: Document, now_ms: int) -> Iterator[Finding]:
+def _endpoint(
+    api: Api, client: Document, states: Sequence[DeploymentState], now_ms: int
+) -> Iterator[Finding]:
     bundle = _decoded(str(client.get("caBundle") or ""))
     service = client.get("service")
     if not service:
@@ -185,10 +208,11 @@ def _endpoint(api: Api, client: Document, now_ms: int) -> Iterator[Finding]:
         return
     namespace, name = str(service.get("namespace", "")), str(service.get("name", ""))
     address = f"Service {namespace}/{name}"
+    cure = rollouts.remedy(states, rollouts.WEBHOOK) or diagnosis.CHECK_PODS
     yield from _read(
         "server",
         f"the endpoints of {address}",
-        lambda: [diagnosis.server(address, _ready(api, namespace, name))],
+        lambda: [diagnosis.server(address, _ready(api, namespace, name), cure)],
     )
     yield from _read(
         "certificate",
@@ -213,7 +237,15 @@ def _by_url(address: str, bundle: bytes, now_ms: int) -> Iterator[Finding]:
 
 def _served(address: str, pem: bytes, bundle: bytes, now_ms: int) -> Iterator[Finding]:
     trusted = authority.issued_by(pem, bundle)
-    return diagnosis.served(address, _expiry(pem), now_ms, trusted=trusted)
+    ages = [now_ms - at.timestamp() * 1_000 for at in _issue_times(bundle)]
+    rotates = any(age < ROTATION_MS for age in ages)
+    return diagnosis.served(address, _expiry(pem), now_ms, trusted=trusted, rotates=rotates)
+
+
+def _issue_times(bundle: bytes) -> Iterator[datetime]:
+    for pem in _CERTIFICATE.findall(bundle):
+        with suppress(ValueError):
+            yield authority.issued_at(pem)
 
 
 def _ready(api: Api, namespace: str, service: str) -> int:
@@ -269,21 +301,24 @@ def _virt_controllers(api: Api) -> list[tuple[str, bool]]:
     ]
 
 
-def _leader(
+def _start(
     api: Api,
-    pods: Sequence[HeldPodSummary],
     own: str,
     registered: Sequence[tuple[str, Document]],
-    now_ms: int,
-) -> Finding:
-    lease = _lease(api)
+    states: Sequence[DeploymentState],
+) -> tuple[Runs, str]:
+    """Return what runs the controller, and how to start it."""
     try:
         by = inspection.runs(api, own, registered)
     except ApiStatusError as exc:
         if exc.status not in _REFUSED:
             raise
         by = Runs.DEPLOYMENT
-    start = installation.start(by, own)
+    return by, rollouts.remedy(states, installation.CONTROLLER) or installation.start(by, own)
+
+
+def _leader(api: Api, pods: Sequence[HeldPodSummary], by: Runs, start: str, now_ms: int) -> Finding:
+    lease = _lease(api)
     if by is Runs.DEV and lease is None:
         return diagnosis.dev(pods, start, now_ms)
     return diagnosis.leader(lease, pods, start, now_ms)

@@ -22,15 +22,15 @@ PATIENCE_MS = 60_000
 
 def runs(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Runs:
     """Return what runs the controller, by the objects there are. Raises ClusterError."""
-    if _deployment(api, own) is not None:
+    if deployment(api, own, installation.CONTROLLER) is not None:
         return Runs.DEPLOYMENT
     names = {one.get("metadata", {}).get("name") for _, one in registered}
     return Runs.DEV if dev.NAME in names else Runs.NOTHING
 
 
-def _deployment(api: Api, own: str) -> Document | None:
-    namespace = quote(own, safe="")
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{installation.CONTROLLER}"
+def deployment(api: Api, own: str, name: str) -> Document | None:
+    """Read a Deployment of this namespace; None if it does not exist. Raises ClusterError."""
+    path = f"/apis/apps/v1/namespaces/{quote(own, safe='')}/deployments/{name}"
     return listing.one(api, path, Document)
 
 
@@ -44,7 +44,7 @@ def size(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Iter
     ]
     limit = configurations.MAX_EXPRESSION_CHARACTERS
     yield from installation.size(max(lengths, default=0), limit, "characters of a match condition")
-    for volume in _volumes(_deployment(api, own) or {}):
+    for volume in _volumes(deployment(api, own, installation.CONTROLLER) or {}):
         if name := (volume.get("configMap") or {}).get("name"):
             path = f"/api/v1/namespaces/{quote(own, safe='')}/configmaps/{quote(name, safe='')}"
             found = listing.one(api, path, Document) or {}

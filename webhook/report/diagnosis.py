@@ -14,6 +14,7 @@ SOON = timedelta(days=7)
 """A certificate that expires this soon should have been renewed."""
 SKEW_SECONDS = 5.0
 """Difference between this machine's clock and the API server's that is reported."""
+CHECK_PODS = "check the pods of Deployment holdfast-webhook, and their logs"
 _MOST_NAMED = 3
 
 
@@ -68,8 +69,11 @@ def date(ahead_seconds: float) -> Iterator[Finding]:
         )
 
 
-def webhooks(kinds: Sequence[str]) -> Finding:
-    """Judge the kinds of webhooks that are registered."""
+def webhooks(kinds: Sequence[str], *, deleted: bool = False) -> Finding:
+    """Judge the kinds of webhooks that are registered.
+
+    `deleted` says that Deployments are left, but not the configurations, which the manifests have.
+    """
     missing = [kind for kind in ("mutating", "validating") if kind not in kinds]
     if not missing:
         return Finding(Level.OK, "webhooks", "mutating and validating webhooks are registered")
@@ -78,7 +82,10 @@ def webhooks(kinds: Sequence[str]) -> Finding:
         Level.PROBLEM,
         "webhooks",
         f"no {' and no '.join(missing)} webhook is registered, so {lost}",
-        "start the controller, which registers them, or holdfast dev",
+        "an uninstallation runs, or was interrupted: finish it with holdfast uninstall --release "
+        "now --yes, or apply the manifests again"
+        if deleted
+        else "start the controller, which registers them, or holdfast dev",
     )
 
 
@@ -106,11 +113,7 @@ def guard(user: str, *, restricts: bool | None, refuses: bool) -> Finding:
     return Finding(Level.OK, "guard", f"it restricts {user}")
 
 
-def server(
-    address: str,
-    ready: int,
-    cure: str = "check the pods of Deployment holdfast-webhook, and their logs",
-) -> Finding:
+def server(address: str, ready: int, cure: str = CHECK_PODS) -> Finding:
     """Judge the number of ready servers at an address where the API server calls the webhooks."""
     if ready:
         return Finding(Level.OK, "server", f"{ready} ready at {address}")
@@ -123,12 +126,20 @@ def server(
 
 
 def served(
-    address: str, not_after: datetime | None, now_ms: int, *, trusted: bool
+    address: str, not_after: datetime | None, now_ms: int, *, trusted: bool, rotates: bool = False
 ) -> Iterator[Finding]:
-    """Judge the certificate of a server, which a CA of the registered bundle has to trust."""
+    """Judge the certificate of a server, which a CA of the registered bundle has to trust.
+
+    `rotates` says that a CA of the bundle is new.
+    """
     cure = "the controller renews it; check its log"
+    if not_after is None and rotates:
+        text = f"a rotation is in progress: {address} gets a certificate of the new CA"
+        cure = "wait until API servers have had time to load that CA: a minute by default"
+        yield Finding(Level.WARNING, "certificate", text, cure)
+        return
     yield _certificate("certificate", f"the certificate of {address}", not_after, now_ms, cure)
-    if not trusted:
+    if not_after is not None and not trusted:
         yield Finding(
             Level.PROBLEM,
             "certificate",

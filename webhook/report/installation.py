@@ -59,6 +59,43 @@ def size(length: int, limit: int, unit: str) -> Iterator[Finding]:
             yield Finding(Level.WARNING, "configuration", text, cure)
 
 
+def invalid(reason: str) -> Finding:
+    """Judge an installed configuration that this command cannot use."""
+    if "unknown plugin" in reason:
+        # the image may have plugins that are not installed on this machine
+        text = f"it cannot be checked here: {reason}"
+        return Finding(Level.UNKNOWN, "configuration", text, "install the plugin on this machine")
+    return Finding(
+        Level.PROBLEM,
+        "configuration",
+        f"it is invalid, so new pods of Holdfast do not start: {reason}",
+        "correct the file, check it with holdfast check-config, and apply it again",
+    )
+
+
+def registered(source: str, *, same: bool) -> Finding:
+    """Judge whether the registered webhooks are those of the installed configuration."""
+    if same:
+        return Finding(Level.OK, "configuration", f"the webhooks are registered as in {source}")
+    return Finding(
+        Level.WARNING,
+        "configuration",
+        f"not yet registered: the webhooks differ from {source}",
+        "wait half a minute after the rollout; the log of the leading controller says why it has "
+        "not registered them; compare the versions with holdfast version",
+    )
+
+
+def elsewhere(own: str, namespaces: Sequence[str]) -> Finding:
+    """Say that Holdfast is installed in another namespace than the one that is checked."""
+    return Finding(
+        Level.PROBLEM,
+        "installation",
+        f"nothing is installed in namespace {own}; the webhooks call {', '.join(namespaces)}",
+        f"run holdfast doctor --namespace {namespaces[0]}",
+    )
+
+
 def kept(pods: KeptPods, *, terminating: bool) -> Finding:
     """Judge deleted pods that a finalizer of Holdfast keeps."""
     names = pods.names[:_MOST_NAMED]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
+
 import pytest
 
+from holdfast.certs import authority
 from holdfast.webhook.cli import doctor
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import boot_time
 from holdfast.webhook.model import approvals
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies.builder import InstallationNames
+from holdfast.webhook.registration import configurations
 from holdfast.webhook.report.diagnosis import Level
-from tests.support.builders import make_profiles
+from tests.support.builders import CREATED, CREATED_MS, make_profiles
 from tests.support.fakes import FakeApi, raising, status_error
 
 OWN = "elsewhere"
@@ -53,6 +59,32 @@ def test_guard_of_another_namespace_is_a_problem() -> None:
 
 def test_no_guard_is_a_warning() -> None:
     assert levels(FakeApi()) == [Level.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "level"), [(1, Level.WARNING), (60, Level.PROBLEM)], ids=["new CA", "old CA"]
+)
+def test_certificate_that_is_missing_after_a_new_ca(minutes: int, level: Level) -> None:
+    ca = authority.new_ca("holdfast", now=CREATED - timedelta(minutes=minutes))
+    (found,) = doctor._served("Service a/b", b"", ca.certificate, CREATED_MS)
+    assert found.level is level
+
+
+def test_another_namespace_has_the_installation() -> None:
+    api = FakeApi()
+    api.answers["/version"] = b'{"gitVersion": "v1.36.0"}'
+    webhook = {"clientConfig": {"service": {"namespace": "right", "name": "holdfast-webhook"}}}
+    metadata = {"name": "holdfast"}
+    item = {"metadata": metadata, "webhooks": [{"name": "pods", **webhook}]}
+    for path in configurations.paths(""):
+        page = json.dumps({"metadata": {}, "items": [item]})
+        api.answers[path.rstrip("/")] = page.encode()
+    time = listing.Time()
+    time.observe(sent=boot_time(), received=boot_time(), date=CREATED_MS / 1_000)
+    *_, found = doctor.examine(api, "https://server", time, "wrong")
+    assert found.level is Level.PROBLEM
+    assert found.text.startswith("nothing is installed in namespace wrong")
+    assert "--namespace right" in found.cure
 
 
 def test_user_who_may_not_change_pods_cannot_try_it() -> None:

@@ -71,6 +71,13 @@ def test_all_is_well() -> None:
             "invalid values are accepted",
             id="half",
         ),
+        pytest.param(
+            diagnosis.webhooks([], deleted=True),
+            PROBLEM,
+            "webhooks",
+            "pods are not held",
+            id="uninstalled",
+        ),
         pytest.param(ca(OLD), PROBLEM, "caBundle", "expired at", id="old CA"),
         pytest.param(ca(None), PROBLEM, "caBundle", "no certificate", id="no CA"),
         pytest.param(ca(SOON), WARNING, "caBundle", "valid until", id="CA"),
@@ -182,6 +189,17 @@ def test_a_finding(found: Finding, level: Level, about: str, text: str) -> None:
     assert text in found.text
     assert found.cure
     assert diagnosis.worst([found, diagnosis.clock(0.0)]) is level
+
+
+def test_missing_certificate_is_one_finding() -> None:
+    (found,) = served(None, trusted=False)
+    assert (found.level, found.text) == (
+        PROBLEM,
+        "the certificate of Service a/b: no certificate",
+    )
+    (found,) = diagnosis.served("Service a/b", None, NOW_MS, trusted=False, rotates=True)
+    assert found.level is WARNING
+    assert "a rotation is in progress" in found.text
 
 
 @pytest.mark.parametrize(

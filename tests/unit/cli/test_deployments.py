@@ -1,0 +1,126 @@
+"""What `holdfast doctor` finds in the installation's Deployments and configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.cli import deployments
+from holdfast.webhook.kube import listing
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.report.diagnosis import Finding, Level
+from holdfast.webhook.report.rollouts import DeploymentState
+from tests.support.builders import HEAD, make_profiles
+from tests.support.fakes import FakeApi
+
+Document = dict[str, Any]
+OWN = "apart"
+WEBHOOK = f"/apis/apps/v1/namespaces/{OWN}/deployments/holdfast-webhook"
+SELECTED = "admission: {namespaceSelector: {matchLabels: {team: shop}}}"
+LABELS = {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/component": "webhook"}
+READY = {"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 2}
+
+
+def installed(text: str = "", *, replicas: int = 2, status: dict[str, int] = READY) -> FakeApi:
+    """Create an API with the Deployment of the webhook and a configuration."""
+    api = FakeApi()
+    pod = {"containers": [], "volumes": [{"configMap": {"name": "config"}}]}
+    spec = {"replicas": replicas, "template": {"spec": pod}}
+    api.put(WEBHOOK, {"metadata": {"generation": 2}, "spec": spec, "status": status})
+    data = {"holdfast.yaml": HEAD + text}
+    api.put(f"/api/v1/namespaces/{OWN}/configmaps/config", {"metadata": {}, "data": data})
+    return api
+
+
+def waits(api: FakeApi, reason: str, restarts: int) -> FakeApi:
+    """Add a pod with a container that waits."""
+    container = {
+        "name": "webhook",
+        "restartCount": restarts,
+        "state": {"waiting": {"reason": reason}},
+    }
+    metadata = {"name": "webhook-1", "namespace": OWN, "labels": LABELS}
+    pod = {"metadata": metadata, "status": {"containerStatuses": [container]}}
+    api.put(f"{listing.pods_path(OWN)}/webhook-1", pod)
+    return api
+
+
+def judged(api: FakeApi) -> tuple[Finding, str]:
+    """Return the finding about the Deployment, and the remedy for its outage."""
+    states: list[DeploymentState] = []
+    (found,) = deployments.judged(api, OWN, states)
+    return found, states[0].remedy
+
+
+def test_ready_deployment() -> None:
+    found, remedy = judged(waits(installed(), "ContainerCreating", 0))
+    assert (found.level, remedy) == (Level.OK, "")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param(READY | {"readyReplicas": 1}, id="one is not ready"),
+        pytest.param(READY | {"updatedReplicas": 1}, id="one is old"),
+        pytest.param(READY | {"observedGeneration": 1}, id="not observed"),
+        pytest.param({}, id="new"),
+    ],
+)
+def test_unfinished_rollout(status: dict[str, int]) -> None:
+    found, remedy = judged(installed(status=status))
+    assert (found.level, remedy) == (Level.WARNING, "")
+    assert "kubectl -n apart rollout status deployment/holdfast-webhook" in found.cure
+
+
+@pytest.mark.parametrize(
+    ("reason", "restarts", "command"),
+    [
+        ("CrashLoopBackOff", 3, "kubectl -n apart logs --previous webhook-1 -c webhook"),
+        ("ImagePullBackOff", 0, "kubectl -n apart describe pod webhook-1"),
+    ],
+)
+def test_container_that_does_not_run(reason: str, restarts: int, command: str) -> None:
+    found, remedy = judged(waits(installed(), reason, restarts))
+    assert found.level is Level.PROBLEM
+    assert f"container webhook of pod webhook-1 is in {reason}" in found.text
+    assert command in remedy
+
+
+def test_deployment_without_replicas() -> None:
+    found, remedy = judged(installed(replicas=0, status={}))
+    assert found.level is Level.PROBLEM
+    assert "kubectl -n apart scale deployment/holdfast-webhook --replicas=2" in remedy
+
+
+def registered(text: str) -> list[tuple[str, Document]]:
+    """Return the configurations that the controller registers."""
+    made = configurations.Registration("holdfast", lambda _path: {"caBundle": "x"})
+    found = made.configurations(make_profiles(text)).values()
+    return list(zip(("mutating", "validating"), found, strict=True))
+
+
+def about(text: str, live: str) -> Any:
+    findings = [*deployments.configuration(installed(text), OWN, registered(live))]
+    return [(one.level, one.text) for one in findings if "characters" not in one.text]
+
+
+def test_registered_configuration() -> None:
+    source = f"ConfigMap {OWN}/config"
+    assert about(SELECTED, SELECTED) == [(Level.OK, f"the webhooks are registered as in {source}")]
+    ((level, text),) = about(SELECTED, "")
+    assert (level, text) == (
+        Level.WARNING,
+        f"not yet registered: the webhooks differ from {source}",
+    )
+
+
+def test_invalid_configuration() -> None:
+    ((level, text),) = about("admission: {nameSpaceSelector: {}}", "")
+    assert level is Level.PROBLEM
+    assert "unknown field 'nameSpaceSelector'" in text
+
+
+def test_plugin_that_is_not_installed_here() -> None:
+    ((level, _),) = about("profiles: [{plugins: {enabled: [{name: billing}]}}]", "")
+    assert level is Level.UNKNOWN

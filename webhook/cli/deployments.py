@@ -1,0 +1,86 @@
+"""What `holdfast doctor` reads of the installation's Deployments and configuration."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from holdfast.webhook.cli import configured, inspection
+from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.registration import configurations, drift
+from holdfast.webhook.report import installation, rollouts
+from holdfast.webhook.report.diagnosis import Finding
+from holdfast.webhook.report.rollouts import DeploymentState, FailingContainer
+from holdfast.webhook.runtime import dev, pipelines
+
+Document = dict[str, Any]
+
+_STARTING = frozenset({"ContainerCreating", "PodInitializing"})
+
+
+def judged(api: Api, own: str, states: list[DeploymentState]) -> Iterator[Finding]:
+    """Read the Deployments into a list, and judge them. Raises ClusterError."""
+    for name in (rollouts.WEBHOOK, installation.CONTROLLER):
+        found = inspection.deployment(api, own, name)
+        if found is not None:
+            states.append(_state(api, own, name, found))
+            yield from rollouts.judge(states[-1])
+
+
+def _state(api: Api, own: str, name: str, found: Document) -> DeploymentState:
+    status, wanted = found.get("status") or {}, found["spec"].get("replicas", 1)
+    is_observed = status.get("observedGeneration") == found["metadata"].get("generation")
+    selector = f"app.kubernetes.io/name=holdfast,app.kubernetes.io/component={name[9:]}"
+    pods = listing.objects(api, listing.pods_path(own), Document, {"labelSelector": selector})
+    return DeploymentState(
+        own,
+        name,
+        wanted,
+        status.get("updatedReplicas", 0) if is_observed else 0,
+        status.get("readyReplicas", 0),
+        [one for pod in pods for one in _failing(pod)],
+    )
+
+
+def _failing(pod: Document) -> Iterator[FailingContainer]:
+    status = pod.get("status") or {}
+    if pod["metadata"].get("deletionTimestamp") or status.get("phase") in {"Succeeded", "Failed"}:
+        return
+    kinds = ("initContainerStatuses", "containerStatuses")
+    for one in (each for kind in kinds for each in status.get(kind) or ()):
+        reason = ((one.get("state") or {}).get("waiting") or {}).get("reason", "")
+        if reason and reason not in _STARTING:
+            has_run = bool(one.get("restartCount"))
+            yield FailingContainer(pod["metadata"]["name"], one["name"], reason, has_run)
+
+
+def configuration(
+    api: Api, own: str, registered: Sequence[tuple[str, Document]]
+) -> Iterator[Finding]:
+    """Judge the installed configuration: size, content and webhooks. Raises ClusterError."""
+    yield from inspection.size(api, own, registered)
+    setup = configured.read(api, own)
+    if setup is None:
+        return
+    try:
+        profiles = pipelines.load_profiles(setup)
+    except ConfigurationError as exc:
+        yield installation.invalid(str(exc))
+        return
+    # what reaches the server, and its certificate, are judged on their own
+    made = configurations.Registration(configurations.NAME, lambda _path: {})
+    wanted = dict(
+        zip(("mutating", "validating"), made.configurations(profiles).values(), strict=True)
+    )
+    live = [
+        (kind, one)
+        for kind, one in registered
+        if one.get("webhooks") and one["metadata"]["name"] != dev.NAME
+    ]
+    if live:
+        same = all(_is_registered(one, wanted[kind]) for kind, one in live)
+        yield installation.registered(setup.source, same=same)
+
+
+def _is_registered(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return drift.holds(found["webhooks"], wanted["webhooks"], longer=True)

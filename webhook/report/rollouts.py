@@ -1,0 +1,70 @@
+"""Judge the Deployments of an installation. Pure."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from holdfast.webhook.report.diagnosis import Finding, Level
+
+WEBHOOK = "holdfast-webhook"
+"""The Deployment of the admission server."""
+_REPLICAS = 2
+
+
+class FailingContainer(NamedTuple):
+    """A container that does not run, and the reason that its kubelet gives."""
+
+    pod: str
+    name: str
+    reason: str
+    has_run: bool
+
+
+class DeploymentState(NamedTuple):
+    """The replicas of a Deployment: how many it wants, are up to date and are ready."""
+
+    namespace: str
+    name: str
+    wanted: int
+    updated: int
+    ready: int
+    failing: Sequence[FailingContainer] = ()
+
+    @property
+    def remedy(self) -> str:
+        """Say what to do if no replica works; empty if nothing is known to be wrong."""
+        kubectl = f"kubectl -n {self.namespace}"
+        if not self.wanted:
+            return (
+                f"Deployment {self.name} is scaled to 0: {kubectl} scale deployment/{self.name} "
+                f"--replicas={_REPLICAS}"
+            )
+        for one in self.failing:
+            show = f"logs --previous {one.pod} -c {one.name}"
+            return f"run {kubectl} {show if one.has_run else f'describe pod {one.pod}'}"
+        return ""
+
+
+def remedy(states: Sequence[DeploymentState], name: str) -> str:
+    """Say what to do about a Deployment; empty if nothing is known to be wrong with it."""
+    return next((one.remedy for one in states if one.name == name), "")
+
+
+def judge(state: DeploymentState) -> Iterator[Finding]:
+    """Judge a Deployment and its containers."""
+    about = "Deployment"
+    if not state.wanted:
+        yield Finding(Level.PROBLEM, about, f"{state.name} runs no pod", state.remedy)
+    elif state.failing:
+        first = state.failing[0]
+        text = f"{state.name}: container {first.name} of pod {first.pod} is in {first.reason}"
+        more = f", and {len(state.failing) - 1} more" if len(state.failing) > 1 else ""
+        yield Finding(Level.PROBLEM, about, text + more, state.remedy)
+    elif min(state.ready, state.updated) < state.wanted:
+        text = (
+            f"{state.name}: {state.ready} of {state.wanted} replicas are ready, "
+            f"{state.updated} up to date"
+        )
+        cure = f"wait for it: kubectl -n {state.namespace} rollout status deployment/{state.name}"
+        yield Finding(Level.WARNING, about, text, cure)
+    else:
+        yield Finding(Level.OK, about, f"{state.name}: all {state.wanted} replicas are ready")
