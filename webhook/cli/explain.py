@@ -20,9 +20,10 @@ from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import kubevirt, review
-from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.model.freezes import NAMESPACES
+from holdfast.webhook.model.objects import ApiObject, ObjectKey
 from holdfast.webhook.plugins import sticky_policy
-from holdfast.webhook.report import explanation, obstacles, trace
+from holdfast.webhook.report import explanation, obstacles, scope, trace
 from holdfast.webhook.report.next_steps import PodFacts
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
 from holdfast.webhook.runtime import pipelines
@@ -78,6 +79,7 @@ def explain(
             vm=[*_vm(cluster, found, decider)],
             template=_template(cluster, found),
             place=places.get(key),
+            unserved=_unserved(cluster, found, decider, installed.own),
         )
         for section in explanation.explain(facts, decider):
             lines += [(section.title, "bold"), *((f"  {line}", "") for line in section.lines)]
@@ -132,6 +134,21 @@ def _creator(pod: PodWithStatus, decider: ReleaseDecider) -> str:
         return sticky.virt_controller.account()
     except ClusterError:
         return kubevirt.CONTROLLER_ACCOUNT  # the plugin looks it up again, and reports the error
+
+
+def _unserved(api: Api, pod: PodWithStatus, decider: ReleaseDecider, own: str) -> str:
+    """Say why such a pod is not sent to Holdfast, as far as the user may know."""
+    selectors = decider.profiles.selectors
+    labels = None
+    if selectors.namespaces:
+        try:
+            found = listing.one(
+                api, f"{NAMESPACES}/{quote(pod.metadata.namespace, safe='')}", ApiObject
+            )
+        except ApiStatusError:
+            found = None
+        labels = found.labels if found else None
+    return scope.why_not_served(pod, labels, selectors, own)
 
 
 def _nodes(api: Api, pod: PodWithStatus) -> Sequence[NodeState]:

@@ -175,6 +175,9 @@ def _meaning_of_time(key: str, pod: Pod) -> str:
 
 
 def _decision(facts: PodFacts) -> Iterator[str]:
+    if facts.unserved:
+        yield f"pods like this one are not sent to Holdfast: {facts.unserved}"
+        return
     recorded = facts.pod.annotations.get(PROFILE_ANNOTATION)
     profile = messages.quote(facts.trace.profile)
     if not facts.trace.profile:

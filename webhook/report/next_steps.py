@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast.webhook.framework.permit import ReleaseDecider
+from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.model import approvals
 from holdfast.webhook.model.annotations import OWN_PREFIX, allowed_plugins
 from holdfast.webhook.model.freezes import Freeze, thaw
@@ -32,6 +33,8 @@ class PodFacts:
     """The template of the StatefulSet or DaemonSet that would create the pod again."""
     place: PacePlace | None = None
     """Its place in the line of its pace."""
+    unserved: str = ""
+    """Why such pods are not sent to Holdfast."""
 
 
 def contradiction(facts: PodFacts, decider: ReleaseDecider) -> str:
@@ -57,11 +60,15 @@ def find(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider) 
         else:
             yield from _to_be_scheduled(facts, "after that, " if held else "")
     if held is None and not pod.gates:
-        yield from _unheld(pod, name)
+        yield from _unheld(facts, name)
 
 
-def _unheld(pod: PodWithStatus, name: str) -> Iterator[str]:
-    if pod.status.phase in {"Running", "Succeeded"} and not pod.metadata.deletion_timestamp:
+def _unheld(facts: PodFacts, name: str) -> Iterator[str]:
+    pod = facts.pod
+    asks = any(step.code is not Code.SKIP for step in facts.trace.steps)
+    if facts.unserved and asks:
+        yield f"to have such pods held, ask an admin of Holdfast: {facts.unserved}"
+    elif pod.status.phase in {"Running", "Succeeded"} and not pod.metadata.deletion_timestamp:
         yield "nothing: Holdfast does not hold it"
     else:
         yield f"Holdfast does not hold it; check its Events: kubectl describe pod {name}"

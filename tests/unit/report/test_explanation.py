@@ -41,6 +41,7 @@ def explained(
     condition: tuple[str, str] | None = None,
     scheduled: str = "",
     phase: str = "Pending",
+    unserved: str = "",
 ) -> dict[str, str]:
     status: dict[str, Any] = {"phase": phase}
     if condition:
@@ -52,7 +53,7 @@ def explained(
         status["conditions"] = [told]
     pod = msgspec.convert({**source, "status": status}, PodWithStatus)
     seen = trace.mutate(DECIDER.profiles, read_review(source), now_ms=now_ms)
-    facts = PodFacts(pod, now_ms, seen, nodes, vm, freeze)
+    facts = PodFacts(pod, now_ms, seen, nodes, vm, freeze, unserved=unserved)
     sections = explanation.explain(facts, DECIDER)
     assert all(line.isprintable() for section in sections for line in section.lines)
     return {section.title.partition("/")[0]: "\n".join(section.lines) for section in sections}
@@ -60,6 +61,15 @@ def explained(
 
 def state(told: dict[str, str]) -> str:
     return told["Pod default"]
+
+
+def test_a_pod_that_is_not_sent_to_holdfast() -> None:
+    told = explained(make_pod({"delay": "15"}), unserved="its namespace is not selected")
+    decision = "pods like this one are not sent to Holdfast: its namespace is not selected"
+    assert told["Decision"] == decision
+    advice = "to have such pods held, ask an admin of Holdfast: its namespace is not selected"
+    assert advice in told["What to do"]
+    assert advice not in explained(make_pod(), unserved="why")["What to do"]
 
 
 def test_a_held_pod() -> None:
