@@ -135,7 +135,10 @@ class Files:
         sources = ROOT / "charts" / "holdfast"
         listed = run("git", "ls-files", "-z", ".", cwd=sources).split("\0")
         files = {f"holdfast/{name}": (sources / name).read_bytes() for name in listed if name}
-        chosen = {"image.repository": self._repository, "image.digest": digest}
+        # not as a value, which would win over a tag, and which --reuse-values would keep
+        annotation = f"annotations:\n  holdfast.dev/image-digest: {digest}\n"
+        files["holdfast/Chart.yaml"] += annotation.encode()
+        chosen = {"image.repository": self._repository}
         files["holdfast/values.yaml"] = values.values_yaml(chosen).encode()
         packed = archives.compressed(archives.tar(files, self._epoch))
         self._write(f"holdfast-{self._version}.tgz", packed)

@@ -27,6 +27,7 @@ COMMAND = "python -m release.chart"
 
 NAMESPACE = "{{ .Release.Namespace }}"
 CONFIGURATION = '{{ include "holdfast.configuration" . }}'
+CONFIG_MAP = '{{ include "holdfast.configMap" . }}'
 
 
 class Edit(NamedTuple):
@@ -92,13 +93,9 @@ def _deployment(component: str, memory: str) -> list[Edit]:
         f"            requests: {{cpu: 50m, memory: {memory}}}\n"
         "            limits: {memory: 512Mi}\n"
     )
-    container = f"kubectl.kubernetes.io/default-container: {component}\n"
     return [
         Edit(f"/version: {VERSION}\n", "/version: {{ .Chart.AppVersion }}\n"),
-        after(
-            f"        {container}",
-            '        checksum/config: {{ include "holdfast.config" . | sha256sum }}\n',
-        ),
+        Edit("            name: holdfast-config\n", f"            name: {CONFIG_MAP}\n"),
         Edit(_SELECTOR, '{{- include "holdfast.scheduling" . | nindent 6 }}\n'),
         guarded(_USER, "not .Values.openshift"),
         Edit(
@@ -191,7 +188,8 @@ _CONTROLLER = Template(
             + only(
                 ".Values.callLast",
                 f"            - --webhook-configuration={CONFIGURATION}\n",
-            ),
+            )
+            + only(".Values.statusPort", "            - --status-port={{ .Values.statusPort }}\n"),
         ),
     ],
 )

@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from docs.tables import table
+from holdfast.webhook import plugins
+from holdfast.webhook.config import schema
 
 
 class Value(NamedTuple):
@@ -29,14 +31,33 @@ _OBJECT = {"type": "object"}
 _LIST = {"type": "array", "items": _OBJECT}
 _NAMES = {"type": "array", "items": _TEXT}
 
+
+def _configuration() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Make the schema of `config` and its parts, which also accepts third-party plugins."""
+    made = schema.schema(plugins.registry(()))
+    parts = made.pop("$defs")
+    del parts["PluginConfig"]["properties"]["name"]["enum"]
+    for listed in parts["PluginSet"]["properties"].values():
+        del listed["items"]["properties"]
+    return {key: made[key] for key in ("type", "properties", "additionalProperties")}, parts
+
+
+_CONFIG, _PARTS = _configuration()
+
 VALUES = (
     Value("image.repository", _TEXT, "holdfast", "The image, without tag."),
-    Value("image.tag", _TEXT, "", "Its tag; by default the chart's `appVersion`."),
+    Value(
+        "image.tag",
+        _TEXT,
+        "",
+        "Its tag; by default the chart's `appVersion`. A released chart names its image by digest "
+        "instead, unless you set a tag.",
+    ),
     Value(
         "image.digest",
         {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
         "",
-        "Its digest, instead of the tag. A released chart has it filled in.",
+        "Its digest, instead of the tag.",
     ),
     Value(
         "image.pullPolicy",
@@ -66,10 +87,11 @@ VALUES = (
     ),
     Value(
         "config",
-        _OBJECT,
+        _CONFIG,
         {},
         "The [configuration](configuration.md): a whole `HoldfastConfiguration`, without "
-        "`apiVersion` and `kind`. A change rolls out both Deployments.",
+        "`apiVersion` and `kind`. Helm rejects unknown fields and invalid values; a change rolls "
+        "out both Deployments.",
     ),
     Value(
         "after.rules",
@@ -126,6 +148,13 @@ VALUES = (
         "highAvailability",
         *_OFF,
         "Three admission servers, spread over zones, with the priority of cluster components.",
+    ),
+    Value(
+        "statusPort",
+        {"type": "integer", "minimum": 0, "maximum": 65535},
+        0,
+        "The port of the controller's [status page]"
+        "(../how-to/inspect-and-release.md#open-the-status-page) on 127.0.0.1; 0 means off.",
     ),
     Value("priorityClassName", _TEXT, "", "The priority class of all pods."),
     Value("nodeSelector", _OBJECT, {"kubernetes.io/os": "linux"}, "The node selector of all pods."),
@@ -190,7 +219,7 @@ def values_yaml(chosen: Mapping[str, Any] = MappingProxyType({})) -> str:
 def schema_json() -> str:
     """Make values.schema.json, which helm applies; unknown values are rejected."""
     root: dict[str, Any] = _node()
-    root = {"$schema": "http://json-schema.org/draft-07/schema#", **root}
+    root = {"$schema": schema.DIALECT, **root}
     for value in VALUES:
         *parents, name = value.path.split(".")
         node = root
@@ -198,6 +227,7 @@ def schema_json() -> str:
             node = node["properties"].setdefault(parent, _node())
         node["properties"][name] = {"description": _plain(value.meaning), **value.schema}
     root["properties"]["global"] = {"type": "object"}  # of a chart that has this one as a part
+    root["$defs"] = _PARTS
     return json.dumps(root, indent=2) + "\n"
 
 

@@ -70,6 +70,8 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
         "docs/how-to/install.md": (
             Elsewhere(r"podman (build|push)", "controlplane/image.py", '"bud"'),
             Elsewhere(r"helm install", "tests/node/test_release.py", '"install"'),
+            Elsewhere(r"helm upgrade", "tests/node/test_release.py", '"upgrade"'),
+            Elsewhere(r"helm rollback", "tests/node/test_release.py", '"rollback"'),
             Elsewhere(r"holdfast policies", "tests/unit/policies/test_pods.py", '"policies"'),
             Elsewhere(
                 r"pip install --no-deps --require-hashes",

@@ -16,6 +16,8 @@ from controlplane import build
 from controlplane.modules import HELM
 from holdfast.webhook.cli.policies import policies
 from release import chart
+from release.__main__ import Files
+from release.version import VERSION
 from tests.e2e.manifests import built
 
 Object = dict[str, Any]
@@ -54,7 +56,6 @@ def comparable(objects: list[Object]) -> dict[str, Any]:
             one["data"] = {key: yaml.safe_load(text) for key, text in one["data"].items()}
         if kind == "Deployment":
             template = one["spec"]["template"]
-            template["metadata"]["annotations"].pop("checksum/config", None)
             template["spec"]["volumes"].sort(key=by_name)  # kustomize puts added ones first
             (config, *_) = (one for one in template["spec"]["volumes"] if one["name"] == "config")
             config["configMap"]["name"] = "holdfast-config"
@@ -107,7 +108,7 @@ SETTINGS = [
 def test_the_chart_equals_kustomize(
     values: Object, components: list[str], content: Object, tmp_path: Path
 ) -> None:
-    """Apart from the Namespace, which helm makes, and from how a configuration rolls out."""
+    """Apart from the Namespace, which helm makes, and the hash in the ConfigMap's name."""
     from_kustomize = comparable(built(tmp_path, components, **content))
     from_helm = comparable(rendered(tmp_path, values, "holdfast-system"))
     assert from_helm.keys() == from_kustomize.keys()
@@ -234,6 +235,93 @@ def test_settings_of_a_cluster_reach_the_pods(tmp_path: Path) -> None:
         {"ports": [{"protocol": "TCP", "port": 10250}]},
     ]
     assert [one for one in found if "AdmissionPolicy" in one] == []
+
+
+def test_every_configuration_has_a_config_map_of_its_own(tmp_path: Path) -> None:
+    """A failed upgrade leaves running pods the file that they were started with."""
+    names = set()
+    configs: list[Object] = [{}, {"profiles": [{}]}]
+    for config in configs:
+        found = rendered(tmp_path, {"config": config})
+        (name,) = (one["metadata"]["name"] for one in found if one["kind"] == "ConfigMap")
+        pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] == "Deployment"]
+        volumes = [volume for pod in pods for volume in pod["volumes"]]
+        mounted = [one["configMap"]["name"] for one in volumes if one["name"] == "config"]
+        assert (mounted, name.startswith("holdfast-config-")) == ([name] * 2, True)
+        names.add(name)
+    assert len(names) == 2
+
+
+PLUGIN = "config.profiles[0].pluginConfig[0]"
+MISTAKES = [
+    pytest.param(
+        f"{PLUGIN}.name=delay,{PLUGIN}.args.maxDelay=1d",
+        "at '/config/profiles/0/pluginConfig/0/args/maxDelay': '1d' does not match pattern",
+        id="value",
+    ),
+    pytest.param(
+        "config.admission.nameSpaceSelector.matchLabels.a=b",
+        "at '/config/admission': additional properties 'nameSpaceSelector' not allowed",
+        id="field",
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "error"), MISTAKES)
+def test_helm_rejects_an_invalid_configuration(value: str, error: str) -> None:
+    assert error in helm("template", str(chart.CHART), "--set", value).stderr
+
+
+def test_helm_accepts_the_arguments_of_a_plugin_of_others(tmp_path: Path) -> None:
+    plugin = {"name": "theirs", "args": {"anything": 1}}
+    profile = {"plugins": {"enabled": [{"name": "theirs"}]}, "pluginConfig": [plugin]}
+    rendered(tmp_path, {"config": {"profiles": [profile]}})
+
+
+def test_the_status_page_is_an_argument_of_the_controller(tmp_path: Path) -> None:
+    without = comparable(rendered(tmp_path, {}))
+    found = comparable(rendered(tmp_path, {"statusPort": 8082}))
+    (container,) = found["Deployment holdfast-controller"]["spec"]["template"]["spec"]["containers"]
+    container["args"].remove("--status-port=8082")
+    assert found == without
+
+
+DIGEST, OTHER = (f"sha256:{digit * 64}" for digit in "ab")
+IMAGES = [
+    pytest.param({}, f"@{DIGEST}", id="released"),
+    pytest.param({"tag": "0.1.0-next"}, ":0.1.0-next", id="tag"),
+    pytest.param({"tag": "0.1.0-next", "digest": OTHER}, f"@{OTHER}", id="digest"),
+]
+
+
+@pytest.mark.parametrize(("values", "image"), IMAGES)
+def test_a_tag_takes_the_place_of_the_digest_of_a_released_chart(
+    values: Object, image: str, tmp_path: Path
+) -> None:
+    files = Files(VERSION, "example.com/holdfast", lambda _: None, tmp_path)
+    files.chart(DIGEST)
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps({"image": values}))
+    packed = str(tmp_path / f"holdfast-{VERSION}.tgz")
+    done = helm("template", packed, "--values", str(file))
+    made = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "Deployment"]
+    pods = [one["spec"]["template"]["spec"] for one in made]
+    assert [one["containers"][0]["image"] for one in pods] == [f"example.com/holdfast{image}"] * 2
+
+
+def test_permissions_outlive_a_failed_uninstall_and_go_with_the_next() -> None:
+    """helm deletes what has `hook-succeeded` also when a later hook of the same event fails."""
+    done = helm("template", str(chart.CHART), "--show-only", "templates/uninstall.yaml")
+    objects = [one for one in yaml.safe_load_all(done.stdout) if one]
+    hooks: dict[str, list[tuple[str, str]]] = {}
+    for one in objects:
+        annotations = one["metadata"]["annotations"]
+        row = (annotations[HOOK], annotations[f"{HOOK}-delete-policy"])
+        hooks.setdefault(one["kind"], []).append(row)
+    again, done_with = "before-hook-creation", "before-hook-creation,hook-succeeded"
+    assert hooks.pop("Job") == [("pre-delete", done_with)]
+    assert hooks
+    assert set(map(tuple, hooks.values())) == {(("pre-delete", again), ("post-delete", done_with))}
 
 
 def test_the_chart_has_no_findings() -> None:

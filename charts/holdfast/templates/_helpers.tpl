@@ -3,9 +3,12 @@
 {{ .Values.callLast | ternary "zz-holdfast" "holdfast" }}
 {{- end }}
 
+{{/* A released chart knows its image's digest, which applies unless another image is chosen. */}}
 {{- define "holdfast.image" -}}
 {{- with .Values.image -}}
-{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- $released := index $.Chart.Annotations "holdfast.dev/image-digest" }}
+{{- $digest := .digest | default (empty .tag | ternary $released "") }}
+{{- if $digest }}{{ .repository }}@{{ $digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
 {{- end }}
 
@@ -41,6 +44,11 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{/* The configuration file. */}}
 {{- define "holdfast.config" -}}
 {{ toYaml (merge (dict "apiVersion" "holdfast.dev/v1beta1" "kind" "HoldfastConfiguration") .Values.config) }}
+{{- end }}
+
+{{/* Its ConfigMap: pods that are not replaced keep the file that they were started with. */}}
+{{- define "holdfast.configMap" -}}
+holdfast-config-{{ include "holdfast.config" . | sha256sum | trunc 10 }}
 {{- end }}
 
 {{/* An argument of a plugin in each profile, as JSON; profiles without it have the default. */}}
@@ -82,9 +90,14 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- toJson $quoted }}
 {{- end }}
 
-{{/* Annotations of an object that helm uninstall makes, with this weight. */}}
+{{/*
+Annotations of an account or permission of the Job that frees pods. helm deletes objects with
+hook-succeeded even if the Job fails later or takes too long; it would run on without permissions.
+So they stay after pre-delete, and are created again after everything else has been deleted, which
+deletes them.
+*/}}
 {{- define "holdfast.hook" -}}
-helm.sh/hook: pre-delete
-helm.sh/hook-weight: "{{ . }}"
-helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+helm.sh/hook: {{ . }}
+helm.sh/hook-weight: "-1"
+helm.sh/hook-delete-policy: before-hook-creation{{ if eq . "post-delete" }},hook-succeeded{{ end }}
 {{- end }}
