@@ -709,11 +709,11 @@ def test_version(cli: Cli) -> None:
 def test_uninstall_reports_a_running_dev(bare: tuple[Namespace, Cli]) -> None:
     ns, cli = bare
     arguments = ("uninstall", "--release", "now", "--yes")
-    assert cli.run(*arguments).stdout == "Holdfast is uninstalled\n"
+    assert cli.run(*arguments).stdout == "nothing was installed in holdfast-system\n"
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
     ns.apply({**kind, "metadata": {"name": "holdfast-dev"}})
     told = cli.run(*arguments).stdout.splitlines()
-    assert told[0] == "Holdfast is uninstalled"
+    assert told[0] == "nothing was installed in holdfast-system"
     assert "holdfast dev still holds pods in this cluster; stop it with Ctrl-C" in told[1]
     ns.kubectl("delete", "mutatingwebhookconfiguration", "holdfast-dev")
 

@@ -72,6 +72,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             Elsewhere(r"helm install", "tests/node/test_release.py", '"install"'),
             Elsewhere(r"helm upgrade", "tests/node/test_release.py", '"upgrade"'),
             Elsewhere(r"helm rollback", "tests/node/test_release.py", '"rollback"'),
+            Elsewhere(r"helm uninstall", "tests/node/test_release.py", '"uninstall"'),
             Elsewhere(r"holdfast policies", "tests/unit/policies/test_pods.py", '"policies"'),
             Elsewhere(
                 r"pip install --no-deps --require-hashes",

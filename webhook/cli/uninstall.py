@@ -8,7 +8,7 @@ and the permissions to do so last.
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -23,11 +23,12 @@ from holdfast.webhook.errors import ApiStatusError, CommandError, ConfigurationE
 from holdfast.webhook.kube import discovery, listing, patching
 from holdfast.webhook.kube.client import JSON_PATCH, Api, pod_path
 from holdfast.webhook.kube.leader_election import LEASE
-from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model import approvals, kubevirt
 from holdfast.webhook.model.annotations import OWN_PREFIX, Due
 from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.registration.secrets import CA_SECRET, LEAF_SECRET
@@ -39,6 +40,8 @@ _CONTROLLER, _WEBHOOK = "holdfast-controller", "holdfast-webhook"
 _CONFIGURATION_FILE = "holdfast.yaml"  # in its ConfigMap
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_ENDLESS = {approvals.GATE, AFTER}
+"""Gates of pods without a due time."""
 _POLL = 0.5  # seconds
 _ATTEMPTS = 5  # for a pod that others keep changing
 _MERGE_PATCH = "application/merge-patch+json"
@@ -116,7 +119,7 @@ def uninstall(
         removal.wait_for_releases()
     removal.record_landings(purge=purge)
     removal.stop_controller()
-    removal.clear_pods()
+    removal.clear_pods(waited=release == "wait")
     if purge:
         removal.forget_vms()
     if prepare:
@@ -124,7 +127,8 @@ def uninstall(
         terminal.write([(f"Holdfast can be removed{target.suffix}", "green")])
         return
     removal.remove_rest()
-    terminal.write([(f"Holdfast is uninstalled{target.suffix}", "green")])
+    result = "Holdfast is uninstalled" if removal.done else f"nothing was installed in {own}"
+    terminal.write([(f"{result}{target.suffix}", "green")])
     if removal.is_served_from_elsewhere():
         terminal.write([(_STILL_SERVED, "yellow")])
 
@@ -146,6 +150,8 @@ class Removal:
     suffix: str = ""
     """The end of each report of a dry run; empty otherwise."""
     now_ms: Callable[[], int] = lambda: 0
+    done: list[str] = field(default_factory=list)
+    """The changes so far; a dry run reports each."""
 
     def is_served_from_elsewhere(self) -> bool:
         """Return whether `holdfast dev` has registered webhooks, which are not removed."""
@@ -161,16 +167,21 @@ class Removal:
 
     def wait_for_releases(self) -> None:
         """Wait until the controller has released every held pod at its due time."""
-        reported = -1
+        reported = ""
         while gated := [pod for pod in self._remainder() if own(pod.gates)]:
             self._require_controller(
                 f"{named(gated)} wait for their due time",
                 otherwise="uninstall with --release now",
             )
-            if reported != len(gated):
-                reported = len(gated)
-                waiting = table.counted(reported, "held pod")
-                self._report(f"waiting for {waiting} ({named(gated)})")
+            waiting = f"waiting for {table.counted(len(gated), 'held pod')} ({named(gated)})"
+            if endless := [pod for pod in gated if not _ENDLESS.isdisjoint(pod.gates)]:
+                waiting += (
+                    f"; {len(endless)} of them {'has' if len(endless) == 1 else 'have'} no due time"
+                    f" ({named(endless)}): approve or release them, or use --release now"
+                )
+            if reported != waiting:
+                reported = waiting
+                self._report(waiting)
             if self.suffix:
                 return
             time.sleep(_POLL)
@@ -206,8 +217,8 @@ class Removal:
             if exc.is_not_found:
                 return
             raise
+        self._done(f"deployment.apps/{_CONTROLLER} scaled")
         if self.suffix:
-            self._done(f"deployment.apps/{_CONTROLLER} scaled")
             return
         self._report("stopping the controller")
         pods = listing.pods_path(self.namespace)
@@ -217,9 +228,14 @@ class Removal:
             "the controller has not stopped; check its pods",
         )
 
-    def clear_pods(self) -> None:
-        """Remove all our gates and finalizers, and check that none is left."""
+    def clear_pods(self, *, waited: bool = False) -> None:
+        """Remove all our gates and finalizers, and check that none is left.
+
+        After `wait_for_releases` no pod is held any more, except in a dry run.
+        """
         found = self._remainder()
+        if waited and self.suffix:
+            found = [pod for pod in found if not own(pod.gates)]
         failed = {named([pod]): reason for pod in found if (reason := self._clear(pod))}
         held = [pod for pod in found if own(pod.gates)]
         if not self.suffix:
@@ -243,8 +259,7 @@ class Removal:
             try:
                 path = kubevirt.vm_path(*vm.key)
                 self.api.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
-                if self.suffix:
-                    self._done(f"VM {'/'.join(vm.key)} changed")
+                self._done(f"VM {'/'.join(vm.key)} changed")
             except ApiStatusError as exc:
                 if not exc.is_not_found:
                     failed["/".join(vm.key)] = str(exc)
@@ -317,8 +332,7 @@ class Removal:
                 if not exc.is_not_found and exc.status not in _CHANGED:
                     return reason
             else:
-                if self.suffix:
-                    self._done(f"pod {named([pod])} {'released' if own(pod.gates) else 'changed'}")
+                self._done(f"pod {named([pod])} {'released' if own(pod.gates) else 'changed'}")
                 return ""
             now = listing.one(self.api, path, Pod)
             if now is None or now.metadata.uid != pod.metadata.uid:
@@ -348,8 +362,7 @@ class Removal:
         for path in paths:
             try:
                 self.api.request("DELETE", path)
-                if self.suffix:
-                    self._done(f"{typed(path)} deleted")
+                self._done(f"{typed(path)} deleted")
             except ApiStatusError as exc:
                 if not exc.is_not_found:
                     raise
@@ -362,8 +375,10 @@ class Removal:
             time.sleep(_POLL)
 
     def _done(self, text: str) -> None:
-        """Report what a dry run would do to an object."""
-        terminal.write([(f"{text}{self.suffix}", "")])
+        """Record a change to an object; a dry run reports it."""
+        self.done.append(text)
+        if self.suffix:
+            terminal.write([(f"{text}{self.suffix}", "")])
 
     @staticmethod
     def _report(text: str) -> None:

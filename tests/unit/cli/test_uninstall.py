@@ -171,6 +171,45 @@ def test_dry_run_reports_each_object(capsys: pytest.CaptureFixture[str]) -> None
     assert typed("/apis/a.io/v1/policies/p") == "policy.a.io/p"
 
 
+def test_wait_names_the_pods_without_a_due_time(capsys: pytest.CaptureFixture[str]) -> None:
+    gates = {"web": "delay", "ask": "approval", "job": "after"}
+    pods = [
+        held(name=name, gates=[f"holdfast.dev/{gate}"], annotations={"delay": "1h"})
+        for name, gate in gates.items()
+    ]
+    api = FakeApi(*pods)
+    api.put(DEPLOYMENT, {"status": {"availableReplicas": 1}})
+    Removal(api, NAMESPACE, 1.0, " (dry run)").wait_for_releases()
+    assert capsys.readouterr().err == (
+        "waiting for 3 held pods (default/web, default/ask, default/job); 2 of them have no due "
+        "time (default/ask, default/job): approve or release them, or use --release now\n"
+    )
+
+
+def test_dry_run_that_waits_releases_no_pod_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    api = FakeApi(held({"delay": "1h"}))
+    api.put(DEPLOYMENT, {"status": {"availableReplicas": 1}})
+    removal = Removal(api, NAMESPACE, 1.0, " (dry run)")
+    removal.wait_for_releases()
+    removal.clear_pods(waited=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_what_was_changed_says_whether_anything_was_installed() -> None:
+    api = installed()
+    removal = Removal(api, NAMESPACE, 1.0)
+    api.on_request = missing
+    removal.stop_asking()
+    removal.stop_controller()
+    assert removal.done == []
+
+    api = installed()
+    api.put(DEPLOYMENT, {"metadata": {}})
+    removal = Removal(api, NAMESPACE, 1.0)
+    removal._delete("the controller", [DEPLOYMENT])
+    assert removal.done == ["deployment.apps/holdfast-controller deleted"]
+
+
 def test_dry_run_waits_for_nothing() -> None:
     pod = held({"delay": "1h"}, finalizers=["holdfast.dev/sticky"])
     api = FakeApi(pod)
