@@ -134,7 +134,8 @@ FILES: Any = [
     ),
     pytest.param(
         HEAD + of_delay("zzz: 1"),
-        "h.yaml: profiles[0].pluginConfig[0].args: unknown field 'zzz'" + SEE,
+        "h.yaml: profiles[0].pluginConfig[0].args: unknown field 'zzz': use annotations, "
+        "maxDelay, onInvalid, schedulerName",
         id="an argument like no other",
     ),
     pytest.param(

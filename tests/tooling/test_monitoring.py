@@ -7,13 +7,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import promql_parser
 import pytest
 import yaml
 
 from docs import generate
+from holdfast.webhook.framework.plugin import Code, Permit
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "manifests" / "monitoring"
@@ -74,6 +75,13 @@ def test_every_metric_and_every_label_exists(expression: str) -> None:
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_prometheus_parses_the_metrics(expression: str) -> None:
     assert promql_parser.parse(expression).prettify()
+
+
+def test_documented_statuses_exist() -> None:
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    permits = {answer.__name__ for answer in get_args(Permit)}
+    asked = set(re.findall(r'status="(\w+)"', page + " ".join(map(str, rules()))))
+    assert {"Reject", "Error"} <= asked <= {*Code} | permits
 
 
 def test_parser_rejects_what_prometheus_rejects() -> None:

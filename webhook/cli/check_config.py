@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.webhook import plugins, safe_yaml
-from holdfast.webhook.cli import commands
+from holdfast.webhook.cli import commands, server_options
 from holdfast.webhook.config import config, problems
 from holdfast.webhook.config import schema as schemas
 from holdfast.webhook.errors import CommandError
@@ -20,12 +21,15 @@ from holdfast.webhook.runtime import pipelines
 @commands.command("check-config", epilog="Example: holdfast check-config holdfast.yaml")
 @click.argument("file", type=commands.FILE, required=False)
 @click.option("-f", "--filename", type=commands.FILE, help="The file; - is standard input.")
+@server_options.DISABLE_PLUGIN
 @click.option(
     "--schema",
     is_flag=True,
     help="Print the JSON Schema of the file, including all installed plugins.",
 )
-def check_config(*, file: Path | None, filename: Path | None, schema: bool) -> None:
+def check_config(
+    *, file: Path | None, filename: Path | None, disable_plugin: tuple[str, ...], schema: bool
+) -> None:
     """Check a configuration file, and report everything that is wrong with it."""
     if schema:
         click.echo(json.dumps(schemas.schema(plugins.registry()), indent=2))
@@ -34,17 +38,21 @@ def check_config(*, file: Path | None, filename: Path | None, schema: bool) -> N
     if file is None:
         raise click.MissingParameter(param_type="argument", param_hint="'FILE'")
     text = safe_yaml.read(sys.stdin.buffer) if str(file) == "-" else config.content(file)
-    found = [*problems.find(text, str(file), partial(_build, str(file)))]
+    found = [*problems.find(text, str(file), partial(_build, str(file), disable_plugin))]
     for problem in found:
         click.echo(problem, err=True)
     if found:
         count = table.counted(len(found), "problem")
         raise CommandError(f"{file}: {count}; correct the lines above")
-    profiles = pipelines.load_profiles(pipelines.Setup(None, content=(str(file), text)))
+    profiles = pipelines.load_profiles(
+        pipelines.Setup(None, disable_plugin, content=(str(file), text))
+    )
     for profile in profiles.by_name.values():
         names = ", ".join(plugin.name for plugin in profile.plugins) or "no plugin"
         click.echo(f"{file}: profile {profile.name}: {names}")
 
 
-def _build(source: str, document: Any) -> None:
-    pipelines.build_profiles(config.read(document, source), plugins.registry(), source=source)
+def _build(source: str, disabled: Sequence[str], document: Any) -> None:
+    known = plugins.registry()
+    read = config.without(config.read(document, source), disabled, known, source=source)
+    pipelines.build_profiles(read, known, source=source)

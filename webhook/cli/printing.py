@@ -52,7 +52,10 @@ class Printing:
         documents = [(view.document(one), one) for one in found]
         if self.sort_by and documents:
             if not any(jsonpath.find(self.sort_by, document) for document, _ in documents):
-                raise CommandError(f"--sort-by: no object has the field {self.sort_by}")
+                fields = ", ".join(f".{name}" for name in documents[0][0])
+                raise CommandError(
+                    f"--sort-by: no object has the field {self.sort_by}; there are {fields}"
+                )
             documents.sort(key=lambda pair: self._sort_key(pair[0]))
         name, _, expression = self.output.partition("=")
         whole = {

@@ -49,6 +49,15 @@ class Process:
         return [*found, "--config", str(self.config_path)] if self.config_path else found
 
 
+DISABLE_PLUGIN = click.option(
+    "--disable-plugin",
+    multiple=True,
+    envvar="HOLDFAST_DISABLE_PLUGINS",
+    show_envvar=True,
+    help="Disable a plugin, whatever the configuration says. Can be repeated.",
+)
+
+
 def process(command: options.Function) -> options.Function:
     """Give a command `process`: the options of long-running commands."""
     return options.grouped(
@@ -56,13 +65,7 @@ def process(command: options.Function) -> options.Function:
         "process",
         Process,
         options.config,
-        click.option(
-            "--disable-plugin",
-            multiple=True,
-            envvar="HOLDFAST_DISABLE_PLUGINS",
-            show_envvar=True,
-            help="Disable a plugin, whatever the configuration says. Can be repeated.",
-        ),
+        DISABLE_PLUGIN,
         click.option(
             "--ready-file",
             type=commands.FILE,

@@ -216,7 +216,13 @@ def read(document: Any, source: str) -> Configuration:
         )
     if document.get("apiVersion") in DEPRECATED_VERSIONS:
         document = {**document, "apiVersion": API_VERSION}
+    if "config" in document:
+        raise ConfigurationError(
+            f"{source}: unknown field 'config': in Helm values, check the part under config: alone"
+        )
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if key not in document:
+            raise ConfigurationError(f"{source}: {key}: is missing: add '{key}: {wanted}'")
         if document.get(key) != wanted:
             raise ConfigurationError(
                 f"{source}: {key}: {document.get(key)!r:.60} is not supported: use {wanted}"

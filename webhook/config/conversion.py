@@ -36,7 +36,8 @@ def _with_fix(text: str, kind: type[Any], path: str) -> str:
     name = name.strip("`")
     others = sorted(_part(schema, path).get("properties", {}))  # as they are written in the file
     near = difflib.get_close_matches(name, others, n=2, cutoff=0.5)
-    fix = f"did you mean {' or '.join(near)}?" if near else _SEE_REFERENCE
+    listed = f"use {', '.join(others)}" if others else _SEE_REFERENCE
+    fix = f"did you mean {' or '.join(near)}?" if near else listed
     return f"unknown field {name!r:.60}: {fix}"
 
 

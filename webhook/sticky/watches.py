@@ -184,7 +184,8 @@ class VmWatch:
                 self._launchers.keep(pod)
             instances = self._launchers.instances()
         if not self.synced:
-            _log.info("watching VMs: %d pods wait for a record", len(held))
+            what = "VMs" if self._enabled else "pods of VMs, to remove finalizers"
+            _log.info("watching %s: %d pods wait for a record", what, len(held))
             self._pods_known.set()
         self._enqueue_all(instances)
 

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from holdfast.webhook import plugins
@@ -40,6 +41,35 @@ def test_file_is_also_an_option_and_standard_input(tmp_path: Path) -> None:
     for arguments in (["-"], ["-f", "-"]):
         done = CliRunner().invoke(main.cli, ["check-config", *arguments], input=HEAD)
         assert done.stdout.startswith("-: profile *: delay")
+
+
+def test_helm_values_and_missing_header(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("config: {}\n")
+    text = run(str(file))[1]
+    assert "unknown field 'config': in Helm values, check the part under config: alone" in text
+    assert f"apiVersion: is missing: add 'apiVersion: {config.API_VERSION}'" in text
+
+
+def test_disabled_plugins_are_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DISABLE_PLUGINS", "sticky")
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(HEAD)
+    code, text = run(str(file))
+    assert (code, "sticky" in text) == (0, False)
+    file.write_text(f"{HEAD}profiles: [{{pluginConfig: [{{name: sticky}}]}}]\n")
+    assert "'sticky' is disabled by --disable-plugin" in run(str(file))[1]
+
+
+def test_pace_without_a_limit_and_an_unknown_field(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.yaml"
+    for pace, problem in (
+        ("name: jvm", "paces[0]: it limits nothing: set maxStarting (such as 4)"),
+        ("name: jvm, q: 4", "unknown field 'q': use maxStarting, name, rate, scope, timeout"),
+    ):
+        args = f"pluginConfig: [{{name: pace, args: {{paces: [{{{pace}}}]}}}}]"
+        file.write_text(f"{HEAD}profiles: [{{{args}}}]\n")
+        assert problem in run(str(file))[1]
 
 
 def test_only_fields_of_the_part_are_suggested(tmp_path: Path) -> None:

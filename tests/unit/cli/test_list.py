@@ -55,7 +55,7 @@ def test_headers(cluster: ServedApi) -> None:
 def test_sorting_by_a_field_that_no_pod_has(cluster: ServedApi) -> None:
     hold(cluster, a="9h")
     done = cluster.run("list", "--sort-by=.nosuch", code=1)
-    assert "--sort-by: no object has the field .nosuch" in done.stderr
+    assert "--sort-by: no object has the field .nosuch; there are .metadata, .heldBy" in done.stderr
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])

@@ -94,7 +94,8 @@ def test_no_field_is_offered_for_itself() -> None:
     named = f"profiles: [{{pluginConfig: [{{name: placement, args: {{rules: [{rule}]}}}}]}}]"
 
     assert refusal(HEAD + named).endswith(
-        "rules[0].when: unknown field 'value': see docs/reference/configuration.md"
+        "rules[0].when: unknown field 'value': use annotation, equals, exists, in, label, "
+        "namespaces"
     )
 
 

@@ -74,7 +74,9 @@ def test_everything_is_reported_in_the_order_of_lines() -> None:
         pytest.param("", "f.yaml: not a mapping: begin with", id="empty"),
         pytest.param("- a", "f.yaml: not a mapping: begin with", id="a list"),
         pytest.param(f"{HEAD}profiles: []", "f.yaml:3: profiles:", id="nothing is left"),
-        pytest.param("kind: HoldfastConfiguration", "f.yaml:1: apiVersion: None", id="no version"),
+        pytest.param(
+            "kind: HoldfastConfiguration", "f.yaml:1: apiVersion: is missing: add", id="no version"
+        ),
     ],
 )
 def test_one_problem(text: str, problem: str) -> None:

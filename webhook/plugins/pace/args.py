@@ -81,6 +81,10 @@ def _limits(one: NamedPace, where: str) -> Limits:
     """Return the limits of a configured pace. Raises ConfigurationError."""
     if not pace.is_name(one.name):
         raise ConfigurationError(f"{where}.name: must start with a letter: rename it")
+    if one.max_starting is None and not one.rate:
+        raise ConfigurationError(
+            f'{where}: it limits nothing: set maxStarting (such as 4), rate ("10/1m"), or both'
+        )
     parts = [] if one.max_starting is None else [str(one.max_starting)]
     parts += [one.rate if "/" in one.rate else f"{one.rate}/"] if one.rate else []
     try:

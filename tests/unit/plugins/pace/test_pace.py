@@ -134,7 +134,7 @@ def test_new_pod_without_its_gate_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "paces[0]: invalid value"),
+        ({}, "paces[0]: it limits nothing: set maxStarting"),
         ({"name": "4"}, "paces[0].name: must start with a letter"),
         ({"max_starting": 0}, "numbers must be 1 to 10000"),
         ({"rate": "10"}, "paces[0]: invalid value"),
