@@ -61,7 +61,7 @@ def test_healthy_installation(installed: Installation) -> None:
     assert found.levels == dict.fromkeys(
         (
             *("API server", "clock", "webhooks", "caBundle", "server", "certificate"),
-            *("configuration", "leader", "held pods", "freezes", "guard"),
+            *("configuration", "leader", "held pods", "freezes", "guard", "Deployment"),
         ),
         "OK",
     )
