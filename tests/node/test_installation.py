@@ -112,11 +112,15 @@ def test_doctor_finds_no_problem(plane: ControlPlane, installation: Installation
     ]
 
 
-@pytest.mark.parametrize("command", shown("how-to/respond-to-alerts.md"))
+@pytest.mark.parametrize(
+    "command", [one for one in shown("how-to/respond-to-alerts.md") if not one.endswith(" POD")]
+)
 def test_runbooks_use_existing_names(
     command: str, plane: ControlPlane, installation: Installation
 ) -> None:
-    assert len(plane.kubectl(*shlex.split(command)[1:]).splitlines()) > 1
+    words = shlex.split(command)[1:]
+    heading = "scale" not in words
+    assert len(plane.kubectl(*words).splitlines()) > heading
 
 
 def test_the_level_of_the_logs_is_changed_by_a_rollout(
