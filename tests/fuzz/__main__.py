@@ -26,12 +26,16 @@ WORK = ROOT / "build" / "fuzz"
 LANES: tuple[dict[str, float], ...] = (
     {"reviews": 1.0},
     {
-        "requests": 0.4,
-        "configuration": 0.25,
-        "kubeconfig": 0.15,
-        "delays": 0.08,
-        "instants": 0.06,
-        "hints": 0.06,
+        "requests": 0.3,
+        "configuration": 0.2,
+        "kubeconfig": 0.1,
+        "delays": 0.06,
+        "instants": 0.05,
+        "hints": 0.05,
+        "windows": 0.1,
+        "paces": 0.05,
+        "waits": 0.06,
+        "freezes": 0.03,
     },
 )
 """The lanes, one core each; of a lane's time, by how much there is to find."""

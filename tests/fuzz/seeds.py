@@ -8,12 +8,14 @@ import yaml
 
 from holdfast.webhook.model import kubevirt
 from tests.server.shapes import ENDLESS, HIDDEN, OURS, SHAPES
+from tests.support.after_values import OBJECTS
 from tests.support.builders import held, make_pod, make_review
 from tests.support.config_cases import FILES, HEAD
 from tests.support.delay_values import DELAYS, INSTANTS
 from tests.support.hostile import CONFIGURATION
 from tests.support.kubeconfigs import RIGHT
 from tests.support.vm_builders import VM_UID, make_launcher
+from tests.support.window_values import WINDOWS
 
 SHORT = 100
 """Bytes of a value that is worth to begin with; the tables have some of megabytes."""
@@ -28,6 +30,10 @@ def seeds(target: str) -> list[bytes]:
         "delays": lambda: _values(DELAYS),
         "instants": lambda: _values(INSTANTS),
         "hints": lambda: [b"delay=15s,not-before=2026-12-24T17:00:00Z,jitter=1h", b"x=1s"],
+        "windows": lambda: _values(WINDOWS),
+        "paces": lambda: [b"4", b"10/1m", b"4,10/1m30s", b"1/24h", b"10000/1ms", b"web"],
+        "waits": lambda: _values(OBJECTS),
+        "freezes": lambda: [b"why\n2026-12-24T17:00:00Z", b"why\nsoon", b"\n", b"why"],
     }
     return makers[target]()
 

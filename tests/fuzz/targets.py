@@ -23,8 +23,18 @@ from holdfast.webhook import plugins
 from holdfast.webhook.config import config
 from holdfast.webhook.errors import ConfigurationError, InvalidValueError
 from holdfast.webhook.framework.profiles import Profiles
-from holdfast.webhook.model import durations
-from holdfast.webhook.model.annotations import HELD_ANNOTATION, decide_due, format_hint, read_hint
+from holdfast.webhook.model import durations, pace, syntax
+from holdfast.webhook.model.annotations import (
+    HELD_ANNOTATION,
+    NEVER_MS,
+    decide_due,
+    format_hint,
+    read_hint,
+)
+from holdfast.webhook.model.calendar import windows as calendar
+from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL, read_freeze
+from holdfast.webhook.model.objects import ApiObject, Metadata
+from holdfast.webhook.plugins.after import targets
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.runtime import pipelines
@@ -44,6 +54,9 @@ FORBIDDEN = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spa
 MESSAGE_LIMIT, VALUE_MESSAGE_LIMIT = 2_000, 250
 LONGEST = MAX_INT64 // 10**6
 """Milliseconds of the longest Go duration; whole seconds can be written that come to more."""
+DST_MS = durations.parse_instant("2026-10-25T00:30:00Z")
+"""Shortly before the clocks of Europe go back."""
+WAITED = targets.by_name(targets.BUILT_IN.values())
 EPOCH_DAY = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - a day is counted, no time
 _apart = False
 
@@ -156,6 +169,68 @@ def hints(content: bytes) -> None:
         assert format_hint(read_hint(canonical)) == canonical
 
 
+def windows(content: bytes) -> None:
+    """Read time windows, and look for the next opening and closing."""
+    text = content.decode(errors="replace")
+    try:
+        found = calendar.parse(text)
+    except InvalidValueError:
+        _refused(calendar.parse, text)
+        return
+    for at_ms in (0, CREATED_MS, DST_MS):
+        opens_ms = found.next_open_ms(at_ms)
+        if opens_ms is None:
+            assert not found.is_open(at_ms)
+            continue
+        assert opens_ms == at_ms or not found.is_open(at_ms)
+        assert opens_ms >= at_ms, "opens in the past"
+        assert found.is_open(opens_ms)
+        closes_ms = found.closes_ms(opens_ms)
+        assert closes_ms is None or closes_ms > opens_ms
+        assert closes_ms is None or not found.is_open(closes_ms)
+
+
+def paces(content: bytes) -> None:
+    """Read a pace: its limits are within the bounds, and their text has the same meaning."""
+    text = content.decode(errors="replace")
+    try:
+        limits = pace.parse(text)
+    except InvalidValueError:
+        _refused(pace.parse, text)
+        return
+    counts = [count for count in (limits.starting, limits.releases) if count is not None]
+    assert counts
+    assert all(1 <= count <= pace.MAX_COUNT for count in counts)
+    assert (limits.releases is None) == (limits.period_ms == 0)
+    assert 0 <= limits.period_ms <= pace.MAX_PERIOD_MS
+    assert pace.parse(str(limits)) == limits
+
+
+def waits(content: bytes) -> None:
+    """Read the objects that a pod waits for: few, valid names, and the same when written again."""
+    text = content.decode(errors="replace")
+    try:
+        found = targets.parse(text, WAITED)
+    except InvalidValueError:
+        _refused(lambda value: targets.parse(value, WAITED), text)
+        return
+    assert 0 < len(found) <= targets.MAX_OBJECTS
+    for one in found:
+        assert syntax.is_object_name(one.name), "a path could be built of it"
+    assert targets.parse(", ".join(map(str, found)), WAITED) == found
+
+
+def freezes(content: bytes) -> None:
+    """Read a freeze: it has a reason that can be shown, and one with an unreadable end lasts."""
+    reason, _, until = content.decode(errors="replace").partition("\n")
+    notes = {FREEZE: reason, FREEZE_UNTIL: until}
+    found = read_freeze(ApiObject(Metadata(name="shop", annotations=notes)))
+    assert found is not None
+    assert str(found).isprintable(), ascii(str(found))
+    assert len(str(found)) <= MESSAGE_LIMIT
+    assert bool(found.problem) <= (found.until_ms == NEVER_MS)
+
+
 TARGETS: dict[str, Target] = {
     "reviews": reviews,
     "configuration": configuration,
@@ -164,6 +239,10 @@ TARGETS: dict[str, Target] = {
     "delays": delays,
     "instants": instants,
     "hints": hints,
+    "windows": windows,
+    "paces": paces,
+    "waits": waits,
+    "freezes": freezes,
 }
 KNOWN = plugins.registry([])
 
