@@ -113,6 +113,8 @@ def fuzz(target: str, seconds: float) -> Outcome:
         if _stopping.is_set():
             raise SystemExit(f"{target}: stopped; the next run goes on with what it has found")
     outcome.seconds = time.monotonic() - began
+    if not outcome.edges:
+        raise SystemExit(f"{target}: no coverage was measured: see INSTRUMENTED in drive.py")
     least = WORK / "least" / target
     shutil.rmtree(least, ignore_errors=True)
     least.mkdir(parents=True)

@@ -7,7 +7,7 @@ import atheris  # type: ignore[import-untyped] # in no pinned set but its own; s
 
 JSON = {"reviews", "configuration", "kubeconfig"}
 """Targets whose input is JSON at first; bytes alone are tried as well, and YAML found by them."""
-INSTRUMENTED = ["webhook", "yaml", "kubernetes.config"]
+INSTRUMENTED = ["holdfast.webhook", "yaml", "kubernetes.config"]
 
 
 def main() -> None:
