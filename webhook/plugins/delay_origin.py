@@ -6,9 +6,9 @@ Each is looked up once, in a thread, while its pods wait for the answer.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from holdfast.webhook.errors import ApiStatusError, ClusterError, HandleError, InvalidValueError
 from holdfast.webhook.framework.handle import Handle
@@ -64,6 +64,8 @@ class Origins:
         self._lock = threading.Lock()
         self._known: dict[Revision, Origin] = {}
         self._asking: dict[Revision, set[ObjectKey]] = {}
+        self._queued: dict[str, deque[Revision]] = {}
+        """Revisions to look up by namespace; the one served last is at the end."""
 
     def find(self, pod: Pod) -> Origin | None:
         """Return what a pod's delay counts from; None if it is rechecked once that is known."""
@@ -80,8 +82,10 @@ class Origins:
                 return known
             first = revision not in self._asking
             self._asking.setdefault(revision, set()).add(pod.key)
+            if first:
+                self._queued.setdefault(pod.key[0], deque()).append(revision)
         if first:
-            self._pool.submit(partial(self._look_up, revision))
+            self._pool.submit(self._look_up_next)
         return None
 
     def _find_at_once(self, revision: Revision) -> Origin:
@@ -95,7 +99,8 @@ class Origins:
             self._known[revision] = origin
         return self._known[revision]
 
-    def _look_up(self, revision: Revision) -> None:
+    def _look_up_next(self) -> None:
+        revision = self._take()
         origin = self._read(revision)
         with self._lock:
             if len(self._known) >= _KEPT:
@@ -104,6 +109,16 @@ class Origins:
             pods = self._asking.pop(revision)
         for key in pods:
             self._handle.waiting.recheck(key)
+
+    def _take(self) -> Revision:
+        """Take the next revision; namespaces take turns, however many revisions each has."""
+        with self._lock:
+            namespace = next(iter(self._queued))
+            revisions = self._queued.pop(namespace)
+            revision = revisions.popleft()
+            if revisions:
+                self._queued[namespace] = revisions
+        return revision
 
     def _read(self, revision: Revision) -> Origin:
         problem: ClusterError | None = None

@@ -141,3 +141,34 @@ def test_counts_from_the_pod_without_a_lookup(pod: Pod, reason: str) -> None:
     may_be_earlier = reason.startswith("at the latest")
     expected = Wait(CREATED_MS + 10 * MINUTE, reason, open_ended=may_be_earlier)
     assert Delay(DelayArgs()).permit(pod, 0) == expected
+
+
+def test_namespace_with_many_revisions_does_not_delay_the_lookups_of_others() -> None:
+    reading, resume, answered = threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
+    read: list[str] = []
+
+    class SlowLookup:
+        def get(self, path: str, **_: float) -> None:
+            read.append(path.split("/")[5])
+            reading.release()
+            assert resume.wait(5)
+
+        def recheck(self, _key: ObjectKey, _at_ms: int = 0) -> None:
+            answered.release()
+
+    handle, slow = Handle(), SlowLookup()
+    handle.connect(lookup=slow, waiting=slow, bounds_ms=lambda: (0, 0))  # type: ignore[arg-type]
+    plugin = Delay(DelayArgs(), handle)
+    pods = [("noisy", f"web-{number}") for number in range(50)] + [("quiet", "web")]
+
+    for namespace, owner in pods:
+        owners = [owner_of("ReplicaSet", owner, "u", api_version="apps/v1")]
+        asks = {"delay": "10m", DELAY_FROM: "owner"}
+        plugin.permit(Pod.of(held(asks, namespace=namespace, owners=owners)), CREATED_MS)
+    for _ in range(delay_origin._THREADS):
+        assert reading.acquire(timeout=5)
+    resume.set()
+    for _ in pods:
+        assert answered.acquire(timeout=5)
+
+    assert read.index("quiet") <= delay_origin._THREADS + 1
