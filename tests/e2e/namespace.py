@@ -25,6 +25,7 @@ import yaml
 from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from demo.command import Command
+from holdfast.webhook import safe_json
 from holdfast.webhook.kube.client import Cluster
 
 PATIENCE = 60.0
@@ -255,7 +256,9 @@ class _Audited:
         self._offset += len(whole)
         name = self._namespace.encode()
         # Most lines are about others.
-        events = (msgspec.json.decode(line) for line in whole.splitlines() if name in line)
+        events = (
+            safe_json.decode(safe_json.ANY, line) for line in whole.splitlines() if name in line
+        )
         self._events += (
             event
             for event in events

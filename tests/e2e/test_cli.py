@@ -162,6 +162,26 @@ def test_list(ns: Namespace, cli: Cli) -> None:
     assert ns.namespace in {one["metadata"]["namespace"] for one in everywhere["items"]}
 
 
+def test_deeply_nested_pod_stops_neither_the_controller_nor_commands(
+    ns: Namespace, cli: Cli
+) -> None:
+    """The API server takes thousands of levels of managedFields from any user."""
+    fields = '{"f:a":' * 5_000 + "{}" + "}" * 5_000
+    entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsV1": "DEEP"}
+    deep = pod("deep", {}, schedulingGates=[{"name": "example.com/gate"}])
+    deep["metadata"]["managedFields"] = [entry | {"fieldsType": "FieldsV1"}]
+    ns.kubectl("create", "-f", "-", stdin=json.dumps(deep).replace('"DEEP"', fields))
+    raw = ns.kubectl("get", "--raw", f"/api/v1/namespaces/{ns.namespace}/pods/deep")
+    assert fields in raw
+
+    hold(ns, "due", delay="2s")
+    ns.eventually(lambda: "due" in ns.releases())
+    hold(ns, "held")
+    assert "held" in cli.here("list")
+    assert "example.com/gate" in cli.here("explain", "deep")
+    cli.here("release", "held")
+
+
 def test_piped_output_is_neither_coloured_nor_truncated(ns: Namespace, cli: Cli) -> None:
     name = "a-pod-with-a-very-long-name-" + "x" * 100
     hold(ns, name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
+from holdfast.webhook import safe_json
 from holdfast.webhook.errors import HoldfastError
 from holdfast.webhook.kube.client import JSON, MERGE_PATCH, READ_TIMEOUT, Cluster, OnEnd, Query
 from holdfast.webhook.model import messages
@@ -85,7 +86,7 @@ def merged(found: bytes, change: bytes | None) -> bytes:
     """Apply a merge patch of annotations to an object, without storing it."""
     if change is None:
         return found
-    document: dict[str, Any] = msgspec.json.decode(found)
+    document: dict[str, Any] = safe_json.decode(safe_json.ANY, found)
     sent: Mapping[str, Any] = msgspec.json.decode(change)
     annotations = sent.get("metadata", {}).get("annotations", {})
     kept = {**document["metadata"].get("annotations", {}), **annotations}

@@ -108,10 +108,11 @@ def read(api: Api, namespace: str) -> ApiObject | None:
 
 def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> ApiObject:
     """Set or remove annotations of a namespace, and return it. Raises ClusterError."""
+    path = f"{NAMESPACES}/{quote(namespace, safe='')}"
     try:
         answer = api.request(
             "PATCH",
-            f"{NAMESPACES}/{quote(namespace, safe='')}",
+            path,
             body=msgspec.json.encode({"metadata": {"annotations": annotations}}),
             content_type=MERGE_PATCH,
         )
@@ -119,4 +120,4 @@ def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> Ap
         if exc.is_not_found:
             raise CommandError(f"namespace {namespace} not found; see kubectl get ns") from None
         raise
-    return msgspec.json.decode(answer, type=ApiObject)
+    return listing.decoded(answer, path, msgspec.json.Decoder(ApiObject))

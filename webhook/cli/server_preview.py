@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework.profiles import DEFAULT_SCHEDULER
 from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query
@@ -61,7 +62,7 @@ class ServerPreview:
                 if document.get("kind") in workloads.VM_KINDS:
                     return Preview(what, warnings=warnings)
             pods = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
-            stored = msgspec.json.decode(self._send("POST", pods, _anonymous(pod), {}))
+            stored = safe_json.decode(safe_json.ANY, self._send("POST", pods, _anonymous(pod), {}))
         except ApiStatusError as exc:
             if exc.status in _REFUSED or _BAD_PATCH in str(exc):
                 return Preview(what, refusals=[str(exc)], warnings=warnings or self.warned[:])

@@ -21,7 +21,7 @@ from holdfast.webhook.controller.pending import (
 )
 from holdfast.webhook.errors import ApiStatusError, ClusterError, PluginFailedError
 from holdfast.webhook.framework.json_patch import patch, pointer
-from holdfast.webhook.kube import patching
+from holdfast.webhook.kube import listing, patching
 from holdfast.webhook.kube.client import Api, Begin, pod_path
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import (
@@ -46,7 +46,6 @@ _NEEDS_THREAD = patching.REFUSED | {401, 404}
 """The pod is to be read, or credentials are to be renewed."""
 _BY_WEBHOOK = "failed calling webhook"
 """The API server's message, with 500, about a webhook that fails; nothing was written."""
-_POD = msgspec.json.Decoder(Pod)
 
 
 class Outcome(enum.StrEnum):
@@ -215,7 +214,7 @@ class Releaser:
 
     def _read(self, key: ObjectKey) -> Pod:
         # A read passes no admission webhook, so it never needs the longer timeout.
-        return _POD.decode(self._api.request("GET", pod_path(*key), timeout=RELEASE_TIMEOUT))
+        return listing.read(self._api, pod_path(*key), Pod, timeout=RELEASE_TIMEOUT)
 
     def _checked(self, pod: Pod, held: PendingRelease) -> PendingRelease:
         """Decide again about the current pod; end the attempt if it is not due after all."""

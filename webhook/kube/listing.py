@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, UnreachableError
 from holdfast.webhook.kube.client import READ_TIMEOUT, Api, Query, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
@@ -90,7 +91,7 @@ def one(api: Api, path: str, kind: type[T], *, timeout: float = READ_TIMEOUT) ->
 def decoded(body: bytes, path: str, decoder: msgspec.json.Decoder[T]) -> T:
     """Decode the response for a path. Raises UnreachableError if it is not valid."""
     try:
-        return decoder.decode(body)
+        return safe_json.decode(decoder, body)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise UnreachableError(f"the response for {path} is not valid: {exc}") from exc
 

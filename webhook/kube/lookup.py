@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, NoCredentialsError, StartError, UnreachableError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class ClusterLookup:
         try:
             self.connect()
             assert self._api is not None  # noqa: S101 - set by `connect`
-            found = msgspec.json.decode(self._api.request("GET", path, timeout=TIMEOUT))
+            found = safe_json.decode(safe_json.ANY, self._api.request("GET", path, timeout=TIMEOUT))
         except StartError as exc:
             raise NoCredentialsError(str(exc)) from exc
         except ApiStatusError as exc:

@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, Query, boot_time
@@ -207,7 +208,7 @@ class Reflector(Generic[Object]):
         query: dict[str, str | int] = {**self.selection, "limit": listing.PAGE}
         if token:
             query["continue"] = token
-        return _PAGE.decode(self.api.request("GET", self.path, query=query))
+        return safe_json.decode(_PAGE, self.api.request("GET", self.path, query=query))
 
     def _watch_until_relist(self, version: str, stop: threading.Event) -> str:
         relist_at = self.now() + RELIST_SECONDS
@@ -237,11 +238,11 @@ class Reflector(Generic[Object]):
             "timeoutSeconds": WATCH_SECONDS,
         }
         for line in self.api.lines(self.path, query=query, timeout=WATCH_SILENCE_SECONDS):
-            event = _EVENT.decode(line)
+            event = safe_json.decode(_EVENT, line)
             if event.type == "ERROR":
                 status = _STATUS.decode(event.object)
                 raise ApiStatusError(f"the watch ended: {status.message}", status=status.code)
-            one = self._decoder.decode(event.object)
+            one = safe_json.decode(self._decoder, event.object)
             version = one.metadata.resource_version
             if event.type == "DELETED":
                 self.handler.on_delete(one)
@@ -253,7 +254,7 @@ class Reflector(Generic[Object]):
 
     def _decoded(self, source: msgspec.Raw) -> Object | None:
         try:
-            return self._decoder.decode(source)
+            return safe_json.decode(self._decoder, source)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             _log.error("%s: ignoring an invalid object: %s", self.path, exc)
             return None

@@ -287,6 +287,20 @@ def test_pod_that_cannot_be_read_keeps_no_other_from_its_time(
     assert record.getMessage().startswith("/api/v1/pods: ignoring an invalid object: ")
 
 
+def test_pod_nested_as_deeply_as_the_api_server_accepts_is_read() -> None:
+    world = World("a", "b")
+    deep = held(name="c", version="5")
+    for pod in (world.api.pods["default", "a"], deep):
+        pod["metadata"]["managedFields"] = "DEEP"
+    fields = b'{"f:a":' * 9_990 + b"{}" + b"}" * 9_990
+    answer = world.api.request("GET", "/api/v1/pods")
+    world.api.answers["/api/v1/pods"] = answer.replace(b'"DEEP"', b"[" + fields + b"]")
+    world.run([event("ADDED", deep).replace(b'"DEEP"', b"[" + fields + b"]")])
+
+    assert world.calls == [("sync", ["a", "b"]), ("update", ["c"])]
+    assert world.restarts == ["end", "end", "stop"]
+
+
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.webhook import safe_json
 from holdfast.webhook.model.objects import ApiStruct, Metadata, ObjectKey
 from holdfast.webhook.plugins.after.targets import (
     EXISTS,
@@ -85,7 +86,7 @@ def _decoded(
 ) -> Decoded:
     """Decode a part of an object; a custom kind may have anything there."""
     try:
-        return decoder.decode(source)
+        return safe_json.decode(decoder, source)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return default
 

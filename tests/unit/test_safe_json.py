@@ -1,0 +1,64 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.webhook import safe_json
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.safe_json import DEPTH_LIMIT
+
+ACCEPTED = 10_000
+"""Levels that the API server accepts."""
+
+
+def nested(levels: int, *, open_: str = '{"f:a":', inner: str = "{}", close: str = "}") -> str:
+    return open_ * levels + inner + close * levels
+
+
+def object_with(extra: str) -> bytes:
+    fields = f'"managedFields":[{extra},{{"manager":"kubelet"}}],"uid":"u"'
+    return f'{{"metadata":{{"name":"p",{fields}}},"spec":{{"nodeName":"n"}}}}'.encode()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        nested(ACCEPTED),
+        nested(ACCEPTED, open_="[", inner="", close="]"),
+        nested(ACCEPTED, open_=r'{"\"}]":', inner=r'"\\"'),
+        nested(ACCEPTED, open_='{"}]é":[1,', close=',{"a":[]}]}'),
+        f"{nested(ACCEPTED)},{nested(3)},{nested(ACCEPTED)}",
+    ],
+    ids=["objects", "lists", "brackets in strings", "mixed", "twice"],
+)
+def test_reads_what_surrounds_a_deep_field(extra: str) -> None:
+    body = object_with(extra)
+    decoder = msgspec.json.Decoder(Pod)
+    with pytest.raises(RecursionError):
+        decoder.decode(body)
+
+    for source in (body, msgspec.Raw(body)):
+        pod = safe_json.decode(decoder, source)
+        found = pod.metadata.name, pod.metadata.uid, pod.spec.node_name
+        assert found == ("p", "u", "n")
+
+
+def test_keeps_all_but_what_is_nested_too_deeply() -> None:
+    kept: Any = safe_json.decode(safe_json.ANY, object_with(nested(ACCEPTED)))
+
+    assert kept["metadata"]["managedFields"][1] == {"manager": "kubelet"}
+    depth, one = 3, kept["metadata"]["managedFields"][0]
+    while one is not None:
+        depth, one = depth + 1, one["f:a"]
+    assert depth == DEPTH_LIMIT
+
+
+def test_leaves_other_texts_alone() -> None:
+    shallow = nested(DEPTH_LIMIT + 1)
+    assert safe_json.decode(safe_json.ANY, shallow.encode()) == msgspec.json.decode(shallow)
+
+
+@pytest.mark.parametrize("cut", [1, 2 * ACCEPTED, 7 * ACCEPTED])
+def test_text_that_ends_early_is_invalid(cut: int) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        safe_json.decode(safe_json.ANY, nested(ACCEPTED).encode()[:-cut])
