@@ -23,6 +23,8 @@ POD, OWNER = "pod", "owner"
 _REVISION_LABEL = "controller-revision-hash"
 _KEPT = 10_000
 """Revisions that are remembered."""
+_UID_LENGTH = 64
+"""Characters of the longest UID that is believed; the API server assigns 36."""
 _FAILED_MS = 60_000
 """How long a failed lookup is not repeated."""
 _PAUSES = (1.0, 4.0)
@@ -141,8 +143,9 @@ def revision_of(pod: Pod) -> Revision | None:
     if not owners:
         return None
     (owner, *_) = owners
-    # The API server accepts any text there, such as a query, or a name that it refuses to look up.
-    if not syntax.is_object_name(owner.name):
+    # The API server accepts any text there: a query, a name that it refuses to look up, or a UID
+    # of 1 MB, which would be kept as long as the revision is remembered.
+    if not syntax.is_object_name(owner.name) or len(owner.uid) > _UID_LENGTH:
         return None
     group = owner.api_version.rpartition("/")[0]
     where = f"v1/namespaces/{metadata.namespace}"

@@ -85,6 +85,11 @@ def test_owner_whose_name_no_object_can_have_is_not_looked_up(kind: str, name: s
     assert delay_origin.revision_of(msgspec.structs.replace(pod, metadata=metadata)) is None
 
 
+def test_owner_whose_uid_no_object_can_have_is_not_remembered() -> None:
+    owners = [owner_of("ReplicaSet", "web", "u" * 1_000_000, api_version="apps/v1")]
+    assert delay_origin.revision_of(Pod.of(held({}, owners=owners))) is None
+
+
 @pytest.mark.parametrize(
     ("answer", "until_ms", "reason"),
     [
