@@ -32,10 +32,11 @@ LANES: tuple[dict[str, float], ...] = (
         "delays": 0.06,
         "instants": 0.05,
         "hints": 0.05,
-        "windows": 0.1,
+        "windows": 0.08,
         "paces": 0.05,
         "waits": 0.06,
         "freezes": 0.03,
+        "objects": 0.02,
     },
 )
 """The lanes, one core each; of a lane's time, by how much there is to find."""

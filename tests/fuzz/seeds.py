@@ -33,6 +33,7 @@ def seeds(target: str) -> list[bytes]:
         "windows": lambda: _values(WINDOWS),
         "paces": lambda: [b"4", b"10/1m", b"4,10/1m30s", b"1/24h", b"10000/1ms", b"web"],
         "waits": lambda: _values(OBJECTS),
+        "objects": lambda: [b"{}", b'{"a":[1,{"b":"]"}]}', rb'"\"}"', b"[" * 300 + b"]" * 300],
         "freezes": lambda: [b"why\n2026-12-24T17:00:00Z", b"why\nsoon", b"\n", b"why"],
     }
     return makers[target]()

@@ -10,16 +10,17 @@ import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from kubernetes.config import kube_config
 
-from holdfast.webhook import plugins
+from holdfast.webhook import plugins, safe_json
 from holdfast.webhook.config import config
 from holdfast.webhook.errors import ConfigurationError, InvalidValueError
 from holdfast.webhook.framework.profiles import Profiles
@@ -231,6 +232,20 @@ def freezes(content: bytes) -> None:
     assert bool(found.problem) <= (found.until_ms == NEVER_MS)
 
 
+def objects(content: bytes) -> None:
+    """Read an object with a field that is nested more deeply than the decoder goes."""
+    start, end = b'{"metadata":{"name":"p","x":' + b'{"a":' * 1_000, b"}" * 1_000 + b"}}"
+    try:
+        msgspec.json.decode(content, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        with suppress(msgspec.DecodeError):
+            safe_json.decode(safe_json.ANY, content)
+            safe_json.decode(safe_json.ANY, start + content + end)
+        return
+    found = safe_json.decode(safe_json.ANY, start + content + end)
+    assert found["metadata"]["name"] == "p"
+
+
 TARGETS: dict[str, Target] = {
     "reviews": reviews,
     "configuration": configuration,
@@ -243,6 +258,7 @@ TARGETS: dict[str, Target] = {
     "paces": paces,
     "waits": waits,
     "freezes": freezes,
+    "objects": objects,
 }
 KNOWN = plugins.registry([])
 
