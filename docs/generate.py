@@ -33,7 +33,6 @@ from holdfast.webhook.cli.main import cli
 from holdfast.webhook.config import config, schema
 from holdfast.webhook.model import durations, messages
 from holdfast.webhook.telemetry.metrics import ControllerMetrics, ServerMetrics
-from tests.e2e.needs import NEEDS
 from tests.support.after_values import OBJECTS
 from tests.support.delay_values import DELAYS, INSTANTS
 from tests.support.troubleshooting import MISTAKES
@@ -333,15 +332,6 @@ def rights() -> str:
     return "\n\n".join(f"### {title}\n\n{table(head, rows)}" for title, rows in manifests.roles())
 
 
-def needs() -> str:
-    """Make the table of what fails without each permission, from the tests that remove it."""
-    grouped: dict[str, list[str]] = {}
-    for name, need in NEEDS.items():
-        grouped.setdefault(need.without, []).append(f"`{name}`")
-    rows = [("<br>".join(names), without) for without, names in grouped.items()]
-    return table(("missing permission", "effect"), rows)
-
-
 # --- pages -------------------------------------------------------------------------------------
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
@@ -357,7 +347,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
         "reference/errors.md": {"errors": errors},
         "how-to/troubleshooting.md": {"mistakes": troubleshooting},
         "explanation/failure-modes.md": {"latest": fault_tables.latest},
-        "reference/rights.md": {"rights": rights, "needs": needs},
+        "reference/rights.md": {"rights": rights},
     }
 )
 

@@ -32,11 +32,12 @@ def stage(installed: RightsFixture) -> Iterator[RightsFixture]:
 
 @pytest.mark.parametrize("right", [GIVEN[name] for name in NEEDS], ids=NEEDS)
 def test_a_right_that_is_taken_away_is_missed(stage: RightsFixture, right: Right) -> None:
+    need = NEEDS[str(right)]
     with stage.without(right):
         refused = stage.refused(right)
-        done = NEEDS[str(right)].show(stage, right)
+        done = need.show(stage, right)
         stage.ns.eventually(refused)
-        assert not done()
+        assert not done(), f"expected: {need.without}"
         answered = stage.answered(right)
     stage.ns.eventually(done)
     stage.ns.eventually(answered)
