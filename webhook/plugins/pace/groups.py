@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from holdfast.webhook.plugins.pace.args import NamedPace, Paces
 from holdfast.webhook.plugins.pace.group import PaceGroup, Rank
 
 GroupKey = tuple[str, str]
-"""The pace, and the pods that share it: the namespace, the owner, or empty for all."""
+"""The pace, and the pods that share it: the namespace, a digest of the owner, or empty for all."""
 _SWEEP_AT = 1_000
 
 
@@ -83,9 +84,9 @@ class PaceGroups:
         """
         named, limits = pace_args.read(pod, self.paces)
         owner = owner_of(pod)
-        scope = {"cluster": "", "namespace": pod.metadata.namespace, "owner": owner}
-        is_shared = named.name or owner == pod.metadata.namespace
-        key = ((named.name or str(limits)) if is_shared else "", scope[named.scope])
+        namespace = pod.metadata.namespace
+        scope = {"cluster": "", "namespace": namespace, "owner": digest(namespace, owner)}
+        key = (named.name or ("" if owner else str(limits)), scope[named.scope])
         group = self._groups.get(key)
         if group is None:
             _, releases = self._quiet.pop(key, (0, None))
@@ -125,9 +126,14 @@ class PaceGroups:
 
 
 def owner_of(pod: Pod) -> str:
-    """Return the UID of a pod's controller; the namespace of a pod without one."""
+    """Return the UID of a pod's controller; empty for a pod without one."""
     owners = pod.metadata.owner_references or ()
-    return next((one.uid for one in owners if one.controller), pod.metadata.namespace)
+    return next((one.uid for one in owners if one.controller), "")
+
+
+def digest(*parts: str) -> str:
+    """Return a digest of fixed length: users may write a UID of any length, and any other's."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def rank_of(pod: Pod, due_ms: int) -> Rank:

@@ -7,7 +7,6 @@ that a new leader finds all of them in the API server.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from functools import partial
 
@@ -30,8 +29,10 @@ from holdfast.webhook.model.pace import Limits
 from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
 from holdfast.webhook.plugins.pace import args as pace_args
 from holdfast.webhook.plugins.pace.args import KEY, PaceArgs
-from holdfast.webhook.plugins.pace.groups import owner_of
+from holdfast.webhook.plugins.pace.groups import digest, owner_of
 from holdfast.webhook.plugins.pace.slots import GATE, PaceSlots
+
+_LABEL_LENGTH = 16
 
 
 class Pace(HoldingPlugin):
@@ -55,7 +56,8 @@ class Pace(HoldingPlugin):
     def read(self, pod: Pod, context: Context) -> Iterable[Edit]:  # noqa: ARG002
         """Read the pace; the pod gets its name, or that of its owner's pace, as a label."""
         named, limits = pace_args.read(pod, self._paces)
-        return [SetLabel(KEY, named.name or _digest(str(limits), owner_of(pod)))]
+        shared = (str(limits), pod.metadata.namespace, owner_of(pod))
+        return [SetLabel(KEY, named.name or digest(*shared)[:_LABEL_LENGTH])]
 
     def validate(self, pod: Pod, context: Context) -> Result:
         """Reject invalid values, and a new pod whose gate or label is missing."""
@@ -111,7 +113,3 @@ def _answer(turn_ms: int, now_ms: int, limits: Limits) -> Permit:
         return Wait(reason=limits.words)
     # A pod that gets ready frees its slot; the time is when it would lose it.
     return Wait(turn_ms, limits.words, open_ended=limits.starting is not None)
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

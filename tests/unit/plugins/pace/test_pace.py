@@ -29,6 +29,7 @@ from holdfast.webhook.model import durations, pace
 from holdfast.webhook.model.annotations import NEVER_MS, RELEASED_ANNOTATION
 from holdfast.webhook.model.edits import AddGate, SetLabel
 from holdfast.webhook.model.objects import Condition, ObjectKey, Pod, PodStatus
+from holdfast.webhook.plugins.pace import args as pace_args
 from holdfast.webhook.plugins.pace.args import KEY, NamedPace, PaceArgs
 from holdfast.webhook.plugins.pace.groups import PacedPod, PaceGroups
 from holdfast.webhook.plugins.pace.plugin import Pace
@@ -456,6 +457,29 @@ def test_pace_that_is_changed_counts_the_pods_that_are_starting(text: str, most:
 
     cluster.run(120_000)
     assert (len(cluster.released), cluster.most_starting()) == (12, most)
+
+
+@pytest.mark.parametrize("text", ["4", "slow"])
+@pytest.mark.parametrize("uid", ["", "rs-1"], ids=["without owner", "owned"])
+def test_forged_owner_shares_no_line_with_another_namespace(uid: str, text: str) -> None:
+    groups = PaceGroups(lambda: CREATED_MS)
+    groups.add(
+        pace_args.check(PaceArgs(paces=(NamedPace(name="slow", rate="1/1h", scope="owner"),)))
+    )
+    owners = [_owned(uid)] if uid else []
+    victim = groups.find(read_pod({KEY: text}, namespace="victim", owners=owners))
+    forged = [_owned(uid or "victim")]
+    attacker = groups.find(read_pod({KEY: text}, namespace="evil", owners=forged))
+    again = groups.find(read_pod({KEY: text}, namespace="victim", name="b", owners=owners))
+
+    assert attacker.group is not victim.group
+    assert again.group is victim.group
+
+
+def test_keys_of_groups_are_short_although_a_uid_has_a_megabyte() -> None:
+    owner = _owned("x" * 1_000_000)
+    found = PaceGroups(lambda: CREATED_MS).find(read_pod({KEY: "1/24h"}, owners=[owner]))
+    assert len("".join(found.group_key)) < 100
 
 
 def test_pods_start_by_priority_then_by_creation() -> None:
