@@ -20,6 +20,7 @@ from holdfast.webhook.model.edits import (
     Operation,
     PreferNodes,
     RemoveAnnotation,
+    RemoveLabel,
     Requirement,
     RequireNodes,
     SelectNodes,
@@ -117,8 +118,8 @@ def _annotations(pod: Pod, edits: Sequence[SetAnnotation | RemoveAnnotation]) ->
     return _entries("/metadata/annotations", pod.metadata.annotations, changes)
 
 
-def _labels(pod: Pod, edits: Sequence[SetLabel]) -> list[Operation]:
-    changes = {edit.key: edit.value for edit in edits}
+def _labels(pod: Pod, edits: Sequence[SetLabel | RemoveLabel]) -> list[Operation]:
+    changes = {edit.key: edit.value if isinstance(edit, SetLabel) else None for edit in edits}
     return _entries("/metadata/labels", pod.metadata.labels, changes)
 
 
@@ -220,6 +221,7 @@ _WRITERS: Mapping[type[Any], _Writer] = {
     SetAnnotation: _annotations,
     RemoveAnnotation: _annotations,
     SetLabel: _labels,
+    RemoveLabel: _labels,
     SetSchedulerName: _scheduler,
     RequireNodes: _nodes,
     PreferNodes: _nodes,

@@ -17,7 +17,14 @@ from holdfast.webhook.model.annotations import (
     OWN_PREFIX,
     PROFILE_ANNOTATION,
 )
-from holdfast.webhook.model.edits import AddGate, Edit, RemoveAnnotation, SetAnnotation, SetLabel
+from holdfast.webhook.model.edits import (
+    AddGate,
+    Edit,
+    RemoveAnnotation,
+    RemoveLabel,
+    SetAnnotation,
+    SetLabel,
+)
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import Workload
 
@@ -107,7 +114,7 @@ class AdmissionPipeline:
             return Verdict(Code.REJECT, (), list(dict.fromkeys((*reasons, *further))))
         if context.held:
             edits.append(SetLabel(HELD_LABEL, "true"))
-        if any(not isinstance(edit, RemoveAnnotation) for edit in edits):
+        if any(not isinstance(edit, RemoveAnnotation | RemoveLabel) for edit in edits):
             edits.append(SetAnnotation(PROFILE_ANNOTATION, profile.name))
         if ALLOWED_ANNOTATION in context.review.pod.annotations:
             edits.append(RemoveAnnotation(ALLOWED_ANNOTATION))  # copied or forged

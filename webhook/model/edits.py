@@ -35,6 +35,13 @@ class SetLabel:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveLabel:
+    """Remove a label, if the pod has it."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetSchedulerName:
     """Set the pod's `schedulerName`."""
 
@@ -113,6 +120,7 @@ Edit = (
     | SetAnnotation
     | RemoveAnnotation
     | SetLabel
+    | RemoveLabel
     | SetSchedulerName
     | RequireNodes
     | PreferNodes

@@ -94,6 +94,7 @@ _WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     ),
     edits.RemoveAnnotation: lambda _: "",
     edits.SetLabel: lambda edit: f"sets label {edit.key}: {edit.value}",
+    edits.RemoveLabel: lambda edit: f"removes label {edit.key}",
     edits.SetSchedulerName: lambda edit: f"sets scheduler {edit.name}",
     edits.RequireNodes: lambda edit: f"requires nodes with {_all(edit.requirements)}",
     edits.PreferNodes: lambda edit: (

@@ -14,6 +14,7 @@ from holdfast.webhook.model.edits import (
     AddGate,
     Edit,
     RemoveAnnotation,
+    RemoveLabel,
     SelectNodes,
     SetAnnotation,
     SetSchedulerName,
@@ -169,12 +170,13 @@ def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
     [
         pytest.param(make_pod(), [], [], id="nothing"),
         pytest.param(
-            make_pod({"x": "y"}, gates=["a.io/b"]),
-            [AddGate(GATE), SetAnnotation("a/b~c", "1"), RemoveAnnotation("x")],
+            make_pod({"x": "y"}, gates=["a.io/b"], labels={"a/z": "1"}),
+            [AddGate(GATE), SetAnnotation("a/b~c", "1"), RemoveAnnotation("x"), RemoveLabel("a/z")],
             [
                 {"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}},
                 {"op": "add", "path": "/metadata/annotations/a~1b~0c", "value": "1"},
                 {"op": "remove", "path": "/metadata/annotations/x"},
+                {"op": "remove", "path": "/metadata/labels/a~1z"},
             ],
             id="a pod with both",
         ),

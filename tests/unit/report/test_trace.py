@@ -19,6 +19,7 @@ from tests.support.scripted import Blocking, Scripted, answering, profiles_of
         pytest.param(edits.SetAnnotation("holdfast.dev/held", "delay=1s"), "", id="hint"),
         pytest.param(edits.SetAnnotation("a", "b"), "sets annotation a: b", id="annotation"),
         pytest.param(edits.RemoveAnnotation("a"), "", id="removed annotation"),
+        pytest.param(edits.RemoveLabel("a"), "removes label a", id="removed label"),
         pytest.param(edits.SetSchedulerName("x"), "sets scheduler x", id="scheduler"),
         pytest.param(
             edits.RequireNodes((Requirement("a", "Exists"), Requirement("b", "In", ("c",)))),

@@ -20,10 +20,11 @@ from holdfast.webhook.framework.plugin import (
     Result,
     Wait,
     reject,
+    success,
 )
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import DELAY_GATE, NEVER_MS, OWN_PREFIX
-from holdfast.webhook.model.edits import Edit, SetLabel
+from holdfast.webhook.model.edits import Edit, RemoveLabel, SetLabel
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.pace import Limits
 from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
@@ -58,6 +59,13 @@ class Pace(HoldingPlugin):
         named, limits = pace_args.read(pod, self._paces)
         shared = (str(limits), pod.metadata.namespace, owner_of(pod))
         return [SetLabel(KEY, named.name or digest(*shared)[:_LABEL_LENGTH])]
+
+    def mutate(self, pod: Pod, context: Context) -> Result:
+        """Hold the pod; remove the label from a pod that is not held, which would take a slot."""
+        result = super().mutate(pod, context)
+        if result.edits or result.code is Code.REJECT or KEY not in pod.labels:
+            return result
+        return success(RemoveLabel(KEY), warnings=result.warnings)
 
     def validate(self, pod: Pod, context: Context) -> Result:
         """Reject invalid values, and a new pod whose gate or label is missing."""

@@ -27,8 +27,10 @@ from holdfast.webhook.framework.profiles import Profile, Profiles
 from holdfast.webhook.framework.runner import Runner, unobserved
 from holdfast.webhook.model import durations, pace
 from holdfast.webhook.model.annotations import NEVER_MS, RELEASED_ANNOTATION
-from holdfast.webhook.model.edits import AddGate, SetLabel
+from holdfast.webhook.model.edits import AddGate, RemoveLabel, SetLabel
+from holdfast.webhook.model.kubevirt import CONTROLLER_ACCOUNT, MIGRATION_JOB, VMI
 from holdfast.webhook.model.objects import Condition, ObjectKey, Pod, PodStatus
+from holdfast.webhook.plugins.holding import BOUND
 from holdfast.webhook.plugins.pace import args as pace_args
 from holdfast.webhook.plugins.pace.args import KEY, NamedPace, PaceArgs
 from holdfast.webhook.plugins.pace.groups import PacedPod, PaceGroups
@@ -114,6 +116,20 @@ def test_pod_with_a_pace_gets_gate_and_label() -> None:
     inline = [ask("mutate", text).edits[1] for text in ("4", "04", "5")]
     assert inline[0] == inline[1] != inline[2]
     assert ask("mutate", "jvm", node="n1").edits == ()
+
+
+def test_label_that_a_user_set_takes_no_slot_for_a_pod_that_is_not_held() -> None:
+    """Neither one that is bound to a node already, nor a migration's target."""
+    labels = {KEY: "jvm", MIGRATION_JOB: "job"}
+    bound = ask("mutate", "jvm", node="n1", labels=labels)
+    assert bound == success(RemoveLabel(KEY), warnings=[BOUND])
+    assert ask("mutate", "jvm", labels=labels).edits == (AddGate(GATE), SetLabel(KEY, "jvm"))
+    target = read_review(
+        make_pod({KEY: "jvm"}, labels=labels, owners=[owner_of(VMI, "vm", "u")]),
+        userInfo={"username": CONTROLLER_ACCOUNT},
+    )
+    result = plugin_of(JVM).mutate(target.pod, Context(target, "*", CREATED_MS))
+    assert result == success(RemoveLabel(KEY))
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
