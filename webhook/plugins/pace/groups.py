@@ -16,8 +16,9 @@ from holdfast.webhook.plugins.pace.args import NamedPace, Paces
 from holdfast.webhook.plugins.pace.group import PaceGroup, Rank
 
 GroupKey = tuple[str, str]
-"""The pace, and the pods that share it: the namespace, a digest of the owner, or empty for all."""
+"""The pace, and the pods that share it: the namespace, also with the label, or empty for all."""
 _SWEEP_AT = 1_000
+_LABEL_LENGTH = 16
 
 
 class PacedPod(Pod, frozen=True):
@@ -83,10 +84,12 @@ class PaceGroups:
         pods are starting.
         """
         named, limits = pace_args.read(pod, self.paces)
-        owner = owner_of(pod)
         namespace = pod.metadata.namespace
-        scope = {"cluster": "", "namespace": namespace, "owner": digest(namespace, owner)}
-        key = (named.name or ("" if owner else str(limits)), scope[named.scope])
+        # Owners and their UIDs can be written, and change if a ReplicaSet loses a pod by its
+        # labels. The guard protects this label.
+        label = pod.labels.get(pace_args.KEY) or label_of(pod, named, limits)
+        scope = {"cluster": "", "namespace": namespace, "owner": f"{namespace}/{label}"}
+        key = (named.name, scope[named.scope])
         group = self._groups.get(key)
         if group is None:
             _, releases = self._quiet.pop(key, (0, None))
@@ -125,15 +128,13 @@ class PaceGroups:
         return len(self._groups) + len(self._quiet)
 
 
-def owner_of(pod: Pod) -> str:
-    """Return the UID of a pod's controller; empty for a pod without one."""
+def label_of(pod: Pod, named: NamedPace, limits: Limits) -> str:
+    """Return the label of a new pod: the pace's name, or a hash that pods of one owner share."""
+    if named.scope != "owner":
+        return named.name
     owners = pod.metadata.owner_references or ()
-    return next((one.uid for one in owners if one.controller), "")
-
-
-def digest(*parts: str) -> str:
-    """Return a digest of fixed length: users may write a UID of any length, and any other's."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    owner = next((one.uid for one in owners if one.controller), str(limits))
+    return hashlib.sha256(owner.encode()).hexdigest()[:_LABEL_LENGTH]
 
 
 def rank_of(pod: Pod, due_ms: int) -> Rank:

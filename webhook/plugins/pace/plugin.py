@@ -30,10 +30,8 @@ from holdfast.webhook.model.pace import Limits
 from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
 from holdfast.webhook.plugins.pace import args as pace_args
 from holdfast.webhook.plugins.pace.args import KEY, PaceArgs
-from holdfast.webhook.plugins.pace.groups import digest, owner_of
+from holdfast.webhook.plugins.pace.groups import label_of
 from holdfast.webhook.plugins.pace.slots import GATE, PaceSlots
-
-_LABEL_LENGTH = 16
 
 
 class Pace(HoldingPlugin):
@@ -55,10 +53,9 @@ class Pace(HoldingPlugin):
     # --- admission -----------------------------------------------------------------------------
 
     def read(self, pod: Pod, context: Context) -> Iterable[Edit]:  # noqa: ARG002
-        """Read the pace; the pod gets its name, or that of its owner's pace, as a label."""
+        """Read the pace; the pod gets its name, or a hash of its owner, as a label."""
         named, limits = pace_args.read(pod, self._paces)
-        shared = (str(limits), pod.metadata.namespace, owner_of(pod))
-        return [SetLabel(KEY, named.name or digest(*shared)[:_LABEL_LENGTH])]
+        return [SetLabel(KEY, label_of(pod, named, limits))]
 
     def mutate(self, pod: Pod, context: Context) -> Result:
         """Hold the pod; remove the label from a pod that is not held, which would take a slot."""

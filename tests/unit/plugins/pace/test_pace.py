@@ -105,7 +105,7 @@ def plugin_of(*paces: NamedPace, handle: Handle | None = None) -> Pace:
 
 def ask(point: str, annotation: str | None, **fields: Any) -> Result:
     annotations = {} if annotation is None else {KEY: annotation}
-    review = read_review(make_pod(annotations, owners=[OWNER], **fields))
+    review = read_review(make_pod(annotations, **{"owners": [OWNER], **fields}))
     result: Result = getattr(plugin_of(JVM), point)(review.pod, Context(review, "*", CREATED_MS))
     return result
 
@@ -113,8 +113,10 @@ def ask(point: str, annotation: str | None, **fields: Any) -> Result:
 def test_pod_with_a_pace_gets_gate_and_label() -> None:
     assert ask("mutate", None) == skip()
     assert ask("mutate", "jvm") == success(AddGate(GATE), SetLabel(KEY, "jvm"))
-    inline = [ask("mutate", text).edits[1] for text in ("4", "04", "5")]
-    assert inline[0] == inline[1] != inline[2]
+    owned = [ask("mutate", text).edits[1] for text in ("4", "5")]
+    free = [ask("mutate", text, owners=[]).edits[1] for text in ("4", "04", "5")]
+    assert owned[0] == owned[1] not in free
+    assert free[0] == free[1] != free[2]
     assert ask("mutate", "jvm", node="n1").edits == ()
 
 
@@ -475,21 +477,36 @@ def test_pace_that_is_changed_counts_the_pods_that_are_starting(text: str, most:
     assert (len(cluster.released), cluster.most_starting()) == (12, most)
 
 
-@pytest.mark.parametrize("text", ["4", "slow"])
-@pytest.mark.parametrize("uid", ["", "rs-1"], ids=["without owner", "owned"])
-def test_forged_owner_shares_no_line_with_another_namespace(uid: str, text: str) -> None:
-    groups = PaceGroups(lambda: CREATED_MS)
-    groups.add(
-        pace_args.check(PaceArgs(paces=(NamedPace(name="slow", rate="1/1h", scope="owner"),)))
-    )
-    owners = [_owned(uid)] if uid else []
-    victim = groups.find(read_pod({KEY: text}, namespace="victim", owners=owners))
-    forged = [_owned(uid or "victim")]
-    attacker = groups.find(read_pod({KEY: text}, namespace="evil", owners=forged))
-    again = groups.find(read_pod({KEY: text}, namespace="victim", name="b", owners=owners))
+SLOW = NamedPace(name="slow", rate="1/1h", scope="owner")
 
-    assert attacker.group is not victim.group
-    assert again.group is victim.group
+
+@pytest.mark.parametrize("text", ["4", "slow"])
+@pytest.mark.parametrize("labels", [None, {KEY: "x"}], ids=["unlabelled", "labelled"])
+@pytest.mark.parametrize("uid", ["", "rs-1"], ids=["without owner", "owned"])
+def test_forged_owner_shares_no_line_with_another_namespace(
+    uid: str, labels: dict[str, str] | None, text: str
+) -> None:
+    def pod(namespace: str, owner: str) -> Pod:
+        owners = [_owned(owner)] if owner else []
+        return read_pod({KEY: text}, namespace=namespace, labels=labels, owners=owners)
+
+    groups = PaceGroups(lambda: CREATED_MS)
+    groups.add(pace_args.check(PaceArgs(paces=(SLOW,))))
+    victim = groups.find(pod("victim", uid))
+    assert groups.find(pod("victim", uid)).group is victim.group
+    assert groups.find(pod("evil", uid or "victim")).group is not victim.group
+
+
+@pytest.mark.parametrize("text", ["4", "slow"])
+def test_pod_that_gets_another_owner_keeps_its_line_and_its_slot(text: str) -> None:
+    groups = PaceGroups(lambda: CREATED_MS)
+    groups.add(pace_args.check(PaceArgs(paces=(SLOW,))))
+    labels = {KEY: "hash of rs-1"}
+    found = [
+        groups.find(read_pod({KEY: text}, labels=labels, owners=owners)).group
+        for owners in ([_owned("rs-1")], [_owned("forged")], [])
+    ]
+    assert all(one is found[0] for one in found)
 
 
 def test_keys_of_groups_are_short_although_a_uid_has_a_megabyte() -> None:
