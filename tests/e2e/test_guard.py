@@ -21,6 +21,7 @@ from demo.command import Command
 from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, KEY
 from holdfast.webhook.model.approvals import GATE as APPROVAL_GATE
+from holdfast.webhook.model.objects import KUEUE_GROUP, REVISION_LABEL
 from holdfast.webhook.policies import guard_check
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies.secrets import CONTROLLER_SECRETS
@@ -76,6 +77,7 @@ FINALIZER = "/metadata/finalizers/-"
 TOLERATION = write("/spec/tolerations/-", {"key": "a", "operator": "Exists"})
 OTHER_OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}
 OWNER = write("/metadata/ownerReferences", [OTHER_OWNER])
+OWNED = {**OTHER_OWNER, "controller": True}
 NOT_BEFORE = annotation("holdfast.dev/not-before", "2020-01-01T00:00:00Z")
 HOLD_CHANGES = rows(
     {
@@ -98,6 +100,11 @@ HOLD_CHANGES = rows(
         },
         "change delay, holdfast.dev/held, holdfast.dev/profile": {
             "all annotations removed": [remove("/metadata/annotations")]
+        },
+        pod_policies.MOVED: {
+            "another controlling owner": [write("/metadata/ownerReferences", [OWNED])],
+            "label of a group": [write("/metadata/labels", {KUEUE_GROUP: "g1"})],
+            "label of a revision": [write("/metadata/labels", {REVISION_LABEL: "web-1"})],
         },
         "release it or change delay": {"both": [STRIP, annotation("delay", "0")]},
     }
@@ -598,6 +605,64 @@ def test_only_an_approver_approves_and_in_their_own_name(guarded: Guarded, ns: N
         and "dryRun" not in event["requestURI"]
     }
     assert approver == "ann"
+
+
+def test_replica_set_orphans_and_adopts_held_pods(guarded: Guarded, ns: Namespace) -> None:
+    """The garbage collector removes the owner, and the ReplicaSet's controller writes it."""
+    template = held("web")
+    metadata = {**template["metadata"], "labels": {"app": "web"}}
+    web = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": metadata, "spec": template["spec"]},
+        },
+    }
+
+    def owned(number: int) -> set[str]:
+        """Return the UIDs of both pods, once each has so many owners."""
+        found = [one["metadata"] for one in ns.all("pods")]
+        alike = all(len(one.get("ownerReferences", ())) == number for one in found)
+        return {one["uid"] for one in found} if alike and len(found) == 2 else set()
+
+    ns.apply(web)
+    before = ns.eventually(lambda: owned(1))
+    ns.kubectl("delete", "replicaset", "web", "--cascade=orphan")
+    assert ns.eventually(lambda: owned(0)) == before
+    ns.apply(web)
+    assert ns.eventually(lambda: owned(1)) == before
+    assert [gates(one) for one in ns.all("pods")] == [[GATE]] * 2
+
+
+def test_controller_manager_with_one_account_may_move_held_pods(
+    guarded: Guarded, ns: Namespace
+) -> None:
+    """It may run without an account for each controller."""
+    ns.apply(held("held"))
+    name = "system:kube-controller-manager"
+    ns.kubectl("create", "rolebinding", "kcm", f"--user={name}", "--clusterrole=edit")
+    manager = guarded.user(ns, name)
+    ns.eventually(lambda: "forbidden" not in refusal(manager.kubectl, "get", "pods"))
+    for change, what in HOLD_CHANGES.values():
+        told = refusal(manager.patch, "held", change)
+        assert "may not" in told if what != pod_policies.MOVED else told == ""
+
+
+def test_pod_with_very_many_owners_can_be_updated(guarded: Guarded, ns: Namespace) -> None:
+    made = held("owned")
+    account = ns.all("serviceaccounts")[0]["metadata"]
+    owner = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    owner |= {key: account[key] for key in ("name", "uid")}
+    made["metadata"]["ownerReferences"] = [owner] * 5_000
+    ns.create(made)
+    jane = guarded.user(ns, "jane")
+    jane.patch("owned", [annotation("team", "a")])
+    jane.patch("owned", [remove("/metadata/ownerReferences/0")])
+    told = refusal(jane.patch, "owned", [write("/metadata/ownerReferences/0", OWNED)])
+    assert f"jane may not {pod_policies.MOVED}:" in told
 
 
 def test_release_right_is_limited_to_the_namespace(

@@ -20,6 +20,8 @@ Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 """The label of pods that Kueue queues as a group."""
+REVISION_LABEL = "controller-revision-hash"
+"""The label with the revision of a pod of a StatefulSet or DaemonSet."""
 
 
 class ApiStruct(msgspec.Struct, frozen=True, rename="camel", gc=False):

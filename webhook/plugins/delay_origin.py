@@ -14,13 +14,12 @@ from holdfast.webhook.errors import ApiStatusError, ClusterError, HandleError, I
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model import durations, syntax
 from holdfast.webhook.model.annotations import DOMAIN
-from holdfast.webhook.model.objects import ObjectKey, OwnerReference, Pod
+from holdfast.webhook.model.objects import REVISION_LABEL, ObjectKey, OwnerReference, Pod
 from holdfast.webhook.threads import ThreadPool
 
 DELAY_FROM = f"{DOMAIN}/delay-from"
 POD, OWNER = "pod", "owner"
 
-_REVISION_LABEL = "controller-revision-hash"
 _KEPT = 10_000
 """Revisions that are remembered."""
 _UID_LENGTH = 64
@@ -152,7 +151,7 @@ def revision_of(pod: Pod) -> Revision | None:
     if (group, owner.kind) in {("apps", "ReplicaSet"), ("batch", "Job")}:
         path = f"/apis/{group}/{where}/{owner.kind.lower()}s/{owner.name}"
         return Revision(path, f"{owner.kind} {owner.name}", owner.uid)
-    label = pod.labels.get(_REVISION_LABEL, "")
+    label = pod.labels.get(REVISION_LABEL, "")
     if group != "apps" or owner.kind not in {"StatefulSet", "DaemonSet"} or not label:
         return None
     name = _controller_revision(owner, label)

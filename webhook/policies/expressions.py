@@ -9,10 +9,16 @@ from collections.abc import Sequence
 from holdfast.webhook.framework.cel import string, strings
 from holdfast.webhook.model.annotations import DOMAIN, HELD_ANNOTATION, HELD_LABEL, OWN_PREFIX
 from holdfast.webhook.model.limits import MAX_ENTRIES
+from holdfast.webhook.model.objects import KUEUE_GROUP, REVISION_LABEL
 from holdfast.webhook.policies.builder import annotation, equal
 
 RELEASE_GROUP, RELEASE_RESOURCE = DOMAIN, "holds"
 """The resource of the rights to release and to approve, which exists in RBAC rules only."""
+
+DECIDING_LABELS = (KUEUE_GROUP, REVISION_LABEL, "pod-template-hash")
+"""Labels that decide about jitter and `delay-from`; by the last, another ReplicaSet takes a pod."""
+_ADOPTERS = "system:kube-controller-manager", "system:serviceaccount:kube-system:"
+"""The user, or the prefix of the users, as which the controllers of Kubernetes adopt pods."""
 
 _HINT_PARTS = ("not-before", "jitter")
 """Parts of a hint that are not annotation keys."""
@@ -37,7 +43,7 @@ def may(verb: str) -> str:
 def changes_a_hold(keys: Sequence[str]) -> str:
     """Test whether an update changes a hold; cheapest first, as every update is tested."""
     held = f"{gates('oldObject')}.exists(gate, {is_own('gate.name')})"
-    return f"{held}\n&& ({taken()}\n|| {grown()}\n|| {changed(keys)}.size() > 0)"
+    return f"{held}\n&& ({taken()}\n|| {grown()}\n|| {moved()}\n|| {changed(keys)}.size() > 0)"
 
 
 def taken() -> str:
@@ -62,6 +68,26 @@ def grown() -> str:
     ]
     bigger = (f"({new} > {MAX_ENTRIES}\n  && {new} > {old})" for new, old in sizes)
     return "(" + "\n  || ".join(bigger) + ")"
+
+
+def moved() -> str:
+    """Test whether a pod gets another controlling owner, or another value of a deciding label.
+
+    Kubernetes' own controllers may do both.
+    """
+    user, (name, prefix) = "request.userInfo.username", map(string, _ADOPTERS)
+    new, old = (
+        f"{version}.metadata.?ownerReferences.orValue([])\n"
+        "        .filter(one, one.?controller.orValue(false))"
+        for version in ("object", "oldObject")
+    )
+    same = "object.metadata.?labels[?key] == oldObject.metadata.?labels[?key]"
+    return (
+        f"({user} != {name} && !{user}.startsWith({prefix})\n"
+        f"  && (!{strings(DECIDING_LABELS)}.all(key, {same})\n"
+        f"    || (!({equal('metadata.?ownerReferences')})\n"
+        f"      && {new}\n        != {old})))"
+    )
 
 
 def changed(keys: Sequence[str]) -> str:

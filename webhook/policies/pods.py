@@ -85,6 +85,8 @@ FIXED_FIELDS = (
 The API server itself protects the rest of a pod's spec (ValidatePodUpdate in its source).
 """
 
+MOVED = f"change its controlling owner or labels ({', '.join(expressions.DECIDING_LABELS)})"
+"""The description of such a change in the message of the policy `holdfast-hold`."""
 COUNTED = (pace_args.KEY, RELEASED_ANNOTATION)
 """The annotations by which a pace counts the pods that have its label."""
 
@@ -137,6 +139,7 @@ def _hold_policy(keys: Sequence[str]) -> Object:
     what = (
         "((variables.taken ? ['release it'] : [])\n"
         f"  + (variables.grown ? ['give it more than {MAX_ENTRIES} annotations or labels'] : [])\n"
+        f"  + (variables.moved ? ['{MOVED}'] : [])\n"
         "  + (variables.changed.size() > 0 ? ['change ' + variables.changed.join(', ')] : []))\n"
         "  .join(' or ')"
     )
@@ -152,6 +155,7 @@ def _hold_policy(keys: Sequence[str]) -> Object:
             f"  .filter(gate, {expressions.is_own('gate.name')}).map(gate, gate.name)",
             "taken": expressions.taken(),
             "grown": expressions.grown(),
+            "moved": expressions.moved(),
             "changed": expressions.changed(keys),
             "what": what,
         },
