@@ -38,7 +38,7 @@ from holdfast.webhook.plugins.pace.plugin import Pace
 from holdfast.webhook.plugins.pace.slots import GATE
 from holdfast.webhook.runtime import pipelines
 from tests.support.builders import CREATED_MS, make_pod, make_profiles, read_pod, read_review
-from tests.support.scripted import Holding
+from tests.support.scripted import Holding, pipeline_of
 from tests.support.vm_builders import owner_of
 
 OWNER = owner_of("ReplicaSet", "web", "rs-1", api_version="apps/v1")
@@ -130,8 +130,8 @@ def test_label_that_a_user_set_takes_no_slot_for_a_pod_that_is_not_held() -> Non
         make_pod({KEY: "jvm"}, labels=labels, owners=[owner_of(VMI, "vm", "u")]),
         userInfo={"username": CONTROLLER_ACCOUNT},
     )
-    result = plugin_of(JVM).mutate(target.pod, Context(target, "*", CREATED_MS))
-    assert result == success(RemoveLabel(KEY))
+    verdict = pipeline_of(plugin_of(JVM)).mutate(target, now_ms=CREATED_MS)
+    assert verdict.edits == [RemoveLabel(KEY)]
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
