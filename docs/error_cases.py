@@ -65,7 +65,7 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies import vms
-from holdfast.webhook.report import preview
+from holdfast.webhook.report.preview import OfflinePreview
 from holdfast.webhook.runtime import pipelines
 from holdfast.webhook.server.gunicorn_app import listen
 from holdfast.webhook.server.handler import AdmissionHandler
@@ -640,7 +640,7 @@ def _unreleased(api: Api) -> str:
 
 
 def _preview(document: Mapping[str, Any]) -> str:
-    seen = preview.preview(document, make_pipeline(), namespace="shop", now_ms=NOW_MS)
+    seen = OfflinePreview(make_pipeline(), "shop", NOW_MS).preview(document)
     return seen.refusals[0]
 
 

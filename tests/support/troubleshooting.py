@@ -24,12 +24,13 @@ from holdfast.webhook.config import config, problems
 from holdfast.webhook.errors import ApiStatusError, HoldfastError, UnreachableError
 from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.model.freezes import Freeze
-from holdfast.webhook.report import diagnosis, explanation, installation, preview, trace
+from holdfast.webhook.report import diagnosis, explanation, installation, trace
 from holdfast.webhook.report.diagnosis import Finding
 from holdfast.webhook.report.installation import KeptPods, Runs
 from holdfast.webhook.report.next_steps import PodFacts
 from holdfast.webhook.report.obstacles import Template
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
+from holdfast.webhook.report.preview import OfflinePreview
 from holdfast.webhook.runtime import pipelines
 from tests.support.builders import (
     CREATED_MS,
@@ -93,7 +94,7 @@ def _object(
 
 
 def _previewed(document: Mapping[str, Any]) -> str:
-    made = preview.preview(document, make_pipeline(), namespace="shop", now_ms=CREATED_MS)
+    made = OfflinePreview(make_pipeline(), "shop", CREATED_MS).preview(document)
     return [*made.refusals, *made.warnings][0]
 
 
@@ -512,6 +513,12 @@ COMMANDS: Sequence[Mistake] = (
         _command("preview", "-f", "@web.yaml", web=_WAITING),
         "pod/a > pod/b > pod/a",
         "remove one from annotation holdfast.dev/after",
+    ),
+    Mistake(
+        "`holdfast preview --dry-run=server` with a configuration file",
+        _command("preview", "-f", "@web.yaml", "--dry-run=server", "--config", "@holdfast.yaml"),
+        "--config cannot be combined",
+        "installed configuration",
     ),
     Mistake(
         "`holdfast check-config` on a missing file",

@@ -20,12 +20,12 @@ from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import kubevirt, review
-from holdfast.webhook.model.freezes import NAMESPACES
-from holdfast.webhook.model.objects import ApiObject, ObjectKey
+from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.plugins import sticky_policy
-from holdfast.webhook.report import explanation, obstacles, scope, trace
+from holdfast.webhook.report import explanation, obstacles, trace
 from holdfast.webhook.report.next_steps import PodFacts
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
+from holdfast.webhook.report.scope import AdmissionScope
 from holdfast.webhook.runtime import pipelines
 
 _RECREATING = frozenset({"StatefulSet", "DaemonSet"})
@@ -66,6 +66,7 @@ def explain(
     handle.connect(lookup=ClusterLookup(lambda: cluster))
     decider = pipelines.release_decider(installed.setup(cluster), handle=handle)
     freeze_of = FreezeLookup(cluster, cluster.namespace, time.now_ms, installed.own)
+    scope = AdmissionScope(decider.profiles.selectors, freeze_of.labels_of, installed.own)
     lines: list[terminal.Styled] = []
     pods, problems = _named(cluster, cluster.namespace, wanted)
     places = pace_places(cluster, pods.values(), decider, time.now_ms(), freeze_of)
@@ -79,7 +80,7 @@ def explain(
             vm=[*_vm(cluster, found, decider)],
             template=_template(cluster, found),
             place=places.get(key),
-            unserved=_unserved(cluster, found, decider, installed.own),
+            unserved=scope.why_not_served(found.metadata.namespace, found.labels),
         )
         for section in explanation.explain(facts, decider):
             lines += [(section.title, "bold"), *((f"  {line}", "") for line in section.lines)]
@@ -134,21 +135,6 @@ def _creator(pod: PodWithStatus, decider: ReleaseDecider) -> str:
         return sticky.virt_controller.account()
     except ClusterError:
         return kubevirt.CONTROLLER_ACCOUNT  # the plugin looks it up again, and reports the error
-
-
-def _unserved(api: Api, pod: PodWithStatus, decider: ReleaseDecider, own: str) -> str:
-    """Say why such a pod is not sent to Holdfast, as far as the user may know."""
-    selectors = decider.profiles.selectors
-    labels = None
-    if selectors.namespaces:
-        try:
-            found = listing.one(
-                api, f"{NAMESPACES}/{quote(pod.metadata.namespace, safe='')}", ApiObject
-            )
-        except ApiStatusError:
-            found = None
-        labels = found.labels if found else None
-    return scope.why_not_served(pod, labels, selectors, own)
 
 
 def _nodes(api: Api, pod: PodWithStatus) -> Sequence[NodeState]:

@@ -1,6 +1,6 @@
 """The freezes that concern the pods of a command, as far as its user may read namespaces."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import quote
 
 from holdfast.webhook.cli import configured
@@ -32,6 +32,7 @@ class FreezeLookup:
         self._own = own
         self._now_ms = now_ms
         self._freezes = Freezes()
+        self._labels: dict[str, Mapping[str, str]] = {}
         self._read_at = float("-inf")
         self._has_warned = False
 
@@ -42,6 +43,11 @@ class FreezeLookup:
     def active(self) -> list[Freeze]:
         """List the freezes that have not ended. Raises ClusterError."""
         return self._current().active(self._now_ms())
+
+    def labels_of(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the labels of a namespace; None if it may not be read. Raises ClusterError."""
+        self._current()
+        return self._labels.get(namespace)
 
     def _current(self) -> Freezes:
         if boot_time() - self._read_at >= MAX_AGE_SECONDS:
@@ -68,6 +74,7 @@ class FreezeLookup:
     def _one(self, name: str) -> Iterator[ApiObject]:
         found = listing.one(self._api, f"{NAMESPACES}/{quote(name, safe='')}", ApiObject)
         if found is not None:
+            self._labels[name] = found.labels
             yield found
 
     def _warn(self, exc: ApiStatusError) -> None:

@@ -3,10 +3,10 @@
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,17 @@ import click
 import yaml
 
 from holdfast.webhook import safe_yaml
-from holdfast.webhook.cli import commands, configured, manifests, options, terminal
+from holdfast.webhook.cli import commands, configured, freeze, manifests, options, terminal
 from holdfast.webhook.cli.server_preview import ServerPreview
 from holdfast.webhook.errors import CommandError, StartError, UnreachableError
 from holdfast.webhook.framework.plugin import Code
-from holdfast.webhook.kube.client import kubeconfigs
+from holdfast.webhook.kube.client import Api, kubeconfigs
 from holdfast.webhook.model import messages
 from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.report import cycles, table
 from holdfast.webhook.report import preview as previews
-from holdfast.webhook.report.preview import Document, Preview
+from holdfast.webhook.report.preview import Document, OfflinePreview, Preview
+from holdfast.webhook.report.scope import AdmissionScope, LabelsOf
 from holdfast.webhook.runtime import pipelines
 
 EXAMPLES = """\b
@@ -80,25 +81,13 @@ def preview(
 
     Nothing is written, and no cluster is needed unless you give --dry-run=server. The exit status
     is 1 if anything would be rejected, or if pods wait for each other; with --strict, also if there
-    are warnings. Objects that are not pods and have no pod template are not shown.
+    are warnings. Objects that are not pods and have no pod template are not shown. With -v=1,
+    plugins that change nothing are shown as well.
     """
     if not (files or filename or kustomize):
         raise click.UsageError("give a file with -f, or - for standard input")
     names = [*manifests.files([*filename, *files], recursive=recursive)]
-    if dry_run == "server":
-        cluster = target.connect()
-        namespace = cluster.namespace
-        warned: list[str] = []
-        cluster.on_warning = warned.append
-        make: Make = ServerPreview(cluster, namespace, warned).preview
-    else:
-        setup, namespace = _offline(target, installed)
-        make = partial(
-            previews.preview,
-            pipeline=pipelines.admission_pipeline(setup),
-            namespace=namespace,
-            now_ms=int(time.time() * 1_000),
-        )
+    make, namespace = (_online if dry_run == "server" else _offline)(target, installed)
     read: list[Document] = []
     sources = [
         *((name, None) for name in names),
@@ -141,19 +130,47 @@ def _check_outcome(
         raise CommandError(f"{counted}; the reasons are above")
 
 
-def _offline(target: options.Target, installed: options.Installed) -> tuple[pipelines.Setup, str]:
-    """Return the configuration and the namespace, from the cluster if it can be asked."""
-    assumed = pipelines.Setup(installed.config_path), target.namespace or "default"
+def _online(target: options.Target, installed: options.Installed) -> tuple[Make, str]:
+    if installed.config_path:
+        raise click.UsageError(
+            "--config cannot be combined with --dry-run=server: the admission server uses the "
+            "installed configuration"
+        )
+    cluster = target.connect()
+    warned: list[str] = []
+    cluster.on_warning = warned.append
+    return ServerPreview(cluster, cluster.namespace, warned).preview, cluster.namespace
+
+
+def _offline(target: options.Target, installed: options.Installed) -> tuple[Make, str]:
+    setup, namespace, labels_of = _setup(target, installed)
+    pipeline = pipelines.admission_pipeline(setup)
+    scope = AdmissionScope(pipeline.profiles.selectors, labels_of, installed.own)
+    now_ms = int(time.time() * 1_000)
+    return OfflinePreview(pipeline, namespace, now_ms, scope).preview, namespace
+
+
+def _setup(
+    target: options.Target, installed: options.Installed
+) -> tuple[pipelines.Setup, str, LabelsOf]:
+    """Return the configuration, the namespace and labels, from the cluster if it can be asked."""
+    namespace = target.namespace or "default"
+    assumed = pipelines.Setup(installed.config_path), namespace, lambda _: None
     if installed.config_path:
         return assumed  # needs no cluster, as in a pre-commit hook
     if not any(file.exists() for file in kubeconfigs(target.kubeconfig)):
         return assumed
     try:
         cluster = replace(target, request_timeout=target.request_timeout or _WAIT_MS).connect()
-        return installed.setup(cluster), cluster.namespace
+        return installed.setup(cluster), cluster.namespace, cache(partial(_labels, cluster))
     except (StartError, UnreachableError) as exc:
         configured.note_defaults(exc, installed.own)
         return assumed
+
+
+def _labels(api: Api, namespace: str) -> Mapping[str, str] | None:
+    found = freeze.read(api, namespace)
+    return found.labels if found else None
 
 
 def _shown(
@@ -207,8 +224,14 @@ def _lines(name: str, made: Preview) -> Iterator[terminal.Styled]:
     else:
         verdict = "changed" if made.diff else "unchanged"
         yield f"{place}{made.what}: {verdict}", "bold"
+    if made.unserved:
+        yield f"  not sent to Holdfast: {made.unserved}", ""
     steps = [step for step in made.steps if step.code not in {Code.REJECT, Code.SKIP}]
+    if not commands.chosen().get("verbosity"):
+        steps = [step for step in steps if step.changes or step.code is Code.ERROR]
     yield from ((f"  {step.plugin}: {step.summary}", "") for step in steps)
+    if made.steps and not (steps or made.diff or made.refusals):
+        yield "  no plugin changes it", ""
     yield from ((f"  warning: {warning}", "yellow") for warning in made.warnings)
     if not made.refusals:
         yield from ((f"  {line}", _STYLES.get(line[:1], "dim")) for line in made.diff)

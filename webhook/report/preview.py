@@ -6,7 +6,7 @@ its controller would create from the template.
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -17,8 +17,11 @@ from holdfast.webhook.framework.json_patch import applied, patch
 from holdfast.webhook.framework.pipeline import AdmissionPipeline
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.model import edits, review, workloads
+from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.plugins.window import Window
 from holdfast.webhook.report import trace
+from holdfast.webhook.report.scope import AdmissionScope
 
 Document = Mapping[str, Any]
 
@@ -35,6 +38,8 @@ class Preview:
     warnings: Sequence[str] = ()
     before: Document | None = None
     after: Document | None = None
+    unserved: str = ""
+    """Why pods that ask for nothing are not sent to Holdfast."""
 
     @property
     def diff(self) -> list[str]:
@@ -43,6 +48,88 @@ class Preview:
             return []
         lines = difflib.unified_diff(_yaml(self.before), _yaml(self.after), lineterm="", n=2)
         return list(lines)[2:]  # without the file names
+
+
+@dataclass(frozen=True, slots=True)
+class OfflinePreview:
+    """Previews pods and workloads as if created now."""
+
+    pipeline: AdmissionPipeline
+    namespace: str
+    """That of objects that name none."""
+    now_ms: int
+    scope: AdmissionScope = field(default_factory=AdmissionScope)
+
+    def preview(self, document: Document) -> Preview:
+        """Preview a pod or a workload."""
+        what = described(document, self.namespace)
+        namespace = str(metadata_of(document).get("namespace") or self.namespace)
+        try:
+            if why := self.scope.why_not_served(namespace):
+                return self._unserved(Preview(what), document, why)
+            made = self._workload(what, document, namespace)
+            if made.refusals or document.get("kind") in workloads.VM_KINDS:
+                return made
+            if why := self.scope.why_not_served(namespace, Pod.of(template(document)).labels):
+                return self._unserved(made, document, why)
+            return self._pod(made, document, namespace)
+        except (ReviewError, msgspec.ValidationError) as exc:
+            # the API server rejects such an object as well
+            detail = str(exc).rpartition(": ")[2].replace("`", "")
+            cure = 'annotation values must be strings, such as "15"'
+            return Preview(what, refusals=[f"the object is invalid: {detail}; {cure}"])
+
+    def _unserved(self, made: Preview, document: Document, why: str) -> Preview:
+        """Say why its pods are not sent to Holdfast, with a warning if they ask for something."""
+        pod = Pod.of(template(document))
+        if any(plugin.concerns(pod) for plugin in self.pipeline.profiles.plugins):
+            return replace(made, warnings=[*made.warnings, f"not sent to Holdfast: {why}"])
+        return replace(made, unserved=why)
+
+    def _workload(self, what: str, document: Document, namespace: str) -> Preview:
+        if _template_path(document) == "":
+            return Preview(what)
+        if not is_known(document):
+            return Preview(what, warnings=[unknown_kind(document)])
+        verdict = self.pipeline.validate(reviewed(document, namespace), now_ms=self.now_ms)
+        return Preview(what, refusals=verdict.reasons, warnings=verdict.warnings)
+
+    def _pod(self, made: Preview, document: Document, namespace: str) -> Preview:
+        """Add to the preview of a workload what becomes of its pods."""
+        before, warnings = template(document), [*made.warnings]
+        pod = pod_of(document) if _template_path(document) else before
+        asked = reviewed(pod, namespace)
+        seen = trace.mutate(self.pipeline.profiles, asked, now_ms=self.now_ms)
+        steps = [*self._with_openings(seen, asked.pod)]
+        failed = [step for step in steps if step.code is Code.ERROR]
+        refusals = [f"plugin {step.plugin!r} cannot run here: {step.reason}" for step in failed]
+        if seen.verdict is None:
+            return Preview(made.what, steps, refusals, warnings)
+        refusals += seen.verdict.reasons
+        warnings += [one for one in seen.verdict.warnings if one not in warnings]
+        operations = patch(asked.pod, seen.verdict.edits)
+        if not refusals:
+            stored = reviewed(_after(pod, operations), namespace)
+            try:
+                checked = self.pipeline.validate(stored, now_ms=self.now_ms)
+                refusals += checked.reasons
+                # those of a template are there already
+                of_pod = () if is_known(document) else checked.warnings
+                warnings += [one for one in of_pod if one not in warnings]
+            except PluginFailedError as exc:
+                refusals.append(str(exc))
+        return Preview(made.what, steps, refusals, warnings, before, _after(before, operations))
+
+    def _with_openings(self, seen: trace.Trace, pod: Pod) -> Iterator[trace.PluginStep]:
+        """Add the next opening of its window to the step that holds a pod until then."""
+        profile = self.pipeline.profiles.by_name.get(seen.profile)
+        plugins = {one.name: one for one in profile.plugins} if profile else {}
+        for step in seen.steps:
+            plugin = plugins.get(step.plugin)
+            if step.edits and isinstance(plugin, Window):
+                yield replace(step, reason=plugin.opening(pod, self.now_ms))
+            else:
+                yield step
 
 
 def objects(document: Any) -> Iterator[Document]:
@@ -60,20 +147,6 @@ def objects(document: Any) -> Iterator[Document]:
 def concerns(document: Document) -> bool:
     """Return whether an object is a pod or has a pod template."""
     return _template_path(document) is not None
-
-
-def preview(
-    document: Document, pipeline: AdmissionPipeline, *, namespace: str, now_ms: int
-) -> Preview:
-    """Preview a pod or a workload as if created now."""
-    what = described(document, namespace)
-    try:
-        return _preview(document, pipeline, what, namespace, now_ms)
-    except (ReviewError, msgspec.ValidationError) as exc:
-        # the API server rejects such an object as well
-        detail = str(exc).rpartition(": ")[2].replace("`", "")
-        reason = f'the object is invalid: {detail}; annotation values must be strings, such as "15"'
-        return Preview(what, refusals=[reason])
 
 
 def described(document: Document, namespace: str) -> str:
@@ -127,43 +200,6 @@ def _has_template(document: Document) -> bool:
     return isinstance(found, list)
 
 
-def _preview(
-    document: Document, pipeline: AdmissionPipeline, what: str, namespace: str, now_ms: int
-) -> Preview:
-    is_pod = _template_path(document) == ""
-    refusals: list[str] = []
-    warnings: list[str] = []
-    if not is_pod and not is_known(document):
-        warnings.append(unknown_kind(document))
-    elif not is_pod:
-        verdict = pipeline.validate(reviewed(document, namespace), now_ms=now_ms)
-        refusals, warnings = list(verdict.reasons), list(verdict.warnings)
-        if refusals or document.get("kind") in workloads.VM_KINDS:
-            return Preview(what, (), refusals, warnings)
-    before = template(document)
-    pod = before if is_pod else pod_of(document)
-    made = reviewed(pod, namespace)
-    seen = trace.mutate(pipeline.profiles, made, now_ms=now_ms)
-    failed = [step for step in seen.steps if step.code is Code.ERROR]
-    refusals += [f"plugin {step.plugin!r} cannot run here: {step.reason}" for step in failed]
-    if seen.verdict is None:
-        return Preview(what, seen.steps, refusals, warnings)
-    refusals += seen.verdict.reasons
-    warnings += [one for one in seen.verdict.warnings if one not in warnings]
-    operations = patch(made.pod, seen.verdict.edits)
-    if not refusals:
-        stored = reviewed(_after(pod, operations), namespace)
-        try:
-            checked = pipeline.validate(stored, now_ms=now_ms)
-            refusals += checked.reasons
-            # those of a template are there already
-            of_pod = checked.warnings if is_pod or not is_known(document) else ()
-            warnings += [one for one in of_pod if one not in warnings]
-        except PluginFailedError as exc:
-            refusals.append(str(exc))
-    return Preview(what, seen.steps, refusals, warnings, before, _after(before, operations))
-
-
 def unknown_kind(document: Document) -> str:
     """Say what it means that Holdfast does not know a kind that has a pod template."""
     return (
@@ -183,14 +219,13 @@ def _after(pod: Document, operations: Sequence[edits.Operation]) -> Document:
 def reviewed(document: Document, namespace: str) -> PodReview:
     """Build the review of an object's creation. Raises ReviewError."""
     group, _, version = str(document.get("apiVersion", "")).rpartition("/")
-    metadata = metadata_of(document)
     kind = {"group": group, "version": version, "kind": document.get("kind")}
     request = {
         "uid": "preview",
         "kind": kind,
         "operation": "CREATE",
-        "name": metadata.get("name") or "",
-        "namespace": metadata.get("namespace") or namespace,
+        "name": metadata_of(document).get("name") or "",
+        "namespace": namespace,
         "object": document,
     }
     body = {"apiVersion": review.API_VERSION, "kind": "AdmissionReview", "request": request}

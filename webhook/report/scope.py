@@ -1,31 +1,39 @@
 """Whether pods are sent to Holdfast at all, as `admission` in the configuration selects them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from holdfast.webhook.framework.profiles import Selectors
-from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.framework.profiles import NO_SELECTORS, Selectors
+from holdfast.webhook.model.freezes import OWN_NAMESPACE
 from holdfast.webhook.registration.configurations import EXCLUDED_NAMESPACES
 
 NAME_LABEL = "kubernetes.io/metadata.name"
 
+LabelsOf = Callable[[str], Mapping[str, str] | None]
+"""Returns the labels of a namespace, or None if they are not known."""
 
-def why_not_served(
-    pod: Pod, namespace_labels: Mapping[str, str] | None, selectors: Selectors, own: str
-) -> str:
-    """Say why a pod is not sent to Holdfast; empty if it is, or if the labels are not known.
 
-    `own` is Holdfast's namespace.
-    """
-    namespace = pod.metadata.namespace
-    if namespace in {*EXCLUDED_NAMESPACES, own}:
-        return f"Holdfast never serves namespace {namespace}"
-    labels = None if namespace_labels is None else {NAME_LABEL: namespace, **namespace_labels}
-    if labels is not None and not _matches(selectors.namespaces, labels):
-        return f"namespace {namespace} has not the labels of admission.namespaceSelector"
-    if not _matches(selectors.objects, pod.labels):
-        return "the pod has not the labels of admission.objectSelector"
-    return ""
+@dataclass(frozen=True, slots=True)
+class AdmissionScope:
+    """The namespaces and pods that are sent to Holdfast, whose namespace is `own`."""
+
+    selectors: Selectors = NO_SELECTORS
+    labels_of: LabelsOf = lambda _: None
+    own: str = OWN_NAMESPACE
+
+    def why_not_served(self, namespace: str, labels: Mapping[str, str] | None = None) -> str:
+        """Say why a namespace, or a pod with these labels, is not served; empty if it is."""
+        if namespace in {*EXCLUDED_NAMESPACES, self.own}:
+            return f"Holdfast never serves namespace {namespace}"
+        found = self.labels_of(namespace) if self.selectors.namespaces else None
+        if found is not None and not _matches(
+            self.selectors.namespaces, {NAME_LABEL: namespace, **found}
+        ):
+            return f"namespace {namespace} does not match admission.namespaceSelector"
+        if labels is not None and not _matches(self.selectors.objects, labels):
+            return "the pod does not match admission.objectSelector"
+        return ""
 
 
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

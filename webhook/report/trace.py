@@ -34,10 +34,15 @@ class PluginStep:
             return "not concerned"
         if self.code in {Code.REJECT, Code.ERROR}:
             return f"{'rejected' if self.code is Code.REJECT else 'failed'}: {self.reason}"
-        changes = [text for text in map(describe_edit, self.edits) if text]
         held = next((edit.value for edit in self.edits if _is_hint(edit)), "")
-        first = "; ".join(changes) or "no change"
-        return "; ".join([f"{first} ({held})" if held else first, *self.warnings])
+        first = "; ".join(self.changes) or "no change"
+        first = f"{first} ({held})" if held else first
+        return "; ".join(filter(None, [first, self.reason, *self.warnings]))
+
+    @property
+    def changes(self) -> list[str]:
+        """Describe what it changes."""
+        return [text for text in map(describe_edit, self.edits) if text]
 
 
 @dataclass(frozen=True, slots=True)

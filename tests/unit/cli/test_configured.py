@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from holdfast.webhook.cli import configured
 from holdfast.webhook.errors import ConfigurationError
-from tests.support.builders import held
+from tests.support.builders import held, make_pod
+from tests.support.fakes import NAMESPACES
 from tests.support.served import ServedApi
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/holdfast-system/deployments/holdfast-webhook"
@@ -105,3 +107,35 @@ def test_preview_uses_the_installed_configuration(cluster: ServedApi, tmp_path: 
     )
     noted = cluster.run("preview", "-f", str(file), "--cluster", "gone").stderr
     assert noted.startswith("note: the installed configuration cannot be used (http://127.0.0.1:1")
+
+
+def test_namespace_that_is_not_selected(cluster: ServedApi, tmp_path: Path) -> None:
+    install(cluster, f"{HEAD}admission: {{namespaceSelector: {{matchLabels: {{team: shop}}}}}}")
+    cluster.api.put(f"{NAMESPACES}/shop", {"metadata": {"labels": {"team": "shop"}}})
+    cluster.api.put(f"{NAMESPACES}/other", {})
+    pods = [{"apiVersion": "v1", "kind": "Pod", **make_pod({"delay": "15"})}, {**make_pod()}]
+    for number, pod in enumerate(pods):
+        pod["metadata"] |= {"name": f"{number}", "namespace": ""}
+    file = tmp_path / "pods.json"
+    file.write_text(json.dumps({"kind": "List", "items": pods}))
+
+    def shown(namespace: str) -> str:
+        return cluster.run("preview", "-n", namespace, "-f", str(file)).stdout
+
+    why = "not sent to Holdfast: namespace other does not match admission.namespaceSelector\n"
+    assert "not sent" not in shown("shop")
+    assert cluster.api.requests.count(("GET", f"{NAMESPACES}/shop")) == 1
+    assert f"  warning: {why}" in shown("other")
+    assert f"Pod other/1: unchanged\n  {why}" in shown("other")
+    cluster.forbidden = {f"{NAMESPACES}/other"}
+    assert "not sent" not in shown("other")
+
+
+def test_namespace_is_read_once_to_explain_pods(cluster: ServedApi) -> None:
+    install(cluster, f"{HEAD}admission: {{namespaceSelector: {{matchLabels: {{team: shop}}}}}}")
+    cluster.api.put(f"{NAMESPACES}/default", {})
+    for name in ("a", "b"):
+        cluster.api.put_pod(make_pod({"delay": "15"}, name=name))
+    why = "namespace default does not match admission.namespaceSelector"
+    assert cluster.run("explain", "a", "b").stdout.count(f"not sent to Holdfast: {why}") == 2
+    assert cluster.api.requests.count(("GET", f"{NAMESPACES}/default")) == 1

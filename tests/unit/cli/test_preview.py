@@ -114,3 +114,18 @@ def test_field_that_the_api_server_does_not_know_is_a_rejection(
     done = cluster.run("preview", "--dry-run=server", "-f", str(file), code=1)
     assert "Deployment default/web: rejected" in done.stdout
     assert "Pod default/next: " in done.stdout
+
+
+NO_CHANGE = "  delay: no change\n"
+
+
+def test_only_plugins_that_change_something_are_shown(cluster: ServedApi, tmp_path: Path) -> None:
+    file = tmp_path / "pods.yaml"
+    placed = json.dumps({"apiVersion": "v1", "kind": "Pod", **make_pod({"type": "space"})})
+    file.write_text(f"{_pod('free')}\n---\n{placed}")
+    shown = cluster.run("preview", "-f", str(file)).stdout
+    assert f"Pod default/free: unchanged\n  no plugin changes it\n{file}: Pod" in shown
+    assert NO_CHANGE not in shown
+    assert shown.count("no plugin changes it") == 1
+    assert "  placement: requires nodes with" in shown
+    assert NO_CHANGE in cluster.run("preview", "-v=1", "-f", str(file)).stdout

@@ -7,10 +7,12 @@ import yaml
 
 from holdfast.webhook.cli import server_preview
 from holdfast.webhook.report import preview
-from holdfast.webhook.report.preview import Preview
+from holdfast.webhook.report.preview import OfflinePreview, Preview
+from holdfast.webhook.report.scope import AdmissionScope
 from tests.support.builders import CREATED_MS, make_pipeline
 
 PIPELINE = make_pipeline()
+WINDOW = "holdfast.dev/window"
 CONTAINERS = [{"name": "main", "image": "busybox"}]
 
 
@@ -37,7 +39,7 @@ def workload(kind: str, group: str, annotations: Any, **spec: Any) -> dict[str, 
 
 
 def made(document: dict[str, Any], namespace: str = "default") -> Preview:
-    return preview.preview(document, PIPELINE, namespace=namespace, now_ms=CREATED_MS)
+    return OfflinePreview(PIPELINE, namespace, CREATED_MS).preview(document)
 
 
 def test_a_pod_that_is_held() -> None:
@@ -217,6 +219,69 @@ def test_template_of_an_unknown_kind() -> None:
             "holdfast.dev/delay?"
         ),
     ]
+
+
+SELECTED = make_pipeline(
+    "admission: {namespaceSelector: {matchLabels: {team: a}}, "
+    "objectSelector: {matchLabels: {app: web}}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels", "why"),
+    [
+        pytest.param("kube-system", {"app": "web"}, "Holdfast never serves", id="excluded"),
+        pytest.param("b", {"app": "web"}, "admission.namespaceSelector", id="namespace"),
+        pytest.param("a", {}, "the pod does not match admission.objectSelector", id="pod"),
+        pytest.param("a", {"app": "web"}, "", id="served"),
+    ],
+)
+def test_pods_that_are_not_sent_to_holdfast(
+    namespace: str, labels: dict[str, str], why: str
+) -> None:
+    scope = AdmissionScope(SELECTED.profiles.selectors, lambda name: {"team": name})
+    preview_of = OfflinePreview(SELECTED, namespace, CREATED_MS, scope).preview
+    web = workload("Job", "batch", {"delay": "15"})
+    del web["metadata"]["namespace"]
+    web["spec"]["template"]["metadata"]["labels"] = labels
+    for document in (pod({"delay": "15"}, labels=labels), web):
+        seen = preview_of(document)
+        assert bool(seen.diff) is not bool(why)
+        assert bool(seen.warnings) is bool(why)
+        assert why in "".join(seen.warnings)
+    idle = preview_of(pod(labels=labels))
+    assert not idle.warnings
+    assert not idle.diff
+    assert why in idle.unserved
+
+
+def test_template_is_checked_although_its_pods_are_not_selected() -> None:
+    scope = AdmissionScope(SELECTED.profiles.selectors, lambda _: {"team": "a"})
+    preview_of = OfflinePreview(SELECTED, "shop", CREATED_MS, scope).preview
+    assert preview_of(workload("Job", "batch", {"delay": "soon"})).refusals
+
+
+def test_profile_of_the_namespace_of_a_workload() -> None:
+    pipeline = make_pipeline(
+        "profiles: [{schedulerName: '*'}, {name: shop, schedulerName: '*', namespaces: [shop]}]"
+    )
+    seen = OfflinePreview(pipeline, "default", CREATED_MS).preview(
+        workload("Job", "batch", {"delay": "15"})
+    )
+    assert "+    holdfast.dev/profile: shop" in seen.diff
+
+
+@pytest.mark.parametrize(
+    ("window", "opens"),
+    [
+        pytest.param("Mon 09:00-17:00", "opens at 2026-03-02T09:00:00Z", id="closed"),
+        pytest.param("Sun 09:00-17:00", "open until 2026-03-01T17:00:00Z", id="open"),
+    ],
+)
+def test_next_opening_of_a_window(window: str, opens: str) -> None:
+    (held,) = (step for step in made(pod({WINDOW: window})).steps if step.changes)
+    assert held.summary == f"adds scheduling gate {WINDOW}; {opens}"
+    assert made(pod({WINDOW: "Mon"})).refusals
 
 
 def test_mistyped_key_of_a_pod() -> None:

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.framework.profiles import Selectors
-from holdfast.webhook.report import scope
-from tests.support.builders import read_pod
+from holdfast.webhook.report.scope import AdmissionScope
 
-OTHERS = "namespace default has not the labels of admission.namespaceSelector"
+OTHERS = "namespace default does not match admission.namespaceSelector"
 
 
 def requirement(operator: str, *values: str) -> dict[str, Any]:
@@ -38,19 +37,18 @@ def requirement(operator: str, *values: str) -> dict[str, Any]:
 def test_namespaces_are_selected_by_their_labels(
     selector: dict[str, Any], labels: dict[str, str] | None, why: str
 ) -> None:
-    pod = read_pod({})
-    assert scope.why_not_served(pod, labels, Selectors(selector), "holdfast-system") == why
+    scope = AdmissionScope(Selectors(selector), lambda _: labels)
+    assert scope.why_not_served("default") == why
 
 
 def test_pods_are_selected_by_their_labels() -> None:
-    selectors = Selectors({}, {"matchLabels": {"app": "web"}})
-    why = "the pod has not the labels of admission.objectSelector"
-    assert scope.why_not_served(read_pod({}), {}, selectors, "x") == why
-    assert scope.why_not_served(read_pod({}, labels={"app": "web"}), {}, selectors, "x") == ""
+    scope = AdmissionScope(Selectors({}, {"matchLabels": {"app": "web"}}))
+    why = "the pod does not match admission.objectSelector"
+    assert scope.why_not_served("default", {}) == why
+    assert scope.why_not_served("default", {"app": "web"}) == ""
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "platform"])
 def test_some_namespaces_are_never_served(namespace: str) -> None:
-    pod = read_pod({}, namespace=namespace)
     why = f"Holdfast never serves namespace {namespace}"
-    assert scope.why_not_served(pod, {}, Selectors(), "platform") == why
+    assert AdmissionScope(own="platform").why_not_served(namespace) == why
