@@ -526,6 +526,18 @@ COMMANDS: Sequence[Mistake] = (
         "holdfast.yaml",
         "name a readable file",
     ),
+    Mistake(
+        "`holdfast freeze -A`",
+        _command("freeze", "-A", "--reason", "incident 42"),
+        "-A is not supported",
+        "use --all",
+    ),
+    Mistake(
+        "`holdfast freeze --for 2d`",
+        _command("freeze", "--for", "2d", "--reason", "incident 42"),
+        'invalid value "2d"',
+        '("48h")',
+    ),
     Mistake("a kubeconfig that does not exist", _missing_kubeconfig, "nowhere", "--kubeconfig"),
     Mistake(
         "`--context staging`, which the kubeconfig lacks",

@@ -163,10 +163,10 @@ class Command(_Conventions):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it."""
-        if "all_namespaces" in chosen(ctx) and not any(
-            param.name == "all_namespaces" for param in self.params
-        ):
-            raise click.UsageError(f"-A is not supported by {self.name}; give a namespace with -n")
+        own = {name for param in self.params for name in param.opts}
+        if "all_namespaces" in chosen(ctx) and "-A" not in own:
+            cure = "use --all" if "--all" in own else "give a namespace with -n"
+            raise click.UsageError(f"-A is not supported by {self.name}; {cure}")
         return super().invoke(ctx)
 
 

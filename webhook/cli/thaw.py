@@ -1,7 +1,9 @@
 """`holdfast thaw`: end the freeze of a namespace."""
 
-from holdfast.webhook.cli import commands, options, rights, terminal
+from holdfast.webhook.cli import commands, configured, options, rights, terminal
 from holdfast.webhook.cli.freeze import frozen, read, selected, write
+from holdfast.webhook.kube import listing
+from holdfast.webhook.model import freezes
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 
 EXAMPLES = """\b
@@ -19,14 +21,18 @@ def thaw(*, own: str, everywhere: bool, target: options.Target) -> None:
 
     Its due pods are released. With --all, namespaces that are frozen themselves stay frozen.
     """
-    cluster = target.connect()
+    time = listing.Time()
+    cluster = target.connect(time.observe)
     name = selected(target, cluster.namespace, own if everywhere else "")
     what = "all namespaces" if everywhere else f"namespace {name}"
     rights.require_freezing(cluster, name)
     found = read(cluster, name)
     if found is not None and FREEZE not in found.annotations:
-        missing = f"there is no freeze of {what}" if everywhere else f"{what} is not frozen"
-        terminal.write([(missing, "")])
-        return
-    write(cluster, name, {FREEZE: None, FREEZE_UNTIL: None})
-    terminal.write([(f"the freeze of {what} has ended{target.suffix}", "green")])
+        terminal.write([(f"there is no freeze of {what}", "")])
+    else:
+        write(cluster, name, {FREEZE: None, FREEZE_UNTIL: None})
+        terminal.write([(f"the freeze of {what} has ended{target.suffix}", "green")])
+    found = read(cluster, own) if name != own else None
+    left = found and freezes.read_freeze(found, own)
+    if left and left.until_ms > time.now_ms():
+        configured.note(f"{what} stays frozen, because {left}; run {freezes.thaw(left)}")

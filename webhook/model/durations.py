@@ -17,6 +17,7 @@ LONGEST_DURATION = 1_000
 too, but Python 3.11.2 matches them incorrectly."""
 
 _SECONDS = re.compile(r"([+-]?)([0-9]+)")
+_DAYS = re.compile(r"([0-9]{1,5})d")
 _DURATION = re.compile(r"([+-]?)((?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ms|h|m|s))+)")
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ms|h|m|s)")
 _INSTANT = re.compile(
@@ -48,7 +49,9 @@ def parse_delay(text: str) -> int:
     match = _DURATION.fullmatch(text) if len(text) <= LONGEST_DURATION else None
     if match:
         return _from_duration(text, *match.groups())
-    raise _invalid(text, DELAY_ACCEPTED)
+    days = _DAYS.fullmatch(text)
+    units = f'the units are h, m, s and ms ("{int(days[1]) * 24}h")' if days else ""
+    raise _invalid(text, DELAY_ACCEPTED, units)
 
 
 def _from_seconds(text: str, sign: str, digits: str) -> int:

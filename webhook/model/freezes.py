@@ -82,8 +82,11 @@ def thaw(freeze: Freeze) -> str:
 
 
 def extended(due: Due, freeze: Freeze | None) -> Due:
-    """Return when a pod is due that may also be in a frozen namespace."""
-    if freeze is None or freeze.until_ms <= due.at_ms:
+    """Return when a pod is due that may also be in a frozen namespace.
+
+    Of a pod without a due time, nobody knows whether the freeze ends before it.
+    """
+    if freeze is None or freeze.until_ms <= due.at_ms < NEVER_MS:
         return due
     reason = "; ".join(filter(None, (str(freeze), due.reason)))
-    return replace(due, at_ms=freeze.until_ms, reason=reason)
+    return replace(due, at_ms=max(freeze.until_ms, due.at_ms), reason=reason)

@@ -41,8 +41,9 @@ class HeldPodSummary:
     """One held pod. Times are milliseconds since 1970, by the API server's clock.
 
     `due_ms` is None if only a plugin knows when it will be released, but not before `earliest_ms`,
-    the time of plugin `earliest_by`. `open_ended` if it may be earlier. `place` is the one in the
-    line of its pace, 0 if not known. `ended` says how a hold has ended; empty while it lasts.
+    the time of plugin `earliest_by`, or of a freeze. `open_ended` if it may be earlier. `place` is
+    the one in the line of its pace, 0 if not known. `ended` says how a hold has ended; empty while
+    it lasts.
     """
 
     namespace: str
@@ -73,7 +74,8 @@ class HeldPodSummary:
         """Return what it waits for, with the time before which that does not matter."""
         if self.due_ms is not None or self.earliest_ms <= now_ms:
             return self.remark
-        until = f"{self.earliest_by} until {durations.canonical_instant(self.earliest_ms)}"
+        at = durations.canonical_instant(self.earliest_ms)
+        until = self.earliest_by and f"{self.earliest_by} until {at}"
         return "; ".join(filter(None, (until, self.remark)))
 
 
@@ -110,8 +112,10 @@ def described(
     alone = decider.due(pod)
     due = extended(alone, freeze)
     unknown = unknown_gates(pod, decider)
-    is_open = due is alone and due.at_ms >= NEVER_MS
+    is_open = alone.at_ms >= NEVER_MS
     earliest_ms, earliest_by = decider.earliest(pod) if is_open else (0, "")
+    if is_open and freeze is not None and earliest_ms < freeze.until_ms < NEVER_MS:
+        earliest_ms, earliest_by = freeze.until_ms, ""  # the reason names the freeze
     remark = "" if unknown else "; ".join(filter(None, (due.reason, due.problem)))
     if place is not None:
         remark = remark.replace(place.replaces, str(place))

@@ -88,6 +88,7 @@ def test_annotations_are_merged() -> None:
         pytest.param(["--reason", " "], "it is empty: write a reason", id="no reason"),
         pytest.param(["--reason", "a\x1b[31m"], "use printable characters", id="control"),
         pytest.param(["--reason", "x", "--for", "soon"], 'invalid value "soon"', id="no duration"),
+        pytest.param(["--reason", "x", "--for", "2d"], 'h, m, s and ms ("48h"); use', id="days"),
         pytest.param(["--reason", "x", "--for", "0s"], "has no effect; give a", id="no time"),
         pytest.param([], "Missing option '--reason'", id="nothing"),
     ],
@@ -107,9 +108,24 @@ def test_freeze_says_what_it_replaces_and_thaw_if_there_is_none(cluster: ServedA
         "note: it replaces an earlier freeze: namespace default is frozen: incident 42\n"
     )
     assert cluster.run("thaw").stdout == "the freeze of namespace default has ended\n"
-    assert cluster.run("thaw").stdout == "namespace default is not frozen\n"
+    assert cluster.run("thaw").stdout == "there is no freeze of namespace default\n"
     cluster.api.put(f"{NAMESPACES}/{OWN_NAMESPACE}", {"metadata": {}})
     assert cluster.run("thaw", "--all").stdout == "there is no freeze of all namespaces\n"
+
+
+@pytest.mark.parametrize("reason", ["incident", None])
+def test_thaw_names_the_freeze_that_is_left(reason: str | None, cluster: ServedApi) -> None:
+    annotations = {} if reason is None else {FREEZE: reason}
+    cluster.api.put(f"{NAMESPACES}/default", {"metadata": {"annotations": annotations}})
+    everywhere = {FREEZE: "upgrade"}
+    cluster.api.put(f"{NAMESPACES}/{OWN_NAMESPACE}", {"metadata": {"annotations": everywhere}})
+    left = "namespace default stays frozen, because all namespaces are frozen: upgrade"
+    assert cluster.run("thaw").stderr == f"note: {left}; run holdfast thaw --all\n"
+    everywhere[FREEZE_UNTIL] = "2020-01-01T00:00:00Z"
+    cluster.api.put(f"{NAMESPACES}/{OWN_NAMESPACE}", {"metadata": {"annotations": everywhere}})
+    assert cluster.run("thaw").stderr == ""
+    cluster.forbidden = {f"{NAMESPACES}/{OWN_NAMESPACE}"}
+    assert cluster.run("thaw").stderr == ""
 
 
 @pytest.mark.parametrize("mode", ["none", "client", "server"])
@@ -132,6 +148,21 @@ def test_list_notes_a_freeze_without_held_pods(cluster: ServedApi) -> None:
     assert note in cluster.run("list").stderr
     cluster.api.put_pod(held({"delay": "1h"}))
     assert "note" not in cluster.run("list").stderr
+
+
+@pytest.mark.parametrize("namespace", ["default", OWN_NAMESPACE])
+@pytest.mark.parametrize("key", ["approval", "pace", "after"])
+def test_freeze_of_a_pod_without_a_due_time(key: str, namespace: str, cluster: ServedApi) -> None:
+    annotation = f"holdfast.dev/{key}"
+    value = {"approval": "why", "pace": "1", "after": "job/none"}[key]
+    cluster.api.put_pod(held({annotation: value}, gates=[annotation]))
+    metadata = {"annotations": {FREEZE: "upgrade"}}
+    cluster.api.put(f"{NAMESPACES}/{namespace}", {"metadata": metadata})
+    frozen_text = "all namespaces are" if namespace == OWN_NAMESPACE else "namespace default is"
+    assert f"{key}={value}, freeze=upgrade" in cluster.run("list").stdout
+    assert (
+        f"is held: {frozen_text} frozen: upgrade; {key}" in cluster.run("explain", "web-0").stdout
+    )
 
 
 def test_permissions_of_another_user() -> None:

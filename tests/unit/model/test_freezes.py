@@ -104,3 +104,5 @@ def test_pod_in_a_frozen_namespace_is_due_at_its_end() -> None:
     until = "namespace shop is frozen until 2026-03-01T13:00:00Z: x"
     assert extended(due, ends) == Due(NOW + HOUR, "a problem", f"{until}; a reason")
     assert extended(Due(NOW), Freeze("shop", "x")).at_ms == NEVER_MS
+    for freeze in (ends, Freeze("shop", "x")):
+        assert extended(Due(NEVER_MS), freeze) == Due(NEVER_MS, "", str(freeze))

@@ -170,6 +170,17 @@ def test_freeze_that_ends_before_the_pod_is_due_is_not_shown() -> None:
     assert (one.held_by, one.due_ms) == ("delay=15s", CREATED_MS + 15_000)
 
 
+def test_freeze_is_a_lower_bound_of_an_unknown_time() -> None:
+    pod = Pod.of(held({"delay": "15", APPROVAL: "2.4"}, gates=[GATE, APPROVAL]))
+    until = "namespace default is frozen until 2026-03-01T13:00:00Z: x"
+    one = held_pods.described(pod, make_decider(), Freeze("default", "x", CREATED_MS + HOUR))
+    assert (one.held_by, one.due_ms) == ("delay=15s, approval=2.4, freeze=x", None)
+    assert held_pods.left(one, CREATED_MS) == ">=1h"
+    assert one.remark_at(CREATED_MS) == f"{until}; approval: 2.4"
+    short = held_pods.described(pod, make_decider(), Freeze("default", "x", CREATED_MS + 5_000))
+    assert held_pods.left(short, CREATED_MS) == ">=15s"
+
+
 def test_lower_bound_of_the_due_time_in_documents_and_order() -> None:
     asks = {"holdfast.dev/approval": "2.4"}
     gates = [GATE, *asks]
