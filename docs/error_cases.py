@@ -31,7 +31,6 @@ from holdfast.webhook import plugins, safe_yaml
 from holdfast.webhook.cli import (
     explain,
     main,
-    options,
     release,
     rights,
     sticky,
@@ -65,6 +64,7 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies import vms
+from holdfast.webhook.report.pod_status import PodWithStatus
 from holdfast.webhook.report.preview import OfflinePreview
 from holdfast.webhook.runtime import pipelines
 from holdfast.webhook.server.gunicorn_app import listen
@@ -634,11 +634,6 @@ def _uninstalled(api: Api, step: Callable[[uninstall.Removal], None]) -> Callabl
     return produce
 
 
-def _unreleased(api: Api) -> str:
-    (problem,) = release._named(api, "shop", [targets.parse("web-0")]).problems
-    return problem
-
-
 def _preview(document: Mapping[str, Any]) -> str:
     seen = OfflinePreview(make_pipeline(), "shop", NOW_MS).preview(document)
     return seen.refusals[0]
@@ -662,7 +657,11 @@ COMMANDS: Sequence[Case] = (
     ),
     Case(lambda: _raised(lambda: explain._pods(_MISSING, "shop", targets.parse("web-0")))),
     Case(
-        lambda: _unreleased(_Alike({**make_pod({}, node="node-2"), "status": {"phase": "Running"}}))
+        lambda: release._unheld(
+            msgspec.convert(
+                {**make_pod({}, node="node-2"), "status": {"phase": "Running"}}, PodWithStatus
+            )
+        )
     ),
     Case(lambda: _raised(lambda: targets.parse("service/web"))),
     Case(
@@ -742,12 +741,8 @@ COMMANDS: Sequence[Case] = (
 )
 
 MISUSE: Sequence[Case] = (
-    Case(lambda: _raised(lambda: release._check_selection([], options.Scope()))),
-    Case(
-        lambda: _raised(
-            lambda: release._check_selection(["web-0"], options.Scope(all_namespaces=True))
-        )
-    ),
+    Case(_started(release.release)),
+    Case(_started(release.release, "web-0", "-A")),
     Case(_started(preview_command.preview)),
     Case(_started(list_command.list, "-o", "jsn")),
     Case(_started(list_command.list, "-o", "jsonpath={.items[}")),

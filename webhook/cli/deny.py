@@ -5,22 +5,24 @@ from __future__ import annotations
 import click
 
 from holdfast.webhook.cli import commands, options
-from holdfast.webhook.cli.approve import approvable, decide
+from holdfast.webhook.cli.approve import decide
+from holdfast.webhook.cli.selection import PodChoice, pod_choice
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import reasons
 
 EXAMPLES = """\b
 Examples:
   holdfast deny web-0 --reason "change freeze until Monday"
-  holdfast deny deployment/web -n shop"""
+  holdfast deny deployment/web -n shop
+  holdfast deny -l app=web --yes"""
 
 
 @commands.command(epilog=EXAMPLES)
-@approvable
+@pod_choice("deny")
 @click.option("--reason", default="", help="Why, for the pod's Event.")
 @options.dry_run
 @options.target
-def deny(*, names: tuple[str, ...], reason: str, target: options.Target) -> None:
+def deny(*, choice: PodChoice, reason: str, target: options.Target) -> None:
     """Deny held pods that wait for an approval: they stay held.
 
     You need the same permissions as for `holdfast approve`, which can still approve them later.
@@ -29,4 +31,4 @@ def deny(*, names: tuple[str, ...], reason: str, target: options.Target) -> None
         text = reasons.parse(reason) if reason else ""
     except InvalidValueError as exc:
         raise click.UsageError(f"--reason: {exc}") from None
-    decide(target, names, denied=text)
+    decide(target, choice, denied=text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,21 +150,22 @@ class Installed:
         return configured.setup(cluster, self.own, self.config_path, is_quiet=is_quiet)
 
 
+SCOPE: Sequence[Callable[[Function], Function]] = (
+    click.option(
+        "-A",
+        "--all-namespaces",
+        is_flag=True,
+        callback=lambda ctx, _, value: value or "all_namespaces" in commands.chosen(ctx),
+        help="All namespaces.",
+    ),
+    click.option("-l", "--selector", default="", help="A label selector, such as app=web."),
+)
+"""The options of a `Scope`."""
+
+
 def scope(command: Function) -> Function:
     """Give a command `scope`: the objects that -A and -l select."""
-    return grouped(
-        command,
-        "scope",
-        Scope,
-        click.option(
-            "-A",
-            "--all-namespaces",
-            is_flag=True,
-            callback=lambda ctx, _, value: value or "all_namespaces" in commands.chosen(ctx),
-            help="All namespaces.",
-        ),
-        click.option("-l", "--selector", default="", help="A label selector, such as app=web."),
-    )
+    return grouped(command, "scope", Scope, *SCOPE)
 
 
 def target(command: Function) -> Function:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
-import click
-
-from holdfast.webhook.cli import commands, options, rights, targets, terminal
-from holdfast.webhook.cli.connection import CommandCluster
-from holdfast.webhook.cli.targets import NamedTarget
+from holdfast.webhook.cli import commands, options
+from holdfast.webhook.cli.selection import PodAction, PodChoice, pod_choice
 from holdfast.webhook.controller.pending import pending_release
 from holdfast.webhook.controller.releaser import ATTEMPTS, Attempt, Outcome, Releaser
-from holdfast.webhook.errors import CommandError
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
-from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.policies.pods import RELEASE_VERB, RELEASER
-from holdfast.webhook.report import held_pods, table
+from holdfast.webhook.report import held_pods
 from holdfast.webhook.report.pod_status import PodWithStatus
 from holdfast.webhook.runtime import pipelines
 
@@ -33,97 +26,31 @@ Examples:
 
 
 @commands.command(epilog=EXAMPLES)
-@click.argument(
-    "names", nargs=-1, metavar="(POD | TYPE/NAME)...", shell_complete=commands.complete_held_pods
-)
-@options.scope
-@click.option("-y", "--yes", is_flag=True, help="Release several pods without asking.")
+@pod_choice("release")
 @options.dry_run
 @options.installed
 @options.target
-def release(
-    *,
-    names: tuple[str, ...],
-    scope: options.Scope,
-    yes: bool,
-    installed: options.Installed,
-    target: options.Target,
-) -> None:
+def release(*, choice: PodChoice, installed: options.Installed, target: options.Target) -> None:
     """Release held pods now, by name, by workload or by label.
 
     You need the verb `release` on `holds.holdfast.dev` (ClusterRole holdfast-releaser), and get and
     patch on pods; with -l or a workload also list. Only Holdfast's own gates are removed. Each pod
     is reported; the exit status is 1 if one could not be released.
     """
-    _check_selection(names, scope)
-    wanted = targets.parse_all(names) if names else []
     time = listing.Time()
     cluster = target.connect(time.observe)
     # it decides only which notes are printed: the gates that are removed are Holdfast's own
     decider = pipelines.release_decider(installed.setup(cluster, is_quiet=True))
-    selection = _named(cluster, cluster.namespace, wanted) if names else _selected(cluster, scope)
-    found = selection.pods
-    for each in dict.fromkeys(pod.metadata.namespace for pod in found):
-        rights.require(cluster, each, "release pods", RELEASE_VERB, RELEASER)
-    if not found and not selection.problems:
-        click.echo("No held pods selected; nothing was released.", err=True)
-        return
-    if len(found) > sum(each.is_pod for each in wanted) + 1 and not yes and not target.suffix:
-        shown = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in found]
-        question = f"Release {len(found)} pods now?"
-        terminal.confirm(question, shown, can_ask=sys.stdin.isatty())
     releaser = Releaser(cluster, decider, time.now_ms, force=True)
-    problems = [*selection.problems]
-    for pod in found:
-        text, problem = _release(releaser, decider, pod)
-        if problem:
-            problems.append(problem)
-        else:
-            terminal.write([(f"{text}{target.suffix}", "green")])
-    terminal.check_outcome(problems, len(found) + len(selection.problems))
-
-
-def _check_selection(names: Sequence[str], scope: options.Scope) -> None:
-    if bool(names) == bool(scope.selector):
-        either = "give pods, TYPE/NAME or a selector with -l"
-        raise click.UsageError(f"{either}, not both" if names else either)
-    if names and scope.all_namespaces:
-        raise click.UsageError("-A cannot be combined with names")
-
-
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    """The pods to release, and why others cannot be."""
-
-    pods: list[PodWithStatus]
-    problems: list[str]
-
-
-def _selected(cluster: CommandCluster, scope: options.Scope) -> _Selection:
-    query = {"fieldSelector": listing.PENDING, "labelSelector": scope.selector}
-    path = listing.pods_path(scope.within(cluster))
-    listed = listing.objects(cluster, path, PodWithStatus, query)
-    return _Selection([pod for pod in listed if held_pods.own_gates(pod)], [])
-
-
-def _named(api: Api, namespace: str, wanted: Iterable[NamedTarget]) -> _Selection:
-    """Read the pods that are named; those that are missing or not held are problems."""
-    pods: dict[ObjectKey, PodWithStatus] = {}
-    problems = []
-    for each in wanted:
-        try:
-            found = each.pods(api, namespace, PodWithStatus)
-        except CommandError as exc:
-            problems.append(str(exc))
-            continue
-        held = {pod.key: pod for pod in found if held_pods.own_gates(pod)}
-        pods |= held
-        if each.is_pod and not held:
-            problems.append(_unheld(found[0]))
-        elif not held:
-            place = f"{each.kind} {each.name} in namespace {namespace}"
-            problems.append(f"{place} has no held pods; it has {table.counted(len(found), 'pod')}")
-    return _Selection([*pods.values()], problems)
+    PodAction(
+        verb="release",
+        done="released",
+        what="held pods",
+        right=("release pods", RELEASE_VERB, RELEASER),
+        concerns=lambda pod: bool(held_pods.own_gates(pod)),
+        unconcerned=_unheld,
+        write=partial(_release, releaser, decider),
+    ).run(cluster, choice, target.suffix)
 
 
 def _unheld(pod: PodWithStatus) -> str:

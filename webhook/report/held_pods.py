@@ -41,9 +41,8 @@ class HeldPodSummary:
     """One held pod. Times are milliseconds since 1970, by the API server's clock.
 
     `due_ms` is None if only a plugin knows when it will be released, but not before `earliest_ms`,
-    the time of plugin `earliest_by`, or of a freeze. `open_ended` if it may be earlier. `place` is
-    the one in the line of its pace, 0 if not known. `ended` says how a hold has ended; empty while
-    it lasts.
+    the time of plugin `earliest_by` or of a freeze. `open_ended` if it may be earlier. `place` is
+    the one in the line of its pace, or 0. `ended` says how a hold has ended; empty while it lasts.
     """
 
     namespace: str

@@ -125,11 +125,9 @@ class OfflinePreview:
         profile = self.pipeline.profiles.by_name.get(seen.profile)
         plugins = {one.name: one for one in profile.plugins} if profile else {}
         for step in seen.steps:
-            plugin = plugins.get(step.plugin)
-            if step.edits and isinstance(plugin, Window):
-                yield replace(step, reason=plugin.opening(pod, self.now_ms))
-            else:
-                yield step
+            plugin = plugins.get(step.plugin) if step.edits else None
+            opens = plugin.opening(pod, self.now_ms) if isinstance(plugin, Window) else ""
+            yield replace(step, reason=opens or step.reason)
 
 
 def objects(document: Any) -> Iterator[Document]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.cli import targets
-from holdfast.webhook.errors import CommandError
+from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.freezes import FREEZE
 from holdfast.webhook.model.objects import Pod
@@ -19,6 +19,7 @@ from tests.support.vm_builders import make_launcher, owner_of
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 APPROVAL = "holdfast.dev/approval"
 LABELS = {"app": "web"}
+DONE = {"release": "released", "approve": "approved", "deny": "denied"}
 OTHERS = "it is Pending and has gates of other components: example.com/quota"
 
 
@@ -135,9 +136,43 @@ def test_missing_pod_is_answered_with_the_workload_of_its_name(cluster: ServedAp
     assert said.endswith("; see kubectl get replicasets -n default")
 
 
-def test_release_needs_names_or_a_selector(cluster: ServedApi) -> None:
-    assert "selector with -l\n" in cluster.run("release", code=2).stderr
-    assert "with -l, not both\n" in cluster.run("release", "a", "-l", "app=x", code=2).stderr
+@pytest.mark.parametrize("command", ["release", "approve", "deny"])
+def test_names_or_a_selector_are_needed(command: str, cluster: ServedApi) -> None:
+    assert "selector with -l\n" in cluster.run(command, code=2).stderr
+    assert "with -l, not both\n" in cluster.run(command, "a", "-l", "app=x", code=2).stderr
+    assert "-A cannot be combined with names" in cluster.run(command, "a", "-A", code=2).stderr
+    nothing = cluster.run(command, "-l", "app=x").stderr
+    assert nothing.endswith(" selected; nothing was " + DONE[command] + ".\n")
+
+
+@pytest.mark.parametrize("command", ["approve", "deny"])
+def test_pods_are_approved_by_label(command: str, cluster: ServedApi) -> None:
+    for name, namespace in (("a", "default"), ("b", "default"), ("c", "shop")):
+        fields = {"name": name, "namespace": namespace, "labels": LABELS}
+        cluster.api.put_pod(held({APPROVAL: "why"}, gates=[APPROVAL], **fields))
+    cluster.api.put_pod(held({APPROVAL: "why"}, gates=[APPROVAL], name="other"))
+    deploy(cluster, "web-0")
+    done = cluster.run(command, "-l", "app=web", code=1)
+    assert f"({command.capitalize()} 2 pods now?); add --yes" in done.stderr
+    assert cluster.api.writes() == []
+    text = f"{DONE[command]} by jane: why\n"
+    done = cluster.run(command, "-l", "app=web", "--yes")
+    assert done.stdout == f"pod default/a {text}pod default/b {text}"
+    done = cluster.run(command, "-A", "-l", "app=web", "--yes")
+    assert f"pod shop/c {text}" in done.stdout
+
+
+def test_pod_that_replaces_another_one_is_not_approved(cluster: ServedApi) -> None:
+    pod = held({APPROVAL: "why"}, name="a", gates=[APPROVAL])
+    cluster.api.put_pod(pod)
+
+    def replaced() -> None:
+        cluster.api.put_pod(held({APPROVAL: "why"}, name="a", gates=[APPROVAL], uid="new"))
+        raise ApiStatusError("HTTP 422: the value at /metadata/uid differs", status=422)
+
+    cluster.api.before("PATCH", replaced)
+    done = cluster.run("approve", "a", code=1)
+    assert done.stderr == "pod default/a not approved: it no longer waits for an approval"
 
 
 def test_pods_of_a_workload_need_a_confirmation_and_named_ones_none(cluster: ServedApi) -> None:
@@ -172,7 +207,7 @@ def test_every_approval_is_reported(cluster: ServedApi) -> None:
     assert done.stdout == "pod default/waiting approved by jane: why\n"
     assert sorted(done.stderr.splitlines()[:3]) == [
         "deployment default/x not found; see kubectl get deployments -n default",
-        "no pod of deployment web in namespace default waits for an approval",
+        "deployment web in namespace default has no pods that wait for an approval; it has 1 pod",
         "pod default/web-0 not approved: it does not wait for an approval",
     ]
     single = cluster.run("deny", "web-0", code=1)

@@ -1,0 +1,114 @@
+"""The pods to which a command writes: named, of workloads, or selected by their labels."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import click
+
+from holdfast.webhook.cli import commands, options, rights, targets, terminal
+from holdfast.webhook.cli.connection import CommandCluster
+from holdfast.webhook.errors import CommandError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.report import table
+from holdfast.webhook.report.pod_status import PodWithStatus
+
+_Found = tuple[list[PodWithStatus], list[str]]
+"""Pods, and why there are no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodChoice(options.Scope):
+    """The pods that a user chooses. Raises UsageError."""
+
+    names: Sequence[targets.NamedTarget] = ()
+    yes: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.names) == bool(self.selector):
+            either = "give pods, TYPE/NAME or a selector with -l"
+            raise click.UsageError(f"{either}, not both" if self.names else either)
+        if self.names and self.all_namespaces:
+            raise click.UsageError("-A cannot be combined with names")
+
+
+def pod_choice(verb: str) -> Callable[[options.Function], options.Function]:
+    """Give a command `choice`: the pods by name or by label."""
+    names = click.argument(
+        "names",
+        nargs=-1,
+        metavar="(POD | TYPE/NAME)...",
+        callback=lambda _ctx, _param, value: targets.parse_all(value) if value else (),
+        shell_complete=commands.complete_held_pods,
+    )
+    yes = click.option(
+        "-y", "--yes", is_flag=True, help=f"{verb.capitalize()} several pods without asking."
+    )
+    return lambda command: options.grouped(command, "choice", PodChoice, names, *options.SCOPE, yes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodAction:
+    """An action of a command on pods.
+
+    `what` names the pods that it `concerns`, in the plural; `unconcerned` says why a named pod is
+    none of them. `right` are arguments of `rights.require`. `write` writes to a pod, and returns
+    the outcome or the problem.
+    """
+
+    verb: str
+    done: str
+    what: str
+    right: tuple[str, str, str]
+    concerns: Callable[[Pod], bool]
+    unconcerned: Callable[[PodWithStatus], str]
+    write: Callable[[PodWithStatus], tuple[str, str]]
+
+    def run(self, cluster: CommandCluster, choice: PodChoice, suffix: str) -> None:
+        """Write to each pod, and report each. Raises CommandError if one fails."""
+        pods, problems = (self._named if choice.names else self._selected)(cluster, choice)
+        for namespace in dict.fromkeys(pod.metadata.namespace for pod in pods):
+            rights.require(cluster, namespace, *self.right)
+        if not pods and not problems:
+            click.echo(f"No {self.what} selected; nothing was {self.done}.", err=True)
+            return
+        total = len(pods) + len(problems)
+        if len(pods) > sum(each.is_pod for each in choice.names) + 1 and not (choice.yes or suffix):
+            shown = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods]
+            question = f"{self.verb.capitalize()} {len(pods)} pods now?"
+            terminal.confirm(question, shown, can_ask=sys.stdin.isatty())
+        for pod in pods:
+            text, problem = self.write(pod)
+            if problem:
+                problems.append(problem)
+            else:
+                terminal.write([(f"{text}{suffix}", "green")])
+        terminal.check_outcome(problems, total)
+
+    def _selected(self, cluster: CommandCluster, choice: PodChoice) -> _Found:
+        query = {"fieldSelector": listing.PENDING, "labelSelector": choice.selector}
+        path = listing.pods_path(choice.within(cluster))
+        return [*filter(self.concerns, listing.objects(cluster, path, PodWithStatus, query))], []
+
+    def _named(self, cluster: CommandCluster, choice: PodChoice) -> _Found:
+        """Read the pods that are named; those that are missing or of no concern are problems."""
+        problems: list[str] = []
+        pods: dict[ObjectKey, PodWithStatus] = {}
+        for each in choice.names:
+            try:
+                found = each.pods(cluster, cluster.namespace, PodWithStatus)
+            except CommandError as exc:
+                problems.append(str(exc))
+                continue
+            concerned = {pod.key: pod for pod in found if self.concerns(pod)}
+            pods |= concerned
+            if each.is_pod and not concerned:
+                problems.append(self.unconcerned(found[0]))
+            elif not concerned:
+                place = f"{each.kind} {each.name} in namespace {cluster.namespace}"
+                counted = table.counted(len(found), "pod")
+                problems.append(f"{place} has no {self.what}; it has {counted}")
+        return [*pods.values()], problems
