@@ -1,4 +1,4 @@
-"""Complete names from a kubeconfig and a cluster: of pods, VMs, namespaces, contexts."""
+"""Complete names from a kubeconfig and a cluster: of pods, workloads, namespaces, contexts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import click
 
-from holdfast.webhook.cli import commands, options
+from holdfast.webhook.cli import commands, options, targets
 from holdfast.webhook.errors import HoldfastError
 from holdfast.webhook.kube import client, listing
 from holdfast.webhook.kube.kubeconfig import Kubeconfig
@@ -29,7 +29,11 @@ def candidates(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
     }
     target = replace(options.Target(**flags), request_timeout=TIMEOUT_MS)
     try:
-        found = _kubeconfig(kind, target) if kind in _KUBECONFIG else _cluster(kind, target)
+        if kind in _KUBECONFIG:
+            found = _kubeconfig(kind, target)
+        else:
+            written, slash, _ = incomplete.rpartition("/")
+            found = (f"{written}{slash}{name}" for name in _cluster(kind, written, target))
         return sorted(name for name in found if name.startswith(incomplete))
     except (HoldfastError, click.ClickException, OSError):
         return []  # a shell shows no message while it completes
@@ -40,9 +44,13 @@ def _kubeconfig(kind: str, target: options.Target) -> Iterable[str]:
     return [str(one["name"]) for one in Kubeconfig(files).merged()[kind]]
 
 
-def _cluster(kind: str, target: options.Target) -> Iterable[str]:
+def _cluster(kind: str, written: str, target: options.Target) -> Iterable[str]:
+    """Name the objects of a kind, or of the type that is written before a slash."""
+    typed = targets.parse(f"{written}/*") if written else None
     with closing(target.connect()) as cluster:
         path, query = _list(kind, f"/namespaces/{cluster.namespace}")
+        if typed and not typed.is_pod:
+            path, query = replace(typed, name="").path(cluster.namespace), {}
         return [one.metadata.name for one in listing.objects(cluster, path, ApiObject, query)]
 
 

@@ -38,8 +38,9 @@ Examples:
 def completion(*, shell: str) -> None:
     """Print the completion script for a shell.
 
-    It completes commands, flags, pods, VMs, namespaces and contexts. `kubectl holdfast` completes
-    through kubectl's own completion and `kubectl_complete-holdfast` on the PATH.
+    It completes commands, flags, pods, workloads after TYPE/, VMs, namespaces and contexts.
+    `kubectl holdfast` completes through kubectl's own completion and `kubectl_complete-holdfast` on
+    the PATH.
     """
     if shell == "powershell":
         click.echo(_POWERSHELL, nl=False)

@@ -64,19 +64,26 @@ class NamedTarget:
         """Its resource, as in kubectl get."""
         return _TYPES[self.kind][1]
 
+    def path(self, namespace: str) -> str:
+        """Return its API path; of a target without a name, that of the list."""
+        root, plural, _ = _TYPES[self.kind]
+        path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}"
+        return f"{path}/{quote(self.name, safe='')}" if self.name else path
+
     def pods(self, api: Api, namespace: str, kind: type[listing.T]) -> list[listing.T]:
         """Read its pods, as objects of `kind`. Raises CommandError if it does not exist."""
         if self.is_pod:
             found = listing.one(api, pod_path(namespace, self.name), kind)
             return [found or self._missing(api, namespace)]
-        root, plural, _ = _TYPES[self.kind]
-        path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(self.name, safe='')}"
         try:
-            owner = listing.one(api, path, dict[str, Any]) or self._missing(api, namespace)
+            owner = listing.one(api, self.path(namespace), dict[str, Any])
+            owner = owner or self._missing(api, namespace)
         except ApiStatusError as exc:
             if exc.status != 404:
                 raise
-            raise CommandError(f"this cluster has no {plural}; choose another --context") from None
+            raise CommandError(
+                f"this cluster has no {self.plural}; choose another --context"
+            ) from None
         selector = LAUNCHER if self.is_vm else _selector(owner["spec"]["selector"])
         query = {"labelSelector": selector}
         pods = listing.objects(api, listing.pods_path(namespace), kind, query)
@@ -101,11 +108,10 @@ class NamedTarget:
 
 def _workload_of_name(api: Api, namespace: str, name: str) -> str:
     """Return the TYPE/NAME of a workload with this name; empty if none can be read."""
-    for kind, (root, plural, _) in _TYPES.items():
-        path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
+    for each in (NamedTarget(kind, name) for kind in _TYPES if kind != _POD):
         with suppress(ApiStatusError):
-            if kind != _POD and listing.one(api, path, msgspec.Raw) is not None:
-                return f"{kind}/{name}"
+            if listing.one(api, each.path(namespace), msgspec.Raw) is not None:
+                return f"{each.kind}/{name}"
     return ""
 
 

@@ -15,6 +15,7 @@ from tests.support.builders import held, make_pod
 from tests.support.fakes import KUBEVIRT, NAMESPACES
 from tests.support.served import ServedApi
 
+APPS = "/apis/apps/v1"
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 LINES = re.findall(r"^\$ (.*holdfast completion .*)$", PAGE.read_text("utf-8"), re.MULTILINE)
 
@@ -44,7 +45,13 @@ def complete(
         pytest.param("explain -n shop ", ["shop-0"], id="pods of another namespace"),
         pytest.param("--context there release ", ["shop-0"], id="held pods of another context"),
         pytest.param("release h", ["held-0"], id="held pods"),
+        pytest.param("explain deployment/", ["deployment/api", "deployment/web"], id="workloads"),
+        pytest.param("release deploy/w", ["deploy/web"], id="a short type"),
+        pytest.param("approve -n shop sts/", ["sts/db"], id="workloads of another namespace"),
+        pytest.param("release pod/h", ["pod/held-0"], id="pods with their type"),
+        pytest.param("explain nonsense/", [], id="no type"),
         pytest.param("sticky show ", ["db"], id="VMs"),
+        pytest.param("sticky show vm/", ["vm/db"], id="VMs with their type"),
         pytest.param("list -n s", ["shop"], id="namespaces"),
         pytest.param("list --context ", ["here", "there"], id="contexts"),
         pytest.param("--user jo", ["joe"], id="users, before the command"),
@@ -63,6 +70,9 @@ def test_kubectl_completes_a_line(
     cluster.api.put_pod(held({"delay": "1h"}, name="shop-0", namespace="shop", labels=labels))
     cluster.api.put_pod(make_pod({}, name="free"))
     cluster.api.put(f"{KUBEVIRT}/namespaces/default/virtualmachines/db", {})
+    cluster.api.kinds |= {f"{APPS}/deployments", f"{APPS}/statefulsets"}
+    for path in ("default/deployments/web", "default/deployments/api", "shop/statefulsets/db"):
+        cluster.api.put(f"{APPS}/namespaces/{path}", {})
     for name in ("default", "shop"):
         cluster.api.put(f"{NAMESPACES}/{name}", {})
     assert complete(cluster, words, monkeypatch, capsys) == expected
