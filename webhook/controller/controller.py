@@ -227,7 +227,7 @@ class ReleaseController:
     def _take(self, pod: Pod, *, watched: bool) -> bool:
         """Add a pod, update it or drop it; return whether it is held."""
         with self._changed:
-            before = self._scheduler.get(pod.key)
+            before = self._scheduler.expect(pod.key)
         pending = pending_release(pod, self._decider)
         if pending is None:
             self._drop(pod)

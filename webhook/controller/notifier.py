@@ -114,4 +114,5 @@ class ReleaseNotifier:
     ) -> None:
         """Record an Event about a pod; never blocks, never raises."""
         if self._leading():
+            note = str(note)[: events.NOTE_LENGTH]  # hundreds may be queued
             self._recorder.record(events.Event(key, uid, reason, note, warning))

@@ -12,6 +12,7 @@ from operator import attrgetter
 from holdfast.webhook.controller.pending import RANKS, PendingRelease
 from holdfast.webhook.controller.releaser import Attempt, Outcome
 from holdfast.webhook.model.annotations import NEVER_MS, OWN_PREFIX
+from holdfast.webhook.model.limits import MAX_GATES
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.workqueue.controller import TaskResult
 from holdfast.webhook.workqueue.queue import WorkQueue
@@ -19,6 +20,8 @@ from holdfast.webhook.workqueue.queue import WorkQueue
 COPIES = 20_000
 """Pods of which a copy is kept, about 20 MB: a burst is released with half of the requests. Others
 are read when they are due."""
+COPY_BYTES = 4_096
+"""Size of a copy that is kept; one of a usual pod has 1 KB, one of a hostile pod a megabyte."""
 
 
 class ReleaseScheduler(WorkQueue[PendingRelease]):
@@ -40,7 +43,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
     ) -> None:
         self._server_time = server_time
         self._forget = forget
-        self._unknown: dict[ObjectKey, int] = {}
+        self._expected: dict[ObjectKey, int] = {}
         self._alike: Counter[_Kind] = Counter()
         """How many pods have these gates, and whether no due time is known for them: a scrape
         must not walk through all pods."""
@@ -54,6 +57,14 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             rank_of=attrgetter("rank"),
             on_paused=on_paused,
         )
+
+    def expect(self, key: ObjectKey) -> PendingRelease | None:
+        """Return the entry of a pod that is upserted once plugins have been asked about it.
+
+        Until then, an `expedite` counts even if the pod is not known.
+        """
+        self._expected = {key: NEVER_MS}
+        return self.get(key)
 
     def upsert(
         self,
@@ -86,8 +97,8 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         elif watched or known is not None:
             fresh = fresh._replace(known_ms=now_ms)
         self.put(key, fresh)
-        if key in self._unknown:
-            self.expedite(key, self._unknown[key], now_ms)
+        if (asked_ms := self._expected.get(key, NEVER_MS)) < NEVER_MS:
+            self.expedite(key, asked_ms, now_ms)
         elif known is not before:
             self._ask_again(key, 0, now_ms)
         said = known and (known.reason, known.problem)
@@ -97,12 +108,13 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         """Make a pod due now, or at a time; its release decides again.
 
         A plugin may ask for that before the pod is added: it has just been asked about the pod.
+        Any other pod that is not known is gone.
         """
         known = self.get(key)
         if known is None:
-            self._unknown[key] = min(at_ms, self._unknown.get(key, at_ms))
+            if key in self._expected:
+                self._expected[key] = min(at_ms, self._expected[key])
             return
-        self._unknown.pop(key, None)
         due_ms = max(at_ms, now_ms)
         if not known.resource_version:
             due_ms = min(due_ms, known.due_ms)  # an earlier request counts
@@ -131,7 +143,6 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
 
     def remove(self, key: ObjectKey) -> None:
         """Drop a pod that is no longer held."""
-        self._unknown.pop(key, None)
         known = self.get(key)
         if known is not None:
             self.discard(key)
@@ -193,7 +204,9 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
     def put(self, key: ObjectKey, item: PendingRelease) -> None:
         """Add a pod or replace it, and count it."""
         self._count(self.get(key), -1)
-        if item.copy and self._copies >= COPIES:
+        if len(item.gates) > MAX_GATES:  # admission rejects such a pod; its release reads it
+            item = item._replace(gates=(), recheck=True, copy=b"")
+        if item.copy and (len(item.copy) > COPY_BYTES or self._copies >= COPIES):
             item = item._replace(copy=b"")
         self._count(item, 1)
         super().put(key, item)

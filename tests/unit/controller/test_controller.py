@@ -21,6 +21,7 @@ from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model.annotations import HELD_ANNOTATION, NEVER_MS, RELEASED_ANNOTATION, Due
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
+from holdfast.webhook.model.limits import MAX_GATES
 from holdfast.webhook.model.objects import ApiObject, Metadata, ObjectKey, Pod
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
@@ -1034,6 +1035,33 @@ def test_recheck_of_a_pod_that_is_not_held_has_no_effect() -> None:
 
     assert list(world.controller) == [KEY]
     assert world.released == []
+
+
+def test_recheck_of_a_pod_that_is_gone_is_not_kept() -> None:
+    asked: list[int] = []
+
+    def permit(_pod: Pod, now_ms: int) -> Permit:
+        asked.append(now_ms)
+        return Wait()
+
+    world = World(decider=decider_of(Holding(permit)))
+    world.controller.recheck(KEY)
+    world.api.put_pod(held({}, gates=[Holding.gate]))
+    world.tell()
+    world.settle()
+
+    assert len(asked) == 1
+
+
+def test_pod_with_very_many_gates_and_large_annotations_is_released() -> None:
+    gates = [f"holdfast.dev/{number}" for number in range(MAX_GATES)]
+    world = World(held({"big": "x" * 250_000, "delay": "5"}, gates=[GATE, "a.io/b", *gates]))
+    world.run(4)
+    assert len(world.api.gates(KEY)) == MAX_GATES + 2
+    world.run(2)
+
+    assert world.api.gates(KEY) == ["a.io/b"]
+    assert all(len(event.note) <= events.NOTE_LENGTH for event in world.told.events)
 
 
 def test_plugin_tells_an_event() -> None:

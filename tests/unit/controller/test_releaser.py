@@ -182,7 +182,7 @@ def test_patch_tests_all_that_it_relies_on() -> None:
                 CREATED_MS + 15 * SECOND,
                 "u",
                 "7",
-                ("holdfast.dev/old", "a.io/b"),
+                ("holdfast.dev/old", ""),
                 rank=CREATED_MS // 1_000,
                 annotated=True,
             ),

@@ -1,7 +1,9 @@
 """The scheduler's view of held pods; their order is tested in tests/unit/workqueue."""
 
 from datetime import timedelta
+from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.webhook.controller import scheduler
@@ -12,6 +14,7 @@ from holdfast.webhook.model.annotations import NEVER_MS, NOT_BEFORE
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.workqueue.controller import TaskResult
 from tests.support.builders import CREATED, CREATED_MS, MINUTE, instant, make_decider, make_pod
+from tests.support.scripted import Holding, decider_of, never
 
 A, B = ("default", "a"), ("default", "b")
 DELAY, APPROVAL = "holdfast.dev/delay", "holdfast.dev/approval"
@@ -147,6 +150,7 @@ def test_earliest_request_counts_while_an_attempt_is_under_way() -> None:
 
 def test_earliest_request_counts_for_a_pod_that_is_being_added() -> None:
     pods = Pods()
+    pods.scheduler.expect(A)
     for at_ms in (0, 9_000):
         pods.scheduler.expedite(A, at_ms, 0)
     pods.see(held(NEVER_MS))
@@ -179,6 +183,27 @@ def test_copies_are_kept_of_some_pods_only(monkeypatch: pytest.MonkeyPatch) -> N
     pods.scheduler.remove(A)
     pods.scheduler.put(B, second)
     assert pods.scheduler.get(B) == second
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        pytest.param(make_pod({"big": "x" * 250_000}, gates=[Holding.gate]), id="an annotation"),
+        pytest.param(
+            make_pod({}, gates=[Holding.gate, *(f"{n}.io/{'x' * 300}" for n in range(99))]),
+            id="gates of others",
+        ),
+        pytest.param(
+            make_pod({}, gates=[f"holdfast.dev/{n}{'x' * 50}" for n in range(5_000)]),
+            id="gates of ours",
+        ),
+    ],
+)
+def test_of_a_hostile_pod_only_a_few_kilobytes_are_kept(hostile: dict[str, Any]) -> None:
+    fresh = pending_release(Pod.of(hostile), decider_of(Holding(never)))
+    assert fresh is not None
+    pods = Pods(fresh)
+    assert len(msgspec.msgpack.encode(pods.scheduler.get(A))) < 5_000
 
 
 def test_many_due_pods_of_one_namespace_keep_no_other_waiting() -> None:
