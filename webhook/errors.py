@@ -66,6 +66,10 @@ class UnreachableError(ClusterError):
     """The API server did not respond: refused, timed out, or disconnected."""
 
 
+class ResponseTooLargeError(ClusterError):
+    """The API server's response is larger than this process reads."""
+
+
 class NoCredentialsError(UnreachableError):
     """This process has no credentials for the API server."""
 

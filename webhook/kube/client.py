@@ -24,6 +24,7 @@ from holdfast.webhook.errors import (
     ClusterError,
     CredentialsError,
     KubeconfigError,
+    ResponseTooLargeError,
     StartError,
     UnreachableError,
 )
@@ -31,12 +32,14 @@ from holdfast.webhook.kube import unreachable
 from holdfast.webhook.kube.kubeconfig import Access, load_kubeconfig
 from holdfast.webhook.kube.response_loop import ResponseLoop
 from holdfast.webhook.kube.transport import (
+    LARGEST,
     TRANSPORT_ERRORS,
     Response,
     Transport,
     TransportError,
     read_date,
     read_warnings,
+    require_size,
     status_error,
 )
 from holdfast.webhook.model import messages
@@ -103,7 +106,8 @@ class Api(Protocol):
     ) -> bytes:
         """Send a request and return the response's body.
 
-        Raises ApiStatusError for an error status, UnreachableError if there is no response.
+        Raises ApiStatusError for an error status, UnreachableError if there is no response, and
+        ResponseTooLargeError.
         `timeout`, in seconds, limits the wait for the first byte, and each pause after it.
         """
         ...
@@ -273,10 +277,13 @@ class Cluster:
         try:
             if response.status >= NO_SUCCESS:
                 raise self._status_error(_read_response(response, received))
-            rest = b""
+            parts: list[bytes] = []
             for chunk in _in_groups(response.stream(1 << 16)):
-                *whole, rest = (rest + chunk).split(b"\n")
-                yield from whole
+                end, *others = chunk.split(b"\n")
+                parts.append(end)
+                for other in others:
+                    yield b"".join(parts)
+                    parts = [other]
         except (urllib3.exceptions.HTTPError, OSError) as exc:
             raise UnreachableError(
                 f"{self.server}: the watch was interrupted: {unreachable.reason(exc)}"
@@ -386,7 +393,9 @@ class Cluster:
     def _url(self, path: str, query: Query | None) -> str:
         return f"{self._base}{path}" + (f"?{urlencode(query)}" if query else "")
 
-    def _unreachable(self, exc: Exception) -> UnreachableError:
+    def _unreachable(self, exc: Exception) -> ClusterError:
+        if isinstance(exc, ResponseTooLargeError):
+            return exc
         return UnreachableError(f"{self.server} does not answer: {unreachable.reason(exc)}")
 
     def _report_timing(self, sent: float, received: float, headers: Mapping[str, str]) -> None:
@@ -409,7 +418,9 @@ def _in_groups(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _read_response(response: urllib3.BaseHTTPResponse, received: float) -> Response:
     headers = {name.lower(): value for name, value in response.headers.itermerged()}
-    return Response(response.status, response.reason or "", headers, response.read(), received)
+    data = response.read(LARGEST + 1)
+    require_size(len(data))
+    return Response(response.status, response.reason or "", headers, data, received)
 
 
 def pod_path(namespace: str, name: str) -> str:

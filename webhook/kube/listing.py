@@ -8,12 +8,14 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.webhook import safe_json
-from holdfast.webhook.errors import ApiStatusError, UnreachableError
+from holdfast.webhook.errors import ApiStatusError, ResponseTooLargeError, UnreachableError
 from holdfast.webhook.kube.client import READ_TIMEOUT, Api, Query, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
 
 PAGE = 500
-"""Objects per request, as in kubectl."""
+"""Objects per request, as in kubectl, unless they are large."""
+SMALL_PAGE = 1 << 22
+"""Bytes of a page: after a smaller one, the next may have twice as many objects."""
 PENDING = "spec.nodeName=,status.phase=Pending"
 """Selects every pod that can be held."""
 
@@ -32,11 +34,28 @@ class Page(msgspec.Struct, Generic[T]):
     items: list[T] | None = None
 
 
-def pages(fetch: Callable[[str], Page[T]]) -> Iterator[Page[T]]:
-    """Iterate over the pages of a list; `fetch` gets the continue token, empty for the first page.
+def pages(read: Callable[[Query], bytes], decode: Callable[[bytes], Page[T]]) -> Iterator[Page[T]]:
+    """Iterate over the pages of a list; `read` gets the limit and the token of a page.
 
-    Each page is fetched while the one before it is worked on. Raises what `fetch` raises.
+    Each page is fetched while the one before it is worked on. One that is too large is read again
+    with a quarter of the objects. Raises what `read` and `decode` raise.
     """
+    limit = PAGE
+
+    def fetch(token: str) -> Page[T]:
+        nonlocal limit
+        while True:
+            try:
+                body = read({"limit": limit, **({"continue": token} if token else {})})
+                break
+            except ResponseTooLargeError:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 4)
+        if len(body) < SMALL_PAGE:
+            limit = min(PAGE, limit * 2)
+        return decode(body)
+
     with ThreadPoolExecutor(1, "next-page") as ahead:
         page = fetch("")
         while page.metadata.continue_:
@@ -63,13 +82,10 @@ def objects(api: Api, path: str, kind: type[T], query: Query | None = None) -> I
     """Iterate over all objects of a list. Raises ClusterError."""
     decoder = msgspec.json.Decoder(Page[kind])  # type: ignore[valid-type]
 
-    def fetch(token: str) -> Page[T]:
-        asked: dict[str, str | int] = {**(query or {}), "limit": PAGE}
-        if token:
-            asked["continue"] = token
-        return decoded(api.request("GET", path, query=asked), path, decoder)
+    def fetch(paging: Query) -> bytes:
+        return api.request("GET", path, query={**(query or {}), **paging})
 
-    for page in pages(fetch):
+    for page in pages(fetch, lambda body: decoded(body, path, decoder)):
         yield from page.items or ()
 
 

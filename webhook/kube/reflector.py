@@ -174,26 +174,27 @@ class Reflector(Generic[Object]):
     def _list(self, stop: threading.Event) -> str:
         version = ""
 
-        def fetch(token: str) -> _RawPage:
-            return self._further_page(token, stop) if token else self._page()
+        def read(paging: Query) -> bytes:
+            is_first = "continue" not in paging
+            return self._read(paging) if is_first else self._read_further(paging, stop)
 
         def objects() -> Iterator[Object]:
             nonlocal version
-            for page in listing.pages(fetch):
+            for page in listing.pages(read, lambda body: safe_json.decode(_PAGE, body)):
                 version = page.metadata.resource_version
                 yield from filter(None, map(self._decoded, page.items or ()))
 
         self.handler.on_sync(objects())
         return version
 
-    def _further_page(self, token: str, stop: threading.Event) -> _RawPage:
-        """Fetch a further page, also from a server that is overloaded or whose cache is behind."""
+    def _read_further(self, paging: Query, stop: threading.Event) -> bytes:
+        """Read a further page, also from a server that is overloaded or whose cache is behind."""
         # The first page came from etcd; the others get 504 until the cache has caught up (since
         # Kubernetes 1.34). Listing from the start would ask for a later version each time.
         until = self.now() + FURTHER_SECONDS
         while True:
             try:
-                return self._page(token)
+                return self._read(paging)
             except ApiStatusError as exc:
                 if exc.status not in _LATER or self.now() >= until:
                     raise
@@ -204,11 +205,8 @@ class Reflector(Generic[Object]):
                 if stop.wait(max(FURTHER_PAUSE_SECONDS, asked)):
                     raise
 
-    def _page(self, token: str = "") -> _RawPage:
-        query: dict[str, str | int] = {**self.selection, "limit": listing.PAGE}
-        if token:
-            query["continue"] = token
-        return safe_json.decode(_PAGE, self.api.request("GET", self.path, query=query))
+    def _read(self, paging: Query) -> bytes:
+        return self.api.request("GET", self.path, query={**self.selection, **paging})
 
     def _watch_until_relist(self, version: str, stop: threading.Event) -> str:
         relist_at = self.now() + RELIST_SECONDS

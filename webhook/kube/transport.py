@@ -20,11 +20,14 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from holdfast.webhook.errors import ApiStatusError, CredentialsError
+from holdfast.webhook.errors import ApiStatusError, CredentialsError, ResponseTooLargeError
 from holdfast.webhook.model import messages
 
 CHUNK = 1 << 16
 """Bytes read at once."""
+LARGEST = 1 << 24
+"""Bytes of a response. A list is then read in smaller pages; one object has at most 9 MB, as etcd
+takes 1.5 MiB, and JSON has six bytes for some characters."""
 MESSAGE_CHARACTERS = 1_000
 """Length of an error message: another webhook's may be arbitrarily long, and is logged at each
 retry. The list of what is wrong with an invalid pod takes some hundreds."""
@@ -40,7 +43,7 @@ class TransportError(Exception):
     """A request that cannot be sent, or a response that is cut off."""
 
 
-TRANSPORT_ERRORS = (OSError, httptools.HttpParserError, TransportError)
+TRANSPORT_ERRORS = (OSError, httptools.HttpParserError, TransportError, ResponseTooLargeError)
 """What `Transport.send` raises if there is no complete response."""
 
 
@@ -227,12 +230,13 @@ class _ResponseParser:
         self._fields: dict[str, str] = {}
         self._received = 0.0
         self._parts: list[bytes] = []
+        self._size = 0
         self._is_complete = False
 
     def feed(self, data: bytes) -> Response | None:
         """Take bytes, none at EOF; return the response once it is complete.
 
-        Raises HttpParserError or TransportError.
+        Raises HttpParserError, TransportError or ResponseTooLargeError.
         """
         if not data:
             self._end()
@@ -243,6 +247,7 @@ class _ResponseParser:
                 if not self._is_complete:
                     raise
                 self.ends_connection = True  # something followed the response
+        require_size(self._size)
         if data and not self._is_complete:
             return None
         status, reason = self._parser.get_status_code(), self._reason.decode("latin-1")
@@ -267,6 +272,7 @@ class _ResponseParser:
 
     def on_body(self, part: bytes) -> None:
         self._parts.append(part)
+        self._size += len(part)
 
     def on_message_complete(self) -> None:
         """Finish, unless this is an interim response."""
@@ -284,6 +290,12 @@ class _ResponseParser:
         if not self._received or says_length:
             raise TransportError("the connection was closed before the end of the response")
         self.ends_connection = True
+
+
+def require_size(size: int) -> None:
+    """Check how many bytes of a response there are so far. Raises ResponseTooLargeError."""
+    if size > LARGEST:
+        raise ResponseTooLargeError(f"the response has more than {LARGEST >> 20} MiB")
 
 
 def read_warnings(headers: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,8 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException
 
-from holdfast.webhook.errors import ApiStatusError, UnreachableError
+from holdfast.webhook.errors import ApiStatusError, ResponseTooLargeError, UnreachableError
+from holdfast.webhook.kube import client, transport
 from holdfast.webhook.kube.client import JSON_PATCH, Cluster
 from holdfast.webhook.kube.kubeconfig import Access
 from tests.unit.kube.test_transport import OK, Server, serve
@@ -33,25 +34,29 @@ def cluster(
     status = request.node.callspec.params["status"]
     away = f"Location: http://127.0.0.1:{elsewhere.port}/api\r\nContent-Length: 0\r\n\r\n"
     server = serve([f"HTTP/1.1 {status} {STATUSES[status]}\r\n{away}".encode()])
+    with closing(connect(server, tmp_path, by_proxy="proxy" in request.param)) as connected:
+        yield connected
+    assert len(server.requests) == 1
+
+
+def connect(server: Server, folder: Path, *, by_proxy: bool) -> Cluster:
     address = f"http://127.0.0.1:{server.port}"
-    by_proxy = {"server": "http://cluster.example", "proxy-url": address}
+    proxied = {"server": "http://cluster.example", "proxy-url": address}
     named: dict[str, Any] = {
         "clusters": [
             {
                 "name": "x",
-                "cluster": {"server": address} if "directly" in request.param else by_proxy,
+                "cluster": proxied if by_proxy else {"server": address},
             }
         ],
         "users": [{"name": "x", "user": {"token": "secret"}}],
         "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
     }
-    file = tmp_path / "kubeconfig"
+    file = folder / "kubeconfig"
     file.write_text(
         json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x"} | named)
     )
-    with closing(Cluster.connect(file)) as connected:
-        yield connected
-    assert len(server.requests) == 1
+    return Cluster.connect(file)
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -73,6 +78,31 @@ def test_redirect_is_an_error_and_is_not_followed(
 
     assert caught.value.status == status
     assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize("by_proxy", [False, True])
+def test_response_that_is_too_large_is_an_error(
+    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_proxy: bool
+) -> None:
+    for module in (client, transport):
+        monkeypatch.setattr(module, "LARGEST", 1 << 20)
+    server = serve([_answer(b"x" * (1 << 20))], [_answer(b"x" * (1 << 21))])
+    with closing(connect(server, tmp_path, by_proxy=by_proxy)) as connected:
+        assert len(connected.request("GET", "/x")) == 1 << 20
+        connected.close()
+        with pytest.raises(ResponseTooLargeError, match=r"^the response has more than 1 MiB$"):
+            connected.request("GET", "/x")
+
+
+def test_lines_of_a_watch_come_in_parts(serve: Callable[..., Server], tmp_path: Path) -> None:
+    lines = [b"a" * 200_000, b"", b"b", b"c" * 70_000, b"d"]
+    server = serve([_answer(b"\n".join([*lines, b"cut off"]))])
+    with closing(connect(server, tmp_path, by_proxy=False)) as connected:
+        assert list(connected.lines("/x", query={}, timeout=5.0)) == lines
+
+
+def _answer(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 class Token:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.errors import ApiStatusError
-from holdfast.webhook.kube import reflector
+from holdfast.webhook.errors import ApiStatusError, ResponseTooLargeError
+from holdfast.webhook.kube import listing, reflector
 from holdfast.webhook.kube.reflector import Reflector
 from holdfast.webhook.model.objects import Pod
 from tests.support.builders import held
@@ -118,6 +118,26 @@ def test_list_of_several_pages_is_told_as_one() -> None:
     assert world.calls == [("sync", ["a", "b", "c", "d", "e"])]
     assert world.asked("limit") == [500, 500, 500, None]
     assert world.asked("continue") == [None, "2", "4", None]
+
+
+def test_page_that_is_too_large_is_read_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "SMALL_PAGE", 600)  # a page of one pod is small
+    world = World("a", "b", "c", "d", "e")
+    world.api.page_size = 2
+    world.api.before("GET", *[raising(ResponseTooLargeError("too large"))] * 4)
+    world.run()
+
+    assert world.calls == [("sync", ["a", "b", "c", "d", "e"])]
+    assert world.asked("limit")[:7] == [500, 125, 31, 7, 1, 2, 2]
+    assert world.asked("continue")[:7] == [*[None] * 5, "1", "3"]
+
+
+def test_single_object_that_is_too_large_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    world = World("a")
+    world.api.before("GET", *[raising(ResponseTooLargeError("too large"))] * 5)
+    world.run()
+
+    assert "following /api/v1/pods: too large; listing again" in caplog.text
 
 
 def test_bookmarks_move_the_watch_on_and_tell_nothing() -> None:

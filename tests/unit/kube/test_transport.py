@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.certs import authority
+from holdfast.webhook.errors import ResponseTooLargeError
+from holdfast.webhook.kube import transport
 from holdfast.webhook.kube.transport import (
     TRANSPORT_ERRORS,
     Response,
@@ -131,6 +133,19 @@ def test_one_connection_carries_many_requests(serve: Serve, plain: Plain) -> Non
     assert all(before <= one.received <= time.monotonic() for one in answers)
     assert server.requests[0].startswith(b"GET /version HTTP/1.1\r\n")
     assert b"\r\nX-A: b\r\n" in server.requests[0]
+
+
+@pytest.mark.parametrize("head", ["Content-Length: 20000", "Transfer-Encoding: chunked"])
+def test_response_that_is_too_large_is_not_read_to_its_end(
+    head: str, serve: Serve, plain: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LARGEST", 1_000)
+    answer = f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode()
+    asked = plain(serve([OK, answer + b"7d0\r\n" + b"x" * 2_000], [OK]))
+    get(asked)
+    with pytest.raises(ResponseTooLargeError):
+        get(asked)
+    assert get(asked).data == b"{}"
 
 
 def test_body_goes_out_with_its_length(serve: Serve, plain: Plain) -> None:
