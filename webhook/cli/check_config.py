@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.webhook import plugins, safe_yaml
-from holdfast.webhook.cli import commands, server_options
+from holdfast.webhook.cli import commands, server_options, terminal
 from holdfast.webhook.config import config, problems
 from holdfast.webhook.config import schema as schemas
 from holdfast.webhook.errors import CommandError
@@ -39,8 +39,7 @@ def check_config(
         raise click.MissingParameter(param_type="argument", param_hint="'FILE'")
     text = safe_yaml.read(sys.stdin.buffer) if str(file) == "-" else config.content(file)
     found = [*problems.find(text, str(file), partial(_build, str(file), disable_plugin))]
-    for problem in found:
-        click.echo(problem, err=True)
+    terminal.write([(problem, "") for problem in found], err=True)
     if found:
         count = table.counted(len(found), "problem")
         raise CommandError(f"{file}: {count}; correct the lines above")
@@ -49,7 +48,7 @@ def check_config(
     )
     for profile in profiles.by_name.values():
         names = ", ".join(plugin.name for plugin in profile.plugins) or "no plugin"
-        click.echo(f"{file}: profile {profile.name}: {names}")
+        terminal.write([(f"{file}: profile {profile.name}: {names}", "")])
 
 
 def _build(source: str, disabled: Sequence[str], document: Any) -> None:

@@ -15,6 +15,7 @@ from holdfast.webhook.errors import (
     HoldfastError,
     UnreachableError,
 )
+from holdfast.webhook.model import messages
 
 COMMANDS = {
     "approve": "Approve held pods that wait for an approval.",
@@ -125,10 +126,10 @@ def complete() -> None:
 
 def error_line(exc: HoldfastError) -> str:
     """Return the line that reports an error, as click and kubectl word it."""
-    text = with_advice(exc)
-    if not isinstance(exc, ApiStatusError) or not exc.reason:
-        return f"Error: {text}"
-    return f"Error from server ({exc.reason}): {text.removeprefix(f'HTTP {exc.status}: ')}"
+    head, text = "Error", with_advice(exc)
+    if isinstance(exc, ApiStatusError) and exc.reason:
+        head, text = f"Error from server ({exc.reason})", text.removeprefix(f"HTTP {exc.status}: ")
+    return messages.escape(f"{head}: {text}")  # it may quote another webhook
 
 
 def with_advice(exc: HoldfastError) -> str:

@@ -66,7 +66,7 @@ class Printing:
         if name in {"json", "yaml"}:
             terminal.write_document(whole, name)
         elif name == "jsonpath":
-            click.echo(jsonpath.render(expression, whole), nl=False)
+            terminal.write_text(jsonpath.render(expression, whole))
         elif not documents:
             where = f" in {namespace} namespace" if namespace else ""
             click.echo(f"No resources found{where}.", err=True)
@@ -91,7 +91,7 @@ class Printing:
         if name in {"json", "yaml"}:
             terminal.write_document(document, name)
         elif name == "jsonpath":
-            click.echo(jsonpath.render(expression, document))
+            terminal.write_text(jsonpath.render(expression, document) + "\n")
         else:
             others = () if is_first else known
             documents = [*((view.document(one), one) for one in others), (document, changed)]

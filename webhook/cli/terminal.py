@@ -1,7 +1,8 @@
-"""Output of commands: colored on a terminal, plain in a pipe, always escaped."""
+"""Output of commands: colored on a terminal, plain in a pipe; lines are always escaped."""
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ from holdfast.webhook.model import messages
 from holdfast.webhook.report import table as tables
 
 _MOST_NAMED = 20
+_CELL = 1_000
+"""Characters of a cell in a table: a longer one would pad every row."""
 
 Styled = tuple[str, str]
 """A line and its style, which may be empty."""
@@ -69,9 +72,17 @@ def table(
     headless: bool = False,
 ) -> list[Styled]:
     """Format a table."""
-    first, *others = tables.lines(head, [[*map(messages.escape, row)] for row in rows])
+    cells = [[messages.shorten(messages.escape(cell), _CELL) for cell in row] for row in rows]
+    first, *others = tables.lines(head, cells)
     styled = [(line, style(number)) for number, line in enumerate(others)]
     return styled if headless else [(first, "bold"), *styled]
+
+
+def write_text(text: str) -> None:
+    """Write text unchanged; on a terminal, without control characters but line breaks and tabs."""
+    if sys.stdout.isatty():
+        text = re.sub(r"[^\n\t]+", lambda part: messages.escape(part[0]), text)
+    click.echo(text, nl=False, color=True)
 
 
 def write_document(document: Any, output: str) -> None:

@@ -44,7 +44,7 @@ def version(*, client: bool, own: str, output: str | None, target: options.Targe
             raise
     _write(versions, output)
     if warning := skew(versions["holdfast"], versions.get("installed", "")):
-        click.echo(warning, err=True)
+        terminal.write([(warning, "")], err=True)
 
 
 def _of_the_cluster(target: options.Target, own: str) -> dict[str, str]:

@@ -189,7 +189,8 @@ def delay_keys(pod: Pod) -> Sequence[str]:
 def owner(pod: Pod) -> str:
     """Return the pod's controller as `Kind/name`; empty if it has none."""
     owners = pod.metadata.owner_references or ()
-    return next((f"{one.kind}/{one.name}" for one in owners if one.controller), "")
+    found = next((f"{one.kind}/{one.name}" for one in owners if one.controller), "")
+    return messages.shorten(found)  # the API server does not limit it
 
 
 def left(one: HeldPodSummary, now_ms: int) -> str:

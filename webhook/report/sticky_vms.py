@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.webhook.model import durations, kubevirt
+from holdfast.webhook.model import durations, kubevirt, messages
 from holdfast.webhook.model.kubevirt import Instance, TemplatedMachine, VirtualMachine
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import sticky_policy
@@ -41,7 +41,7 @@ class StickyVm:
 
 def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None) -> StickyVm:
     """Describe a VM and its VMI, if it runs; `args` is None if the plugin does not run for it."""
-    node = sticky_policy.recorded_node(vm, args) if args else ""
+    node = messages.shorten(sticky_policy.recorded_node(vm, args)) if args else ""
     runs_on = vmi.status.node_name if vmi is not None and runs(vm, vmi) else ""
     not_sticky = loose(vm, args)
     created = vm.metadata.creation_timestamp
@@ -98,7 +98,7 @@ def loose(vm: VirtualMachine, args: StickyArgs | None) -> str:
 
 def _remark(vm: VirtualMachine, args: StickyArgs) -> str:
     uid = vm.annotations.get(kubevirt.STICKY_NODE_UID, "")
-    node = vm.annotations.get(args.node_annotation, "")
+    node = messages.shorten(vm.annotations.get(args.node_annotation, ""))
     if node and uid not in {"", vm.metadata.uid}:
         return (
             f"the record of {node} was copied from another VM with its annotations, and is ignored"

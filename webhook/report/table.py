@@ -10,7 +10,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format a table. Nothing is cut: a narrow terminal wraps long lines."""
+    """Format a table. A narrow terminal wraps long lines."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return [_line(row, widths) for row in (head, *rows)]
 

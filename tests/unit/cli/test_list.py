@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from holdfast.webhook.cli import freeze_lookup, watching
+from holdfast.webhook.cli import freeze_lookup, terminal, watching
 from holdfast.webhook.cli.list import _HeldPods
 from holdfast.webhook.cli.printing import Printing
 from holdfast.webhook.kube import listing
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
 from holdfast.webhook.model.objects import Pod
-from tests.support.builders import CREATED_MS, held, instant, make_decider, make_pod
+from tests.support.builders import CREATED_MS, GATE, held, instant, make_decider, make_pod
 from tests.support.fakes import FakeApi
 from tests.support.served import ServedApi
 from tests.support.vm_builders import owner_of
@@ -133,6 +134,34 @@ def test_changes_after_an_interruption(capsys: pytest.CaptureFixture[str]) -> No
     view.on_list([one])
     view.on_list([other])
     assert capsys.readouterr().out.splitlines() == ["one ", "other ", "one released"]
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "text"),
+    [
+        pytest.param(True, "a\t\\x1b[2J\nb\\u202e\n", id="a terminal"),
+        pytest.param(False, "a\t\x1b[2J\nb\u202e\n", id="a pipe"),
+    ],
+)
+def test_template_cannot_control_the_terminal(
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_terminal: bool,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    terminal.write_text("a\t\x1b[2J\nb\u202e\n")
+    assert capsys.readouterr().out == text
+
+
+def test_one_hostile_pod_does_not_pad_the_rows_of_others(cluster: ServedApi) -> None:
+    long = "n" * 100_000
+    owner = owner_of("K" + long, long, "u", api_version="v1")
+    gates = [GATE, *(f"holdfast.dev/{number}" for number in range(5_000))]
+    cluster.api.put_pod(held({"delay": "1h"}, name="a", owners=[owner], gates=gates))
+    hold(cluster, b="10h")
+    assert len(cluster.run("list", "-o", "wide").stdout) < 20_000
 
 
 def test_pods_are_followed_in_the_commands_thread() -> None:

@@ -137,6 +137,12 @@ def test_help_fits_a_narrow_terminal(
             "Error: HTTP 502: Bad Gateway",
             id="a proxy's",
         ),
+        pytest.param(
+            ApiStatusError("HTTP 409: no\x1b[2K\x07\u202e", status=409, reason="\x1b[1m"),
+            r"Error from server (\x1b[1m): no\x1b[2K\x07\u202e",
+            id="another webhook's",
+        ),
+        pytest.param(CommandError("a: \x1b[2K"), r"Error: a: \x1b[2K", id="what it quotes"),
     ],
 )
 def test_errors_are_reported_as_kubectl_does(error: HoldfastError, line: str) -> None:
