@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from controlplane import build
 from controlplane.modules import ACTIONLINT
@@ -38,3 +39,16 @@ def test_targets_exist(path: Path) -> None:
     run = set(re.findall(r"run: .*make ([a-z-]+)|target: \[(.+)\]", path.read_text()))
     named = {name for pair in run for text in pair for name in re.findall(r"[a-z-]+", text)}
     assert named <= targets
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_only_jobs_without_third_party_packages_may_write_to_the_repository(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        if job.get("permissions", {}).get("contents") == "write":
+            assert re.findall(r"\b(make|pip|\.venv)\b", str(job["steps"])) == []
+        else:
+            kept = [one.get("with", {}).get("persist-credentials", True) for one in job["steps"]]
+            used = [one.get("uses", "").startswith("actions/checkout@") for one in job["steps"]]
+            assert not any(a and b for a, b in zip(kept, used, strict=True))
