@@ -20,7 +20,7 @@ FILES = (
 )
 """The roles whose rights Holdfast needs, or that the guard requires."""
 USER_FILES = ("rbac/freezer.yaml", "rbac/config-reader.yaml")
-"""The roles that only give users rights of Kubernetes' own."""
+"""The roles that users may need, but neither Holdfast nor the guard."""
 _ROLES = {"ClusterRole": "cluster-wide", "Role": "in Holdfast's namespace"}
 _RULE = "  - apiGroups:"
 

@@ -21,9 +21,11 @@ from demo.command import Command
 from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, KEY
 from holdfast.webhook.model.approvals import GATE as APPROVAL_GATE
+from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 from holdfast.webhook.model.objects import KUEUE_GROUP, REVISION_LABEL
 from holdfast.webhook.policies import guard_check
 from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.policies.namespaces import FREEZE_POLICY
 from holdfast.webhook.policies.secrets import CONTROLLER_SECRETS
 from holdfast.webhook.policies.vms import CONTROLLER_VMS
 from holdfast.webhook.registration.configurations import NOT_YET
@@ -43,6 +45,7 @@ POLICIES = (
     pod_policies.HOLD,
     pod_policies.PACE,
     pod_policies.APPROVAL,
+    FREEZE_POLICY,
     pod_policies.CONTROLLER_PODS,
     CONTROLLER_VMS,
     pod_policies.CONTROLLER_WEBHOOKS,
@@ -118,6 +121,28 @@ PACE_CHANGES: Mapping[str, Sequence[Operation]] = {
     "an earlier release": [annotation(RELEASED, "2020-01-01T00:00:00Z")],
     "no release": [annotation(RELEASED, None)],
 }
+LEVEL = write("/metadata/labels/pod-security.kubernetes.io~1enforce", "privileged")
+NO_OWNER = {"apiVersion": "v1", "kind": "PersistentVolume", "name": "gone", "uid": "gone"}
+FREEZER_MAY_NOT = rows(
+    {
+        "annotations other than": {
+            "node selector of PodNodeSelector": [
+                annotation("scheduler.alpha.kubernetes.io/node-selector", "a=b")
+            ],
+            "annotation of others": [annotation("team", "b")],
+            "all annotations": [remove("/metadata/annotations")],
+            "another annotation of ours": [annotation("holdfast.dev/delay", "1h")],
+        },
+        "metadata.labels": {
+            "Pod Security level": [LEVEL],
+            "label removed": [remove("/metadata/labels/team")],
+        },
+        "metadata.ownerReferences": {
+            "owner that does not exist": [write("/metadata/ownerReferences", [NO_OWNER])]
+        },
+        "metadata.finalizers": {"finalizer": [write("/metadata/finalizers", ["example.com/mine"])]},
+    }
+)
 CONTROLLER_MAY_NOT = rows(
     {
         "spec.containers": {"image": [write("/spec/containers/0/image", "evil")]},
@@ -336,9 +361,9 @@ class Guarded:
     token_kubeconfig: Path
 
     def ns(self) -> Namespace:
-        """Make a namespace with a developer, jane, and an admin, amy."""
+        """Make a namespace with a developer, jane, an admin, amy, and fred, who may freeze it."""
         ns = Namespace.create_new(self.plane, f"guard-{next(_numbers)}")
-        for user, role in (("jane", "edit"), ("amy", "admin")):
+        for user, role in (("jane", "edit"), ("amy", "admin"), ("fred", "holdfast-freezer")):
             ns.kubectl("create", "rolebinding", user, f"--user={user}", f"--clusterrole={role}")
         return ns
 
@@ -360,6 +385,9 @@ class Guarded:
             ),
             pod_policies.APPROVAL: lambda: self.user(ns, "jane").patch(
                 "probed", [annotation(APPROVED_BY, "jane")]
+            ),
+            FREEZE_POLICY: lambda: self.user(ns, "fred").patch(
+                ns.namespace, [LEVEL], kind="namespace"
             ),
             pod_policies.CONTROLLER_PODS: lambda: self.controller(ns).patch(
                 "probed", [write("/metadata/labels", {"a": "b"})]
@@ -545,6 +573,31 @@ def test_the_admin_of_a_namespace_may_do_all_of_it_there(guarded: Guarded, ns: N
     assert told == dict.fromkeys(HOLD_CHANGES, "")
     amy.patch("held", [STRIP], dry_run=False)
     assert gates(ns.get("pod", "held")) == []
+
+
+def test_user_who_may_freeze_may_change_nothing_else(guarded: Guarded, ns: Namespace) -> None:
+    for what in ("annotate", "label"):
+        ns.kubectl(what, "namespace", ns.namespace, "team=a")
+    fred, name = guarded.user(ns, "fred"), ns.namespace
+    for change, what in FREEZER_MAY_NOT.values():
+        told = refusal(fred.patch, name, change, kind="namespace")
+        assert f"with the verb 'freeze' alone, you may not change {what}" in told
+    freeze = [annotation(FREEZE, "x"), annotation(FREEZE_UNTIL, "2020-01-01T00:00:00Z")]
+    fred.patch(name, freeze, kind="namespace", dry_run=False)
+    fred.patch(name, [annotation(FREEZE, None)], kind="namespace", dry_run=False)
+
+    ns.kubectl("create", "role", "own", "--verb=update", "--resource=namespaces")
+    ns.kubectl("create", "rolebinding", "own", "--user=fred", "--role=own")
+    ns.eventually(lambda: not refusal(fred.patch, name, [LEVEL], kind="namespace"))
+    for user in (KubectlUser(ns, ns.plane.kubeconfig), fred):
+        for change, _ in FREEZER_MAY_NOT.values():
+            user.patch(name, change, kind="namespace")
+
+
+def test_guard_does_not_keep_namespaces_from_being_deleted(guarded: Guarded) -> None:
+    ns = guarded.ns()
+    ns.apply(held("held"))
+    ns.plane.kubectl("delete", "namespace", ns.namespace, "--timeout=60s")
 
 
 def test_role_named_in_the_message_permits_the_release(guarded: Guarded, ns: Namespace) -> None:
@@ -1073,15 +1126,20 @@ def test_guard_does_not_limit_other_users_webhooks(shared: Namespace) -> None:
         (pod_policies.HOLD, "held", HOLD_CHANGES),
         (pod_policies.CONTROLLER_PODS, "full", CONTROLLER_MAY_NOT),
         (CONTROLLER_VMS, "vm", MACHINE_MAY_NOT),
+        (FREEZE_POLICY, "namespace", FREEZER_MAY_NOT),
     ],
-    ids=["hold", "pods", "vms"],
+    ids=["hold", "pods", "vms", "freeze"],
 )
 def test_without_its_policy_everything_is_permitted(
     guarded: Guarded, ns: Namespace, policy: str, name: str, changes: Mapping[str, Row]
 ) -> None:
     ns.apply(held("held"), full("full"), machine("vm"))
-    actor = guarded.user(ns, "jane") if name == "held" else guarded.controller(ns)
-    kind = "vm" if name == "vm" else "pod"
+    for what in ("annotate", "label"):
+        ns.kubectl(what, "namespace", ns.namespace, "team=a")
+    users = {"held": "jane", "namespace": "fred"}
+    actor = guarded.user(ns, users[name]) if name in users else guarded.controller(ns)
+    kind = name if name in {"vm", "namespace"} else "pod"
+    name = ns.namespace if name == "namespace" else name
     with guarded.left_out(ns, policy):
         told = {key: refusal(actor.patch, name, c, kind=kind) for key, (c, _) in changes.items()}
         assert told == dict.fromkeys(changes, "")

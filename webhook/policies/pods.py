@@ -1,11 +1,12 @@
 """The guard: admission policies that protect holds, and limit the controller's account. Pure.
 
-Seven ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
+Eight ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
 server evaluates them, so they also work while Holdfast is down:
 
 - `holdfast-hold`: removing our gate, or changing what decides, needs the verb `release`;
 - `holdfast-pace`: changing what a pace counts by needs the same verb, also after the release;
 - `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name;
+- `holdfast-freeze`: users who may freeze a namespace may change nothing else in it;
 - `holdfast-controller-pods`: the fields of a pod that the controller may change;
 - `holdfast-controller-vms`: the same for a VM: the record of its node;
 - `holdfast-controller-webhooks`: the webhooks that the controller may register;
@@ -46,6 +47,7 @@ from holdfast.webhook.policies.builder import (
     tolerations_kept,
 )
 from holdfast.webhook.policies.expressions import RELEASE_GROUP, RELEASE_RESOURCE
+from holdfast.webhook.policies.namespaces import FREEZE_POLICY, freeze_policy
 from holdfast.webhook.policies.secrets import CONTROLLER_SECRETS, secrets_policy
 from holdfast.webhook.policies.vms import CONTROLLER_VMS, vms_policy
 from holdfast.webhook.policies.webhooks import webhooks_policy
@@ -57,7 +59,7 @@ APPROVAL = "holdfast-approval"
 CONTROLLER_PODS = "holdfast-controller-pods"
 CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
 POLICIES = (
-    *(HOLD, PACE, APPROVAL, CONTROLLER_PODS),
+    *(HOLD, PACE, APPROVAL, FREEZE_POLICY, CONTROLLER_PODS),
     *(CONTROLLER_VMS, CONTROLLER_WEBHOOKS, CONTROLLER_SECRETS),
 )
 """The names of all policies, and of their bindings."""
@@ -92,12 +94,13 @@ COUNTED = (pace_args.KEY, RELEASED_ANNOTATION)
 
 
 def policies(profiles: Profiles, installation: InstallationNames | None = None) -> list[Object]:
-    """Build the seven policies, each followed by its binding."""
+    """Build the eight policies, each followed by its binding."""
     where = installation or InstallationNames()
     made = (
         _hold_policy(deciding_keys(profiles)),
         _pace_policy(),
         _approval_policy(),
+        freeze_policy(),
         _pods_policy(where),
         vms_policy(recording_keys(profiles), where),
         webhooks_policy(

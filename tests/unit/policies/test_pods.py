@@ -85,6 +85,7 @@ def test_every_policy_is_bound_denies_and_fails_closed() -> None:
         "holdfast-hold",
         "holdfast-pace",
         "holdfast-approval",
+        "holdfast-freeze",
         "holdfast-controller-pods",
         "holdfast-controller-vms",
         "holdfast-controller-webhooks",
