@@ -62,7 +62,7 @@ class Server:
     """The application as `holdfast serve` runs it, with its log, in a cluster of one VM.
 
     A body is given to the handler as a connection gives it; what may block goes to its pool.
-    `ask_flask` asks the Flask application instead.
+    `ask_flask` asks the Flask application instead, and `ask_here` uses no other thread.
     """
 
     def __init__(self) -> None:
@@ -91,6 +91,14 @@ class Server:
     def ask_flask(self, path: str, content: bytes) -> tuple[int, bytes]:
         answer = self._logged(lambda: self.client.post(path, data=content, content_type=JSON))
         return answer.status_code, answer.data
+
+    def ask_here(self, path: str, content: bytes) -> HttpResponse:
+        return self._logged(lambda: self._decide(path, content))
+
+    def _decide(self, path: str, content: bytes) -> HttpResponse:
+        handler = self.handler.handler
+        prepared = handler.prepare(path, JSON, content, "identity")
+        return prepared if isinstance(prepared, HttpResponse) else handler.decide(prepared)
 
     def _logged(self, act: Callable[[], T]) -> T:
         self.log.lines.clear()

@@ -152,10 +152,10 @@ def counted() -> Iterator[list[int]]:
 
 
 def work(path: str, content: bytes) -> int:
-    SERVER.ask(path, content)  # what is made once is there
-    with counted() as steps:
-        status, _ = SERVER.ask(path, content)
-    assert status == 200
+    SERVER.ask_here(path, content)  # what is made once is there
+    with counted() as steps:  # in this thread alone
+        response = SERVER.ask_here(path, content)
+    assert response.status == 200
     return steps[0]
 
 
@@ -164,7 +164,7 @@ def work(path: str, content: bytes) -> int:
 def test_work_grows_no_faster_than_the_body(path: str, shape: str) -> None:
     few, many = work(path, body_of(shape, SMALL)), work(path, body_of(shape, SMALL * TIMES))
 
-    assert few > 1_000, "nothing was counted"
+    assert few > 500, "nothing was counted"
     assert many <= few * TIMES * SLACK
 
 
