@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import durations
@@ -57,6 +58,7 @@ def _period_ms(text: str, period: str) -> int:
     return period_ms
 
 
+@lru_cache(1_024)  # most pods of a template have the same value
 def parse(text: str) -> Limits:
     """Parse an inline pace. Raises InvalidValueError, which names the accepted forms."""
     match = _INLINE.fullmatch(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.webhook.errors import ConfigurationError
@@ -19,6 +20,7 @@ GroupKey = tuple[str, str]
 """The pace, and the pods that share it: the namespace, also with the label, or empty for all."""
 _SWEEP_AT = 1_000
 _LABEL_LENGTH = 16
+_timeout_ms = lru_cache(durations.parse_delay)  # for a configured one
 
 
 class PacedPod(Pod, frozen=True):
@@ -95,8 +97,7 @@ class PaceGroups:
             _, releases = self._quiet.pop(key, (0, None))
             group = self._groups[key] = PaceGroup(releases)
         group.period_ms = max(group.period_ms, limits.period_ms)
-        timeout_ms = durations.parse_delay(named.timeout)
-        return PaceMember(pod.key, key, group, named, limits, timeout_ms)
+        return PaceMember(pod.key, key, group, named, limits, _timeout_ms(named.timeout))
 
     def retire(self, key: GroupKey, group: PaceGroup) -> None:
         """Drop a group in which no pod waits or starts, except for the releases that count."""

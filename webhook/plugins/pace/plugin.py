@@ -22,7 +22,6 @@ from holdfast.webhook.framework.plugin import (
     reject,
     success,
 )
-from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import DELAY_GATE, NEVER_MS, OWN_PREFIX
 from holdfast.webhook.model.edits import Edit, RemoveLabel, SetLabel
 from holdfast.webhook.model.objects import Pod
@@ -96,11 +95,10 @@ class Pace(HoldingPlugin):
     def reserve(self, pod: Pod, now_ms: int) -> Permit:
         """Give the pod a slot, if it is its turn."""
         try:
-            named, limits = pace_args.read(pod, self._paces)
+            _, limits = pace_args.read(pod, self._paces)
         except InvalidValueError as exc:
             return Wait(problem=str(exc))
-        turn_ms = self.slots.take(pod, now_ms, durations.parse_delay(named.timeout))
-        return _answer(turn_ms, now_ms, limits)
+        return _answer(self.slots.take(pod, now_ms), now_ms, limits)
 
     def unreserve(self, pod: Pod) -> None:
         """Take the slot back."""

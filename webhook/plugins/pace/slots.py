@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.handle import Handle
-from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import NEVER_MS, released_ms
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.pace import args as pace_args
@@ -58,7 +57,7 @@ class PaceSlots:
         self._call(calls, late)
         return turn_ms
 
-    def take(self, pod: Pod, now_ms: int, timeout_ms: int) -> int:
+    def take(self, pod: Pod, now_ms: int) -> int:
         """Give a pod a slot if it is its turn; otherwise return when it is, as `wait` does."""
         self._follow()
         uid = pod.metadata.uid
@@ -67,7 +66,7 @@ class PaceSlots:
             group = member.group
             group.wait(uid, (rank_of(pod, now_ms), pod.key, member.limits))
             calls, late = self._settle(group, now_ms)
-            taken = self._synced and group.take(uid, now_ms, now_ms + timeout_ms)
+            taken = self._synced and group.take(uid, now_ms, now_ms + member.timeout_ms)
             calls += group.calls(now_ms) if self._synced else ()
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         self._call(calls, late)
@@ -157,9 +156,9 @@ class PaceSlots:
         earliest_ms, latest_ms = self.handle.bounds_ms()
         recorded_ms = released_ms(pod.annotations, created_ms=pod.created_ms) or pod.created_ms
         recorded_ms = min(recorded_ms, latest_ms)  # users may write it
-        until_ms = recorded_ms + durations.parse_delay(named.timeout)
         with self._lock:
-            group = self._member(pod).group
+            member = self._member(pod)
+            group, until_ms = member.group, recorded_ms + member.timeout_ms
             if group.is_confirmed(uid):
                 until_ms = group.starting[uid]
             is_news = uid in self._held or not (uid in self._ended or group.is_confirmed(uid))

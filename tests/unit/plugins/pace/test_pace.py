@@ -87,6 +87,12 @@ def test_grammar(text: str, expected: str | None) -> None:
         assert pace.parse(expected) == pace.parse(text)
 
 
+def test_equal_values_are_parsed_once() -> None:
+    groups = PaceGroups(lambda: CREATED_MS)
+    first, second = (groups.find(read_pod({KEY: "4,10/1m"}, uid=uid)) for uid in "ab")
+    assert first.limits is second.limits
+
+
 @pytest.mark.parametrize("period", ["m", "1d", "0s", "25h"])
 def test_message_about_a_period_names_it(period: str) -> None:
     message = f'the period "{period}" must be a duration of 1ms to 24h, such as "10s" or "1m"'
@@ -784,7 +790,7 @@ def test_pod_that_another_plugin_fails_for_keeps_no_slot() -> None:
         make_pod({KEY: "1"}, gates=[GATE, Holding.gate], uid="a", owners=[_owned("rs-1")])
     )
     cluster.pods["a"] = both
-    cluster.plugin.slots.take(both, cluster.now, 1_000)
+    cluster.plugin.slots.take(both, cluster.now)
     cluster.run(50)
     with pytest.raises(PluginFailedError):
         cluster.decider.permit(both, cluster.now)
