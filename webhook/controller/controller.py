@@ -253,6 +253,8 @@ class ReleaseController:
             self._notifier.released_early(pod.key, known, now_ms=latest_ms)
         elif approvals.GATE in known.gates and approvals.is_missing(pod.annotations):
             self._notifier.released_without_approval(pod.key, known)
+        elif known.due_ms < NEVER_MS and not known.open_ended:  # before others, no leader did it
+            self._notifier.released_on_request(pod.key, known, now_ms=latest_ms)
 
     def _upsert(
         self,

@@ -17,7 +17,15 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
 _BY_EVENT = frozenset((f"{DOMAIN}/after", f"{DOMAIN}/pace"))
 """Gates of holds that end at an event, which may be later than the time of others."""
+_AUDITED = "; the API server's audit log names the user"
 _log = logging.getLogger("holdfast.controller")
+
+
+def _before_due(held: PendingRelease, now_ms: int) -> str:
+    if held.due_ms >= NEVER_MS:
+        return "before it was due"
+    early_ms = -(-(held.due_ms - now_ms) // 1_000) * 1_000
+    return f"{durations.canonical_delay(early_ms)} before its due time"
 
 
 def _until(held: PendingRelease, gates: Iterable[str], now_ms: int) -> str:
@@ -88,18 +96,22 @@ class ReleaseNotifier:
         """Report that somebody else removed the gates of a pod that is not due."""
         if not self._leading():
             return
-        early = durations.canonical_delay(-(-(held.due_ms - now_ms) // 1_000) * 1_000)
-        due = f"{early} before its due time" if held.due_ms < NEVER_MS else "before it was due"
+        due = _before_due(held, now_ms)
         fields = logs.fields(namespace=key[0], name=key[1], uid=held.uid)
         _log.warning("gate of %s/%s removed %s by someone else", *key, due, extra=fields)
         self._metrics.releases.labels("early").inc()
-        note = f"gate removed {due} by someone else"
+        note = f"gate removed {due} by someone else{_AUDITED}"
         self.record_event(key, held.uid, events.RELEASED_EARLY, note, warning=True)
 
     def released_without_approval(self, key: ObjectKey, held: PendingRelease) -> None:
         """Report that `holdfast release` has released a pod that nobody has approved."""
-        note = "released early by a user, without its approval"
+        note = f"released early by a user, without its approval{_AUDITED}"
         self.record_event(key, held.uid, events.RELEASED_EARLY, note, warning=True)
+
+    def released_on_request(self, key: ObjectKey, held: PendingRelease, *, now_ms: int) -> None:
+        """Report that `holdfast release` has released a pod; no object has a trustworthy name."""
+        note = f"released {_before_due(held, now_ms)} at a user's request{_AUDITED}"
+        self.record_event(key, held.uid, events.RELEASED, note, warning=False)
 
     def failed(self, key: ObjectKey, held: PendingRelease, reason: str, *, wait: float) -> None:
         """Report why a release failed, and that it is retried in `wait` seconds."""
