@@ -35,6 +35,15 @@ def workload(kind: str, delay: str = "2", **spec: Any) -> Object:
     return {**whole, "spec": {"selector": selector, "template": template(delay), **spec}}
 
 
+def cron_job(labels: Object, annotations: Object) -> Object:
+    """Make a CronJob with labels in its pod template, and annotations in that of its Jobs."""
+    made = workload("CronJob")
+    job = made["spec"]["jobTemplate"]
+    job["metadata"] = {"annotations": annotations}
+    job["spec"]["template"]["metadata"] = {"labels": labels}
+    return made
+
+
 KINDS = [
     "Deployment",
     "ReplicaSet",
@@ -138,8 +147,29 @@ def test_a_template_cannot_be_changed_to_a_bad_value(ns: Namespace, kind: str) -
             workload("StatefulSet", delay="0")
             | {"metadata": {"name": "it", "annotations": {"delay": "15"}}},
             (
-                "annotation delay of the StatefulSet itself has no effect: move it to "
+                "metadata: annotation delay has no effect here: move it to "
                 "spec.template.metadata.annotations"
+            ),
+        ),
+        (
+            cron_job({"holdfast.dev/delay": "15"}, {}),
+            (
+                'spec.jobTemplate.spec.template.metadata: label "holdfast.dev/delay" has no '
+                "effect: set annotation holdfast.dev/delay instead"
+            ),
+        ),
+        (
+            cron_job({}, {"holdfast.io/delay": "15"}),
+            (
+                'spec.jobTemplate.metadata: unknown annotation "holdfast.io/delay" has no effect: '
+                "did you mean holdfast.dev/delay?"
+            ),
+        ),
+        (
+            cron_job({}, {"holdfast.dev/delay": "15"}),
+            (
+                "spec.jobTemplate.metadata: annotation holdfast.dev/delay has no effect here: move "
+                "it to spec.jobTemplate.spec.template.metadata.annotations"
             ),
         ),
         (
@@ -147,7 +177,10 @@ def test_a_template_cannot_be_changed_to_a_bad_value(ns: Namespace, kind: str) -
             "not held: annotation holdfast.dev/not-before: 2020-01-01T00:00:00Z is in the past",
         ),
     ],
-    ids=["Deployment", "CronJob", "nodeName", "mistyped", "misplaced", "past"],
+    ids=[
+        *("Deployment", "CronJob", "nodeName", "mistyped", "misplaced", "label", "other domain"),
+        *("on the Job", "past"),
+    ],
 )
 def test_warning_about_what_does_not_hold_as_meant(
     ns: Namespace, made: Object, warning: str

@@ -48,6 +48,8 @@ from tests.support.vm_builders import make_launcher, make_vm
 
 _HEAD = f"apiVersion: {config.API_VERSION}\nkind: {config.KIND}\n"
 _VM = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
+_POD_SPEC = {"containers": [{"name": "main", "image": "busybox"}]}
+_DELAYED = {"annotations": {"holdfast.dev/delay": "15s"}}
 
 
 class Mistake(NamedTuple):
@@ -77,11 +79,10 @@ def _object(
 ) -> dict[str, Any]:
     group = {"Job": "batch/v1", "CronJob": "batch/v1", "Rollout": "argoproj.io/v1alpha1"}
     metadata = {"name": "web", "annotations": annotations}
-    pod_spec = {"containers": [{"name": "main", "image": "busybox"}]}
     if kind == "Pod":
-        spec = {**pod_spec, **spec}
+        spec = {**_POD_SPEC, **spec}
         return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
-    inner = {"template": {"metadata": {"annotations": annotations}, "spec": pod_spec}}
+    inner = {"template": {"metadata": {"annotations": annotations}, "spec": _POD_SPEC}}
     whole: dict[str, Any] = {**inner, **spec}
     if kind == "CronJob":
         whole = {"jobTemplate": {"spec": inner}, **spec}
@@ -117,6 +118,12 @@ def _clone() -> str:
     copied = {"holdfast.dev/sticky-node": "node-1", "holdfast.dev/sticky-node-uid": "another"}
     moved = make_vm({**copied, "holdfast.dev/sticky-node": "node-2"})
     return _reviewed(moved, old=make_vm(copied), kind=_VM)
+
+
+def _sticky_template() -> str:
+    vm = make_vm({})
+    vm["spec"]["template"]["metadata"] = {"annotations": {"holdfast.dev/sticky": "true"}}
+    return _reviewed(vm, kind=_VM)
 
 
 MANIFESTS: Sequence[Mistake] = (
@@ -167,6 +174,36 @@ MANIFESTS: Sequence[Mistake] = (
         _misplaced,
         "annotation holdfast.dev/delay",
         "move it to spec.template.metadata.annotations",
+    ),
+    Mistake(
+        "`holdfast.dev/delay: 15s` in the metadata of a CronJob's `jobTemplate`",
+        _annotated("{}", "CronJob", jobTemplate={"metadata": _DELAYED}),
+        "spec.jobTemplate.metadata: annotation holdfast.dev/delay",
+        "move it to spec.jobTemplate.spec.template.metadata.annotations",
+    ),
+    Mistake(
+        "`annotations` in the spec of a template, which only `holdfast preview` sees",
+        _annotated("{}", "Deployment", template={"spec": {**_POD_SPEC, **_DELAYED}}),
+        "spec.template.spec.annotations",
+        "to spec.template.metadata.annotations",
+    ),
+    Mistake(
+        "`holdfast.io/delay: 15s`",
+        _annotated("holdfast.io/delay: 15s"),
+        "holdfast.io/delay",
+        "did you mean holdfast.dev/delay?",
+    ),
+    Mistake(
+        "a label `holdfast.dev/delay: 15s`",
+        lambda: _reviewed(make_pod({}, labels=_DELAYED["annotations"])),
+        'label "holdfast.dev/delay"',
+        "set annotation holdfast.dev/delay instead",
+    ),
+    Mistake(
+        "`holdfast.dev/sticky` in the template of a VM",
+        _sticky_template,
+        "annotation holdfast.dev/sticky",
+        "move it to the VirtualMachine's metadata.annotations",
     ),
     Mistake(
         "`kubectl annotate pod web holdfast.dev/delay=15s`, while it runs",

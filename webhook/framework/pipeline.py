@@ -268,7 +268,7 @@ def _has_workload_key(plugin: Plugin, review: PodReview) -> bool:
     """Return whether a workload has, or had, one of the plugin's annotations on itself."""
     workloads = [one for one in (review.workload, review.old_workload) if one is not None]
     return any(
-        key in one.annotations
+        key in one.own.annotations
         for one in workloads
         for key in plugin.workload_keys.get(one.kind, ())
     )

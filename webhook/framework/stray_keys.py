@@ -4,19 +4,25 @@ Both the match conditions, in CEL, and the warnings come from here; tests compar
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 
 from holdfast.webhook.framework import cel
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.model import messages
-from holdfast.webhook.model.annotations import OWN_KEYS, OWN_PREFIX, was_released
+from holdfast.webhook.model.annotations import HELD_LABEL, OWN_KEYS, OWN_PREFIX, was_released
+from holdfast.webhook.model.objects import ApiObject, Metadata, Pod
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import Workload
 
 _MAX_NAMED = 3
 """Warnings about one object."""
 _CREATED = "request.operation == 'CREATE'"
+_LIKE_OURS = "holdfast"
+"""The start of keys that users may mean for us, such as `holdfast.io/delay`."""
+_NESTED = ".spec.template"
+"""The end of the path of a template in another template: a CronJob's, in that of its Jobs."""
 
 
 class StrayKeys:
@@ -28,26 +34,30 @@ class StrayKeys:
     @cached_property
     def _known(self) -> list[str]:
         found = {key for plugin in self._profiles.plugins for key in plugin.keys}
-        for plugin in self._profiles.plugins:
-            found.update(key for keys in plugin.workload_keys.values() for key in keys)
-        return sorted({key for key in found if key.startswith(OWN_PREFIX)} | {*OWN_KEYS})
+        return sorted(found | {*self._kinds} | OWN_KEYS)
 
     @cached_property
     def _holding(self) -> list[str]:
         """The annotations that hold pods, and that mean nothing on a workload itself."""
         return sorted({key for one in self._profiles.plugins if one.gate for key in one.keys})
 
+    @cached_property
+    def _kinds(self) -> Mapping[str, str]:
+        """The kinds of workloads by the annotations that count on these themselves."""
+        listed = (one.workload_keys.items() for one in self._profiles.plugins)
+        return {key: kind for items in listed for kind, keys in items for key in keys}
+
     # --- match conditions ---------------------------------------------------------------------
 
     def match(self, pod: str) -> str:
-        """Return the CEL expression that is true for a new unknown key of a pod or template."""
+        """Return the CEL expression that is true for a new stray key of a pod or template."""
         if not self._profiles.plugins:
             return "false"
         field, is_list, within = pod.partition("[]")
         if is_list:  # at any update: items have no old ones to compare with
-            found = self._exists(f"each{within}", self._unknown("key"), "")
+            found = self._match_pod(f"each{within}", "")
             return f"{cel.optional(field)}.orValue([]).exists(each, {found})"
-        return self._exists(pod, self._unknown("key"), "oldObject" + pod.removeprefix(cel.POD))
+        return self._match_pod(pod, "oldObject" + pod.removeprefix(cel.POD))
 
     def match_workload(self, kinds: Iterable[str]) -> str:
         """Return the CEL expression that is true for a workload that itself has such a key.
@@ -56,63 +66,83 @@ class StrayKeys:
         """
         if not self._profiles.plugins:
             return "false"
-        misplaced = cel.strings(self._misplaced(kinds))
-        test = f"({self._unknown('key')} || key in {misplaced})"
-        found = self._exists(cel.POD, test, "oldObject")
-        return f"!has(object.metadata.ownerReferences) && {found}"
+        found = self._match(cel.POD, "oldObject", self._misplaced({*kinds}))
+        return f"!has(object.metadata.ownerReferences) && ({found})"
 
-    def _unknown(self, key: str) -> str:
-        # without the prefix, because the API server limits the length of an expression
-        names = cel.strings(one.removeprefix(OWN_PREFIX) for one in self._known)
-        return (
-            f"{key}.startsWith({cel.string(OWN_PREFIX)}) && "
-            f"!({key}.substring({len(OWN_PREFIX)}) in {names})"
-        )
+    def _match_pod(self, pod: str, old: str) -> str:
+        found = self._match(pod, old, () if pod == cel.POD else self._kinds)
+        outer = pod.removesuffix(_NESTED)
+        if outer not in {pod, cel.POD}:
+            found += f" || {self._match(outer, old.removesuffix(_NESTED), self._holding)}"
+        return found
 
-    @staticmethod
-    def _exists(pod: str, test: str, old: str) -> str:
-        annotations = cel.optional(f"{pod}.metadata.annotations")
-        if old:
-            before = cel.optional(f"{old}.metadata.annotations")
-            test = f"{test} && ({_CREATED} || !(key in {before}.orValue({{}})))"
-        return f"{annotations}.orValue({{}}).exists(key, {test})"
+    def _match(self, where: str, old: str, misplaced: Iterable[str]) -> str:
+        """Return an expression: this metadata has a new key that may deserve a warning."""
+        ours = f"key.startsWith({cel.string(_LIKE_OURS)})"
+        known = cel.strings(key for key in self._known if key.startswith(_LIKE_OURS))
+        annotations = _entries(where, "annotations")
+        tests = {
+            "annotations": f"{ours} && !(key in {known}) || key in {cel.strings(misplaced)}",
+            "labels": f"{ours} && key != {cel.string(HELD_LABEL)} && !(key in {annotations})",
+        }
+        found = []
+        for field, test in tests.items():
+            new = f" && ({_CREATED} || !(key in {_entries(old, field)}))" if old else ""
+            found.append(f"{_entries(where, field)}.exists(key, ({test}){new})")
+        return " || ".join(found)
+
+    def _misplaced(self, kinds: Collection[str]) -> list[str]:
+        return [key for key in self._holding if self._kinds.get(key) not in kinds]
 
     # --- warnings -----------------------------------------------------------------------------
 
     def warnings(self, review: PodReview) -> list[str]:
-        """Warn about the annotations of a review that have no effect."""
+        """Warn about the keys of a review that have no effect."""
         workload = review.workload
-        if workload is None:
-            found = [*self._unknown_of(review.pod.annotations, ""), *self._too_late(review)]
-        else:
-            found = [*self._unknown_of(review.pod.annotations, f"{workload.path}.metadata: ")]
-            found += self._of_workload(workload)
-        return [f"holdfast: {one}" for one in found[:_MAX_NAMED]]
+        found = self._of_pod(review) if workload is None else self._of(workload, review.pod)
+        return [f"holdfast: {one}" for one in islice(found, _MAX_NAMED)]
 
-    def _unknown_of(self, annotations: Mapping[str, str], where: str) -> Iterator[str]:
-        for key in annotations:
-            if key.startswith(OWN_PREFIX) and key not in self._known:
-                near = difflib.get_close_matches(key, self._known, n=1, cutoff=0.8)
-                cure = f"did you mean {near[0]}?" if near else "remove or correct it"
+    def _of_pod(self, review: PodReview) -> Iterator[str]:
+        pod = review.pod
+        if review.old is not None:  # plugins have added labels
+            pod = Pod(Metadata(annotations=pod.metadata.annotations))
+        yield from self._strays("", pod, {})
+        yield from self._too_late(review)
+
+    def _of(self, workload: Workload, template: Pod) -> Iterator[str]:
+        path, outer = workload.path, workload.path.removesuffix(_NESTED)
+        where = f"{path}.metadata.annotations"
+        holding, misplaced = self._holding, self._misplaced([workload.kind])
+        of_kinds = {key: f"the {kind}'s metadata.annotations" for key, kind in self._kinds.items()}
+        yield from self._strays(f"{path}.metadata: ", template, of_kinds)
+        yield from self._strays("metadata: ", workload.own, dict.fromkeys(misplaced, where))
+        yield from self._strays(
+            f"{outer}.metadata: ", workload.outer, dict.fromkeys(holding, where)
+        )
+
+    def _strays(self, where: str, within: ApiObject, misplaced: Mapping[str, str]) -> Iterator[str]:
+        """Warn about keys of metadata; some are misplaced there, and belong elsewhere."""
+        for key in within.annotations:
+            if key in misplaced:
+                yield f"{where}annotation {key} has no effect here: move it to {misplaced[key]}"
+            elif key not in self._known and (meant := self._meant(key)) is not None:
+                cure = f"did you mean {meant}?" if meant else "remove or correct it"
                 yield f"{where}unknown annotation {messages.quote(key)} has no effect: {cure}"
+        for key in within.labels:
+            if key in within.annotations or key == HELD_LABEL:
+                continue
+            if (meant := self._meant(key)) is not None:
+                cure = f"set annotation {meant} instead" if meant else "remove or correct it"
+                yield f"{where}label {messages.quote(key)} has no effect: {cure}"
 
-    def _of_workload(self, workload: Workload) -> Iterator[str]:
-        yield from self._unknown_of(workload.annotations, "metadata: ")
-        for key in self._misplaced([workload.kind]):
-            if key in workload.annotations:
-                yield (
-                    f"annotation {key} of the {workload.kind} itself has no effect: move it to "
-                    f"{workload.path}.metadata.annotations"
-                )
-
-    def _misplaced(self, kinds: Iterable[str]) -> list[str]:
-        own = {
-            key
-            for plugin in self._profiles.plugins
-            for kind in kinds
-            for key in plugin.workload_keys.get(kind, ())
-        }
-        return [key for key in self._holding if key not in own]
+    def _meant(self, key: str) -> str | None:
+        """Return the nearest known key, empty if there is none; None for a key of others."""
+        prefix, _, name = key.partition("/")
+        if prefix.startswith(_LIKE_OURS) and OWN_PREFIX + name in self._known:
+            return OWN_PREFIX + name
+        if not key.startswith(OWN_PREFIX):
+            return None
+        return next(iter(difflib.get_close_matches(key, self._known, n=1, cutoff=0.8)), "")
 
     def _too_late(self, review: PodReview) -> Iterator[str]:
         """Warn about holds that are added to a pod that exists: gates are added at creation."""
@@ -130,3 +160,7 @@ class StrayKeys:
                         f"annotation {key} has no effect, because the pod {why}: set it in the "
                         "template of its workload, or create the pod again"
                     )
+
+
+def _entries(of: str, field: str) -> str:
+    return f"{cel.optional(f'{of}.metadata.{field}')}.orValue({{}})"

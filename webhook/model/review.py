@@ -114,7 +114,7 @@ class PodReview:
         """The object that edits change: the pod, or the metadata of a workload."""
         if self.workload is None:
             return self.pod
-        return Pod(Metadata(annotations=dict(self.workload.annotations) or None))
+        return Pod(Metadata(annotations=dict(self.workload.own.annotations) or None))
 
     def whole_pod(self) -> Any:
         """Decode the pod with all its fields."""

@@ -3,12 +3,12 @@
 An invalid value is rejected in the template at `kubectl apply`, not later in a ReplicaSet's Events.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.webhook.model.objects import Metadata, Pod
+from holdfast.webhook.model.objects import ApiObject, Pod
 
 TEMPLATE = "spec.template"
 CRON_TEMPLATE = "spec.jobTemplate.spec.template"
@@ -73,7 +73,8 @@ _BY_KIND = {(resource.group, resource.kind): resource for resource in RESOURCES}
 class Workload:
     """The workload of a template, with the fields that matter for held pods.
 
-    `annotations` and `uid` are the workload's own. `deadline` is the field that may end it while
+    `own` and `outer` have metadata: the workload's, and that of what contains its template, such as
+    the Job of a CronJob. `deadline` is the field that may end it while
     its pods are held, with its seconds. `ordered` is the number of pods that start one at a time.
     `rounds` is how many times a Job starts pods, one set after another. `deletes_first` is the
     field whose value makes an update delete a pod before its successor starts, and `waits_for` the
@@ -91,8 +92,8 @@ class Workload:
     waits_for: str = ""
     schedule: str = ""
     concurrency: str = ""
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    uid: str = ""
+    own: ApiObject = field(default=ApiObject(), compare=False)
+    outer: ApiObject = field(default=ApiObject(), compare=False)
 
 
 class _JobSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -102,7 +103,7 @@ class _JobSpec(msgspec.Struct, frozen=True, rename="camel"):
     parallelism: int | None = None
 
 
-class _JobTemplate(msgspec.Struct, frozen=True):
+class _JobTemplate(ApiObject, frozen=True):
     spec: _JobSpec = _JobSpec()
 
 
@@ -145,8 +146,7 @@ class _Spec(_JobSpec, frozen=True, rename="camel"):
     concurrency_policy: str = ""
 
 
-class _TemplateOwner(msgspec.Struct, frozen=True):
-    metadata: Metadata = Metadata()
+class _TemplateOwner(ApiObject, frozen=True):
     spec: _Spec = _Spec()
 
 
@@ -180,35 +180,35 @@ def read(resource: Resource, source: bytes | msgspec.Raw) -> Sequence[tuple[Work
                 kind,
                 metadata.name or metadata.generate_name,
                 path,
-                None if in_order else _deadline(spec, job, path),
+                None if in_order else _deadline(spec, outer.spec, path),
                 spec.replicas if in_order and spec.replicas is not None else 1,
-                _rounds(job),
+                _rounds(outer.spec),
                 _deletes_first(kind, spec),
                 _waits_for(spec, path),
                 spec.schedule,
                 spec.concurrency_policy,
-                metadata.annotations or {},
-                metadata.uid,
+                found,
+                outer,
             ),
-            job.template or Pod(),
+            outer.spec.template or Pod(),
         )
-        for path, job in _templates(spec, resource.path)
+        for path, outer in _templates(spec, resource.path)
     ]
 
 
-def _templates(spec: _Spec, path: str) -> Sequence[tuple[str, _JobSpec]]:
-    """Return the parts of a spec that have a template, with the path of the template."""
+def _templates(spec: _Spec, path: str) -> Sequence[tuple[str, _JobTemplate]]:
+    """Return what contains a template, with the path of the template."""
     if path == WORKER_TEMPLATE:
         group = spec.leader_worker_template or _GroupTemplate()
-        workers = [(path, _JobSpec(template=group.worker_template))]
-        leader = [(LEADER_TEMPLATE, _JobSpec(template=group.leader_template))]
+        workers = [(path, _JobTemplate(spec=_JobSpec(group.worker_template)))]
+        leader = [(LEADER_TEMPLATE, _JobTemplate(spec=_JobSpec(group.leader_template)))]
         return workers + leader if group.leader_template else workers
     if path == JOB_SET_TEMPLATES:
-        jobs = [job.template.spec for job in spec.replicated_jobs or ()][:_MAX_TEMPLATES]
-        listed = enumerate(jobs or [_JobSpec()])
+        jobs = [job.template for job in spec.replicated_jobs or ()][:_MAX_TEMPLATES]
+        listed = enumerate(jobs or [_JobTemplate()])
         return [(path.replace("[]", f"[{index}]"), job) for index, job in listed]
     nested = {CRON_TEMPLATE: spec.job_template, POOL_TEMPLATE: spec.virtual_machine_template}
-    return [(path, (nested[path] or _JobTemplate()).spec if path in nested else spec)]
+    return [(path, nested.get(path, _JobTemplate(spec=spec)) or _JobTemplate())]
 
 
 def _deadline(spec: _Spec, job: _JobSpec, path: str) -> tuple[str, int] | None:

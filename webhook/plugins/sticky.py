@@ -152,17 +152,17 @@ class Sticky(Plugin):
         erased = [
             key
             for key in self._record_keys
-            if key in old.annotations and key not in workload.annotations
+            if key in old.own.annotations and key not in workload.own.annotations
         ]
-        return success(*(SetAnnotation(key, old.annotations[key]) for key in erased))
+        return success(*(SetAnnotation(key, old.own.annotations[key]) for key in erased))
 
     def validate_workload(self, workload: Workload, old: Workload | None) -> Result:
         """Reject invalid annotations on a VM when they are written."""
-        before = old.annotations if old else {}
+        before = old.own.annotations if old else {}
         reasons = [
             reason
             for key in self.workload_keys.get(workload.kind, ())
-            for value in [workload.annotations.get(key)]
+            for value in [workload.own.annotations.get(key)]
             if value is not None and value != before.get(key)
             for reason in [self._problem(key, value)]
             if reason
@@ -173,9 +173,9 @@ class Sticky(Plugin):
 
     def _ignored_record(self, vm: Workload, before: Mapping[str, str]) -> Sequence[str]:
         """Reject a new node next to another VM's UID: a clone's record is ignored."""
-        key = self.args.node_annotation
-        node, uid = vm.annotations.get(key, ""), vm.annotations.get(kubevirt.STICKY_NODE_UID, "")
-        if not node or node == before.get(key) or uid in {"", vm.uid}:
+        key, own = self.args.node_annotation, vm.own
+        node, uid = own.annotations.get(key, ""), own.annotations.get(kubevirt.STICKY_NODE_UID, "")
+        if not node or node == before.get(key) or uid in {"", own.metadata.uid}:
             return ()
         if uid != before.get(kubevirt.STICKY_NODE_UID):
             return ()  # both are written together, as by restoring a backup

@@ -20,7 +20,7 @@ from holdfast.webhook.model import edits, review, workloads
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.plugins.window import Window
-from holdfast.webhook.report import trace
+from holdfast.webhook.report import trace, unknown_fields
 from holdfast.webhook.report.scope import AdmissionScope
 
 Document = Mapping[str, Any]
@@ -87,12 +87,15 @@ class OfflinePreview:
         return replace(made, unserved=why)
 
     def _workload(self, what: str, document: Document, namespace: str) -> Preview:
-        if _template_path(document) == "":
-            return Preview(what)
-        if not is_known(document):
+        path = _template_path(document)
+        if path and not is_known(document):
             return Preview(what, warnings=[unknown_kind(document)])
+        warnings = [*unknown_fields.warnings(document, path or "")]
+        if not path:
+            return Preview(what, warnings=warnings)
         verdict = self.pipeline.validate(reviewed(document, namespace), now_ms=self.now_ms)
-        return Preview(what, refusals=verdict.reasons, warnings=verdict.warnings)
+        warnings += verdict.warnings
+        return Preview(what, refusals=verdict.reasons, warnings=warnings)
 
     def _pod(self, made: Preview, document: Document, namespace: str) -> Preview:
         """Add to the preview of a workload what becomes of its pods."""

@@ -34,6 +34,8 @@ def deployment(own: dict[str, str], template: dict[str, str]) -> dict[str, Any]:
         pytest.param("holdfast.dev/delai", "did you mean holdfast.dev/delay?", id="mistyped"),
         pytest.param("holdfast.dev/notbefore", "did you mean holdfast.dev/not-before?", id="near"),
         pytest.param("holdfast.dev/qqq", "remove or correct it", id="like no other"),
+        pytest.param("holdfast.io/delay", "did you mean holdfast.dev/delay?", id="other domain"),
+        pytest.param("holdfast/pace", "did you mean holdfast.dev/pace?", id="no domain"),
     ],
 )
 def test_unknown_key(key: str, cure: str) -> None:
@@ -49,16 +51,84 @@ def test_unknown_key(key: str, cure: str) -> None:
 def test_key_on_the_workload_itself(key: str) -> None:
     assert [
         (
-            f"holdfast: annotation {key} of the Deployment itself has no effect: move it to "
+            f"holdfast: metadata: annotation {key} has no effect here: move it to "
             "spec.template.metadata.annotations"
         )
     ] == warnings(deployment({key: "15"}, {}), kind=APPS)
+
+
+CRON = {"group": "batch", "version": "v1", "kind": "CronJob"}
+JOB_SET = {"group": "jobset.x-k8s.io", "version": "v1alpha2", "kind": "JobSet"}
+POOL = {"group": "pool.kubevirt.io", "version": "v1beta1", "kind": "VirtualMachinePool"}
+DELAYED = {"metadata": {"annotations": {"holdfast.dev/delay": "15"}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "outer"),
+    [
+        (CRON, {"jobTemplate": DELAYED}, "spec.jobTemplate"),
+        (JOB_SET, {"replicatedJobs": [{"template": DELAYED}]}, "spec.replicatedJobs[0].template"),
+        (POOL, {"virtualMachineTemplate": DELAYED}, "spec.virtualMachineTemplate"),
+    ],
+    ids=["CronJob", "JobSet", "VirtualMachinePool"],
+)
+def test_key_on_the_job_or_vm_of_a_template(kind: Any, spec: Any, outer: str) -> None:
+    assert [
+        (
+            f"holdfast: {outer}.metadata: annotation holdfast.dev/delay has no effect here: move "
+            f"it to {outer}.spec.template.metadata.annotations"
+        )
+    ] == warnings({"metadata": {"name": "it"}, "spec": spec}, kind=kind)
+
+
+def test_key_of_a_vm_in_its_template() -> None:
+    vm = make_vm({"holdfast.dev/delay": "15"})
+    vm["spec"]["template"]["metadata"] = {"annotations": {"holdfast.dev/sticky": "true"}}
+    here = "annotation holdfast.dev/{} has no effect here: move it to"
+    assert [
+        (
+            f"holdfast: spec.template.metadata: {here.format('sticky')} the VirtualMachine's "
+            "metadata.annotations"
+        ),
+        f"holdfast: metadata: {here.format('delay')} spec.template.metadata.annotations",
+    ] == warnings(vm, kind=VM)
+
+
+@pytest.mark.parametrize(
+    ("key", "cure"),
+    [
+        ("holdfast.dev/delay", "set annotation holdfast.dev/delay instead"),
+        ("holdfast.dev/delai", "set annotation holdfast.dev/delay instead"),
+        ("holdfast.com/pace", "set annotation holdfast.dev/pace instead"),
+        ("holdfast.dev/qqq", "remove or correct it"),
+    ],
+)
+def test_label(key: str, cure: str) -> None:
+    expected = f'label "{key}" has no effect: {cure}'
+    labelled = {"metadata": {"labels": {key: "15"}}}
+    web = {**labelled, "spec": {"template": labelled}}
+
+    assert [f"holdfast: {expected}"] == warnings(make_pod({}, labels={key: "15"}))
+    assert [
+        f"holdfast: spec.template.metadata: {expected}",
+        f"holdfast: metadata: {expected}",
+    ] == warnings(web, kind=APPS)
 
 
 @pytest.mark.parametrize(
     "document",
     [
         pytest.param(make_pod({"example.com/delai": "15"}), id="a key of another domain"),
+        pytest.param(make_pod({"holdfast.example.com/x": "15"}), id="another key of a domain"),
+        pytest.param(make_pod({}, labels={"holdfast-team": "a", "app": "holdfast"}), id="labels"),
+        pytest.param(
+            held(
+                {"holdfast.dev/pace": "4"},
+                labels={"holdfast.dev/pace": "a", "holdfast.dev/held": "true"},
+                gates=["holdfast.dev/pace"],
+            ),
+            id="labels of ours",
+        ),
         pytest.param(make_pod({"holdfast.dev/released": "2026-03-01T12:00:00Z"}), id="written"),
     ],
 )

@@ -288,3 +288,25 @@ def test_mistyped_key_of_a_pod() -> None:
     (warning,) = made(pod({"holdfast.dev/windov": "15"})).warnings
 
     assert "did you mean holdfast.dev/window?" in warning
+
+
+@pytest.mark.parametrize(
+    ("document", "warning"),
+    [
+        pytest.param(
+            workload("Deployment", "apps", {}),
+            'spec.template.spec.annotations is not a field: move "holdfast.dev/delay" to '
+            "spec.template.metadata.annotations",
+            id="of a template",
+        ),
+        pytest.param(
+            pod({}),
+            'spec.annotations is not a field: move "holdfast.dev/delay" to metadata.annotations',
+            id="of a pod",
+        ),
+    ],
+)
+def test_annotations_outside_metadata(document: Any, warning: str) -> None:
+    preview.template(document)["spec"]["annotations"] = {"holdfast.dev/delay": "15", "x": "y"}
+
+    assert list(made(document).warnings) == [warning]

@@ -1,0 +1,19 @@
+"""Annotations of ours outside metadata, which the API server rejects or drops. Pure."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.webhook.model import messages
+from holdfast.webhook.model.annotations import OWN_PREFIX
+
+
+def warnings(found: Any, template: str, path: str = "") -> Iterator[str]:
+    """Warn about them in an object of a known kind, whose template is at this path."""
+    for key, value in found.items() if isinstance(found, dict) else ():
+        where = f"{path}.{key}".removeprefix(".")
+        if key == "annotations" and isinstance(value, dict) and not path.endswith("metadata"):
+            target = f"{template}.metadata.annotations".removeprefix(".")
+            for one in value:
+                if str(one).startswith(OWN_PREFIX):
+                    yield f"{where} is not a field: move {messages.quote(one)} to {target}"
+        yield from warnings(value, template, where)
