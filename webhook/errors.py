@@ -4,6 +4,7 @@ Each message is one line: what is wrong, where, and what to do.
 """
 
 _NOT_FOUND = 404
+_REFUSED = frozenset({401, 403})
 
 
 class HoldfastError(Exception):
@@ -60,6 +61,11 @@ class ApiStatusError(ClusterError):
         Any other 404 means that the kind is not served, or comes from a proxy.
         """
         return self.status == _NOT_FOUND and self.reason == "NotFound"
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the user lacks a permission, or valid credentials."""
+        return self.status in _REFUSED
 
 
 class UnreachableError(ClusterError):

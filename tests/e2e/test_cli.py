@@ -683,7 +683,7 @@ def test_doctor_on_an_empty_cluster(bare: tuple[Namespace, Cli]) -> None:
     assert (found["webhooks"], found["leader"]) == ("PROBLEM", "WARNING")
     assert found["held pods"] == "OK"
     assert "no mutating and no validating webhook is registered" in done.stdout
-    assert "there is no Deployment holdfast-controller in namespace" in done.stdout
+    assert "nothing is installed in namespace holdfast-system" in done.stdout
     for asked in (("list",), ("show", "db")):
         assert "this cluster has no KubeVirt" in cli.refused("sticky", *asked)
     gated = [{"name": GATE}]
@@ -722,6 +722,8 @@ def test_doctor_for_a_user_without_rights(ns: Namespace, tmp_path: Path) -> None
     found = levels(done.stdout)
     assert found["API server"] == "OK"
     assert found["webhooks"] == found["leader"] == found["held pods"] == "UNKNOWN"
+    assert list(found)[-1] == "summary"
+    assert "checked, no problem: API server, clock\n" in done.stdout
     assert done.returncode == 0
 
 

@@ -819,6 +819,26 @@ INSTALLATION: Sequence[Mistake] = (
         "kubectl apply -k manifests/rbac",
     ),
     Mistake(
+        "the controller lacks the role for a kind in `holdfast.dev/after`",
+        _found(
+            lambda: diagnosis.may_not_follow(
+                "system:serviceaccount:holdfast-system:holdfast-controller", "list", "jobs.batch"
+            )
+        ),
+        "may not list jobs.batch",
+        "holdfast rbac",
+    ),
+    Mistake(
+        "`helm uninstall` has begun, or was interrupted",
+        _found(
+            lambda: next(
+                installation.incomplete("holdfast-system", ["holdfast-webhook"], registered=False)
+            )
+        ),
+        "incomplete in namespace holdfast-system",
+        "holdfast uninstall",
+    ),
+    Mistake(
         "the clocks differ",
         _found(lambda: diagnosis.clock(90.0)),
         "this machine's clock",

@@ -17,7 +17,6 @@ from holdfast.webhook.runtime.pipelines import Setup, digest, load_profiles
 FILE = "holdfast.yaml"
 """The configuration's key in its ConfigMap."""
 _DISABLED = "HOLDFAST_DISABLE_PLUGINS"
-_REFUSED = frozenset({401, 403})
 
 
 def setup(api: Api, own: str, path: Path | None, *, is_quiet: bool = False) -> Setup:
@@ -34,7 +33,7 @@ def setup(api: Api, own: str, path: Path | None, *, is_quiet: bool = False) -> S
             return given
         load_profiles(installed)
     except (ApiStatusError, ConfigurationError) as exc:
-        if isinstance(exc, ApiStatusError) and exc.status not in _REFUSED:
+        if isinstance(exc, ApiStatusError) and not exc.is_refused:
             raise
         if path is None and not (is_quiet and isinstance(exc, ApiStatusError)):
             note_defaults(exc, own)

@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.webhook.cli import configured, inspection
 from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.registration import configurations, drift
@@ -55,9 +56,15 @@ def _failing(pod: Document) -> Iterator[FailingContainer]:
 
 
 def configuration(
-    api: Api, own: str, registered: Sequence[tuple[str, Document]]
+    api: Api,
+    own: str,
+    registered: Sequence[tuple[str, Document]],
+    read: list[Profiles],
 ) -> Iterator[Finding]:
-    """Judge the installed configuration: size, content and webhooks. Raises ClusterError."""
+    """Judge the installed configuration: size, content and webhooks. Raises ClusterError.
+
+    Its profiles are added to `read`.
+    """
     yield from inspection.size(api, own, registered)
     setup = configured.read(api, own)
     if setup is None:
@@ -67,6 +74,7 @@ def configuration(
     except ConfigurationError as exc:
         yield installation.invalid(str(exc))
         return
+    read.append(profiles)
     # what reaches the server, and its certificate, are judged on their own
     made = configurations.Registration(configurations.NAME, lambda _path: {})
     wanted = dict(

@@ -17,7 +17,6 @@ from holdfast.webhook.model.objects import ApiObject
 
 MAX_AGE_SECONDS = 5.0
 """How long a reading is used: `holdfast list --watch` asks every second."""
-_REFUSED = frozenset({401, 403})
 
 
 class FreezeLookup:
@@ -55,7 +54,7 @@ class FreezeLookup:
             try:
                 self._freezes = read_freezes(self._read(), self._own)
             except ApiStatusError as exc:
-                if exc.status not in _REFUSED:
+                if not exc.is_refused:
                     raise
                 self._warn(exc)
         return self._freezes
@@ -68,7 +67,7 @@ class FreezeLookup:
         try:
             yield from self._one(self._own)
         except ApiStatusError as exc:  # few users may read Holdfast's namespace
-            if exc.status not in _REFUSED:
+            if not exc.is_refused:
                 raise
 
     def _one(self, name: str) -> Iterator[ApiObject]:

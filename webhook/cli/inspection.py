@@ -1,15 +1,16 @@
 """What `holdfast doctor` reads of the installation's own objects, and of pods that it keeps."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.freezes import NAMESPACES
 from holdfast.webhook.registration import configurations
-from holdfast.webhook.report import installation
+from holdfast.webhook.report import diagnosis, installation
 from holdfast.webhook.report.diagnosis import Finding
 from holdfast.webhook.report.installation import KeptPods, Runs
 from holdfast.webhook.runtime import dev
@@ -18,6 +19,16 @@ Document = dict[str, Any]
 
 PATIENCE_MS = 60_000
 """How long after the end of a deleted pod the controller may take to remove its finalizer."""
+
+
+def attempt(about: str, what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Return the findings of a check, or why it could not be made."""
+    try:
+        return list(check())
+    except ApiStatusError as exc:
+        if exc.is_refused:
+            return [diagnosis.unread(about, f"no permission to read {what} ({exc})")]
+        return [diagnosis.unread(about, f"cannot read {what} ({exc})", "try again")]
 
 
 def runs(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Runs:

@@ -12,8 +12,6 @@ from holdfast.webhook.plugins.pace.args import KEY
 from holdfast.webhook.plugins.pace.groups import PacedPod
 from holdfast.webhook.report.pace_places import PaceLines, PacePlace
 
-_REFUSED = frozenset({401, 403})
-
 
 def pace_places(
     api: Api,
@@ -46,6 +44,6 @@ def _places(api: Api, lines: PaceLines, namespace: str) -> Mapping[ObjectKey, Pa
         listed = listing.objects(api, path, PacedPod, {"labelSelector": KEY})
         return lines.places(listed, namespace)
     except ApiStatusError as exc:
-        if exc.status not in _REFUSED:
+        if not exc.is_refused:
             raise
         return None

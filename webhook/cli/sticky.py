@@ -12,8 +12,8 @@ import click
 import msgspec
 
 from holdfast.webhook.cli import commands, nodes, options, targets, terminal
-from holdfast.webhook.cli.doctor import LABEL
 from holdfast.webhook.cli.printing import Printing, View, printing
+from holdfast.webhook.cli.webhook_checks import LABEL
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.framework import cel
 from holdfast.webhook.kube import listing

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from holdfast.webhook.cli import commands, doctor, options, rights, terminal
+from holdfast.webhook.cli import commands, options, rights, terminal, webhook_checks
 from holdfast.webhook.config import config
 from holdfast.webhook.controller.pending import with_due
 from holdfast.webhook.controller.releaser import release_patch
@@ -160,7 +160,7 @@ class Removal:
 
     def stop_asking(self) -> None:
         """Remove the webhook configurations, so that no more pods are held."""
-        names = {one["metadata"]["name"] for _, one in doctor.registered(self.api)}
+        names = {one["metadata"]["name"] for _, one in webhook_checks.registered(self.api)}
         ours = sorted(names - {dev.NAME} | {configurations.NAME})
         paths = [path for name in ours for path in configurations.paths(name)]
         self._delete("the webhook configurations", paths)

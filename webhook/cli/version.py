@@ -70,7 +70,7 @@ def _installed(api: Api, namespace: str) -> dict[str, str]:
     try:
         found = listing.one(api, path, dict)
     except ApiStatusError as exc:
-        if exc.status not in {401, 403}:
+        if not exc.is_refused:
             raise
         return {"installed": f"unknown, no permission to read namespace {namespace}"}
     if found is None:

@@ -36,9 +36,27 @@ class Finding(NamedTuple):
     cure: str = ""
 
 
-def unread(about: str, reason: str, cure: str = "ask someone who has permission") -> Finding:
+_ASK = "ask someone who has permission"
+
+
+def unread(about: str, reason: str, cure: str = _ASK) -> Finding:
     """Say why something could not be read."""
     return Finding(Level.UNKNOWN, about, reason, cure)
+
+
+def unchecked(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Say last what was not checked and why, if anything, and what is known all the same."""
+    unknown = [one for one in findings if one.level is Level.UNKNOWN]
+    denied = dict.fromkeys(one.about for one in unknown if one.cure == _ASK)
+    failed = dict.fromkeys(one.about for one in unknown if one.cure != _ASK)
+    known = dict.fromkeys(one.about for one in findings if one.level is not Level.UNKNOWN)
+    parts = [f"not checked, for lack of permission: {', '.join(denied)}"] if denied else []
+    parts += [f"not checked, because it failed: {', '.join(failed)}"] if failed else []
+    is_bad = worst(findings) is Level.PROBLEM
+    parts.append(f"checked, {'with problems' if is_bad else 'no problem'}: {', '.join(known)}")
+    if unknown:
+        cure = "ask a cluster admin to run holdfast doctor" if denied else "run it again"
+        yield Finding(Level.UNKNOWN, "summary", "; ".join(parts), cure)
 
 
 def clock(skew_seconds: float) -> Finding:
@@ -69,11 +87,8 @@ def date(ahead_seconds: float) -> Iterator[Finding]:
         )
 
 
-def webhooks(kinds: Sequence[str], *, deleted: bool = False) -> Finding:
-    """Judge the kinds of webhooks that are registered.
-
-    `deleted` says that Deployments are left, but not the configurations, which the manifests have.
-    """
+def webhooks(kinds: Sequence[str]) -> Finding:
+    """Judge the kinds of webhooks that are registered."""
     missing = [kind for kind in ("mutating", "validating") if kind not in kinds]
     if not missing:
         return Finding(Level.OK, "webhooks", "mutating and validating webhooks are registered")
@@ -82,10 +97,7 @@ def webhooks(kinds: Sequence[str], *, deleted: bool = False) -> Finding:
         Level.PROBLEM,
         "webhooks",
         f"no {' and no '.join(missing)} webhook is registered, so {lost}",
-        "an uninstallation runs, or was interrupted: finish it with holdfast uninstall --release "
-        "now --yes, or apply the manifests again"
-        if deleted
-        else "start the controller, which registers them, or holdfast dev",
+        "start the controller, which registers them, or holdfast dev",
     )
 
 
@@ -234,6 +246,16 @@ def follows_freezes(*, allowed: bool) -> Iterator[Finding]:
         text = "the controller may not list namespaces, so it releases pods in frozen ones"
         cure = "grant it what manifests/rbac/controller.yaml has: kubectl apply -k manifests/rbac"
         yield Finding(Level.PROBLEM, "freezes", text, cure)
+
+
+def may_not_follow(user: str, verb: str, resource: str) -> Finding:
+    """Say that the controller may not follow a kind that its plugin `after` is configured with."""
+    text = f"{user} may not {verb} {resource}, so pods that wait for one stay held"
+    cure = (
+        "apply what holdfast rbac prints with --namespace and --config of this installation; with "
+        "Helm, add it to after.rules"
+    )
+    return Finding(Level.PROBLEM, "after", text, cure)
 
 
 def virt_controllers(accounts: Sequence[tuple[str, bool]]) -> Iterator[Finding]:

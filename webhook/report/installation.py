@@ -2,11 +2,12 @@
 
 import enum
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from holdfast.webhook.report import table
 from holdfast.webhook.report.diagnosis import Finding, Level
+from holdfast.webhook.report.rollouts import WEBHOOK
 
 CONTROLLER = "holdfast-controller"
 """The Deployment of the controller."""
@@ -15,6 +16,10 @@ MAX_BYTES = 1 << 20
 _NEAR = 0.8
 """The share of a limit that is worth a warning."""
 _MOST_NAMED = 20
+_ABOUT = "installation"
+_PARTS = frozenset(
+    ("webhooks", "caBundle", "server", "certificate", "Deployment", "leader", "guard")
+)
 _DEV = "mutatingwebhookconfiguration,validatingwebhookconfiguration holdfast-dev"
 
 
@@ -86,11 +91,31 @@ def registered(source: str, *, same: bool) -> Finding:
     )
 
 
+def incomplete(own: str, deployments: Collection[str], *, registered: bool) -> Iterator[Finding]:
+    """Say that parts of an installation are missing, or all of it."""
+    missing = [] if registered else ["webhook configurations"]
+    missing += [] if WEBHOOK in deployments else [f"Deployment {WEBHOOK}"]
+    text = f"incomplete in namespace {own}, as during its removal: no {' and no '.join(missing)}"
+    cure = "wait, or run holdfast uninstall --release now --yes; to keep Holdfast, install it again"
+    if not (registered or deployments):
+        text = f"nothing is installed in namespace {own}"
+        cure = "install Holdfast, or name its namespace with --namespace"
+    if missing:
+        yield Finding(Level.PROBLEM, _ABOUT, text, cure)
+
+
+def without_repair(finding: Finding, before: Sequence[Finding]) -> Finding:
+    """Drop the advice to repair a part, if others are missing."""
+    is_incomplete = any(one.about == _ABOUT for one in before)
+    is_part = finding.about in _PARTS and finding.level is not Level.UNKNOWN
+    return finding._replace(cure="") if is_incomplete and is_part else finding
+
+
 def elsewhere(own: str, namespaces: Sequence[str]) -> Finding:
     """Say that Holdfast is installed in another namespace than the one that is checked."""
     return Finding(
         Level.PROBLEM,
-        "installation",
+        _ABOUT,
         f"nothing is installed in namespace {own}; the webhooks call {', '.join(namespaces)}",
         f"run holdfast doctor --namespace {namespaces[0]}",
     )

@@ -101,7 +101,7 @@ def registered(text: str) -> list[tuple[str, Document]]:
 
 
 def about(text: str, live: str) -> Any:
-    findings = [*deployments.configuration(installed(text), OWN, registered(live))]
+    findings = [*deployments.configuration(installed(text), OWN, registered(live), [])]
     return [(one.level, one.text) for one in findings if "characters" not in one.text]
 
 

@@ -1,14 +1,16 @@
-"""The guard, as `holdfast doctor` tries it."""
+"""What `holdfast doctor` finds on a cluster, and says of what it may not read."""
 
 from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from holdfast.certs import authority
-from holdfast.webhook.cli import doctor
+from holdfast.webhook.cli import doctor, webhook_checks
+from holdfast.webhook.cli.controller_checks import ControllerChecks
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import boot_time
@@ -16,11 +18,13 @@ from holdfast.webhook.model import approvals
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies.builder import InstallationNames
 from holdfast.webhook.registration import configurations
-from holdfast.webhook.report.diagnosis import Level
-from tests.support.builders import CREATED, CREATED_MS, make_profiles
+from holdfast.webhook.report.diagnosis import Finding, Level
+from tests.support.builders import CREATED, CREATED_MS, held, make_profiles
 from tests.support.fakes import FakeApi, raising, status_error
 
 OWN = "elsewhere"
+LEASES = "/apis/coordination.k8s.io/v1/leases"
+WEBHOOK, CONTROLLER = "holdfast-webhook", "holdfast-controller"
 POD = f"{listing.pods_path(OWN)}/controller"
 DENIED = "ValidatingAdmissionPolicy 'holdfast-approval' with binding 'holdfast-approval' denied it"
 
@@ -37,8 +41,12 @@ def cluster(namespace: str = OWN) -> FakeApi:
     return api
 
 
+def checks(api: FakeApi, text: str = "") -> ControllerChecks:
+    return ControllerChecks(api, OWN, "shop", CREATED_MS, profiles=[make_profiles(text)])
+
+
 def levels(api: FakeApi) -> list[Level]:
-    return [finding.level for finding in doctor._guard(api, OWN)]
+    return [finding.level for finding in checks(api)._guard()]
 
 
 def test_guard_that_refuses_is_in_order() -> None:
@@ -66,25 +74,164 @@ def test_no_guard_is_a_warning() -> None:
 )
 def test_certificate_that_is_missing_after_a_new_ca(minutes: int, level: Level) -> None:
     ca = authority.new_ca("holdfast", now=CREATED - timedelta(minutes=minutes))
-    (found,) = doctor._served("Service a/b", b"", ca.certificate, CREATED_MS)
+    (found,) = webhook_checks._served("Service a/b", b"", ca.certificate, CREATED_MS)
     assert found.level is level
+
+
+def examined(api: FakeApi, own: str = OWN) -> list[Finding]:
+    """Examine a cluster as a user whose namespace is `shop`."""
+    time = listing.Time()
+    time.observe(sent=boot_time(), received=boot_time(), date=CREATED_MS / 1_000)
+    return [*doctor.examine(api, "https://server", time, own, "shop")]
+
+
+def listed(api: FakeApi, path: str, *items: Any) -> None:
+    api.answers[path] = json.dumps({"metadata": {}, "items": items}).encode()
+
+
+def registered(api: FakeApi, *namespaces: str) -> None:
+    """Register configurations that call the Service of a namespace."""
+    client = [{"service": {"namespace": one, "name": WEBHOOK}} for one in namespaces]
+    found = [
+        {"metadata": {"name": "holdfast"}, "webhooks": [{"name": "pods", "clientConfig": one}]}
+        for one in client
+    ]
+    for path in configurations.paths(""):
+        listed(api, path.rstrip("/"), *found)
+
+
+def deploy(api: FakeApi, name: str, replicas: int = 2) -> None:
+    spec = {"replicas": replicas, "template": {"spec": {"containers": []}}}
+    api.put(f"/apis/apps/v1/namespaces/{OWN}/deployments/{name}", {"spec": spec})
 
 
 def test_another_namespace_has_the_installation() -> None:
     api = FakeApi()
-    api.answers["/version"] = b'{"gitVersion": "v1.36.0"}'
-    webhook = {"clientConfig": {"service": {"namespace": "right", "name": "holdfast-webhook"}}}
-    metadata = {"name": "holdfast"}
-    item = {"metadata": metadata, "webhooks": [{"name": "pods", **webhook}]}
-    for path in configurations.paths(""):
-        page = json.dumps({"metadata": {}, "items": [item]})
-        api.answers[path.rstrip("/")] = page.encode()
-    time = listing.Time()
-    time.observe(sent=boot_time(), received=boot_time(), date=CREATED_MS / 1_000)
-    *_, found = doctor.examine(api, "https://server", time, "wrong")
+    registered(api, "right")
+    found = next(one for one in examined(api, "wrong") if one.about == "installation")
     assert found.level is Level.PROBLEM
     assert found.text.startswith("nothing is installed in namespace wrong")
     assert "--namespace right" in found.cure
+
+
+# --- an installation of which parts are gone -----------------------------------------------------
+
+GONE = "webhook configurations"
+INCOMPLETE = f"incomplete in namespace {OWN}, as during its removal: no"
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        pytest.param([WEBHOOK, CONTROLLER], f"{INCOMPLETE} {GONE}"),
+        pytest.param([CONTROLLER], f"{INCOMPLETE} {GONE} and no Deployment {WEBHOOK}"),
+        pytest.param([GONE], f"{INCOMPLETE} Deployment {WEBHOOK}"),
+        pytest.param([], f"nothing is installed in namespace {OWN}"),
+    ],
+    ids=["webhooks removed", "webhook server removed", "webhooks left", "nothing left"],
+)
+def test_installation_that_is_being_removed(left: list[str], text: str) -> None:
+    api = FakeApi()
+    registered(api, *[OWN for name in left if name == GONE])
+    listed(api, LEASES)
+    for name in left:
+        if name != GONE:  # helm's hook scales the controller to 0 before its Deployment is deleted
+            deploy(api, name, replicas=int(name == WEBHOOK))
+    found = examined(api)
+    (about,) = (one for one in found if one.about == "installation")
+    assert about.level is Level.PROBLEM
+    assert about.text == text
+    assert "install" in about.cure
+    assert ("holdfast uninstall --release now" in about.cure) is bool(left)
+    cures = " ".join(one.cure for one in found)
+    assert not [
+        word for word in ("restart", "scale", "start the", "check the pods") if word in cures
+    ]
+
+
+def test_complete_installation_is_not_being_removed() -> None:
+    api = FakeApi()
+    registered(api, OWN)
+    deploy(api, WEBHOOK)
+    found = examined(api)
+    assert "installation" not in [one.about for one in found]
+    assert "kubectl -n elsewhere rollout status" in " ".join(one.cure for one in found)
+
+
+# --- permissions ---------------------------------------------------------------------------------
+
+
+def only_in_shop(_method: str, path: str) -> None:
+    if path not in {"/version", "/api/v1/namespaces/shop/pods"}:
+        raise status_error(403)
+
+
+@pytest.mark.parametrize(
+    ("due", "said"),
+    [("1h", "no problem"), ("1s", "with problems")],
+    ids=["not due", "overdue"],
+)
+def test_user_with_rights_in_one_namespace(due: str, said: str) -> None:
+    api = FakeApi(held({"delay": due}, namespace="shop", created=CREATED - timedelta(minutes=1)))
+    api.on_request = only_in_shop
+    *found, last = examined(api)
+    (pods,) = (one for one in found if one.about == "held pods")
+    assert pods.text.startswith("in namespace shop: 1 ")
+    assert (last.level, last.about) == (Level.UNKNOWN, "summary")
+    assert last.text == (
+        "not checked, for lack of permission: Event times, webhooks, Deployment, configuration, "
+        "leader, other namespaces, deleted pods, freezes, guard, controller, KubeVirt; checked, "
+        f"{said}: API server, clock, held pods"
+    )
+    assert last.cure == "ask a cluster admin to run holdfast doctor"
+
+
+class ReviewingApi(FakeApi):
+    """Answers reviews of what the controller may do; some verbs on resources it may not."""
+
+    denied = frozenset[tuple[str, str]]()
+
+    def request(self, method: str, path: str, *, body: bytes | None = None, **given: Any) -> bytes:
+        if not path.endswith("/subjectaccessreviews"):
+            return super().request(method, path, body=body, **given)
+        spec = json.loads(body or b"{}")["spec"]
+        assert spec["user"] == f"system:serviceaccount:{OWN}:{CONTROLLER}"
+        attributes = spec["resourceAttributes"]
+        asked = attributes["verb"], f"{attributes['resource']}.{attributes.get('group', '')}"
+        return json.dumps({"status": {"allowed": asked not in self.denied}}).encode()
+
+
+SECRETS = "profiles: [{pluginConfig: [{name: after, args: {kinds: [jobs, secrets]}}]}]"
+
+
+@pytest.mark.parametrize(
+    ("denied", "missing"),
+    [
+        ([], ""),
+        ([("watch", "jobs.batch")], "watch jobs.batch"),
+        ([("list", "secrets.")], "list secrets"),
+        ([("list", "deployments.apps"), ("list", "pods.")], ""),
+    ],
+    ids=["none", "of jobs", "of secrets", "of other kinds"],
+)
+def test_missing_permission_for_a_kind_that_pods_wait_for(
+    denied: list[tuple[str, str]], missing: str
+) -> None:
+    api = ReviewingApi()
+    listed(api, LEASES, {"spec": {}})
+    api.denied = frozenset(denied)
+    found = [*checks(api, SECRETS)._permissions()]
+    account = f"system:serviceaccount:{OWN}:{CONTROLLER}"
+    said = f"{account} may not {missing}, so pods that wait for one stay held"
+    assert [one.text for one in found] == ([said] if missing else [])
+    assert all("holdfast rbac" in one.cure for one in found)
+
+
+def test_controller_without_a_lease_acts_as_its_user() -> None:
+    api = ReviewingApi()
+    listed(api, LEASES)
+    api.denied = frozenset({("list", "jobs.batch"), ("list", "namespaces.")})
+    assert [*checks(api)._permissions()] == []
 
 
 def test_user_who_may_not_change_pods_cannot_try_it() -> None:

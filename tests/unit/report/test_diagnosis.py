@@ -71,13 +71,6 @@ def test_all_is_well() -> None:
             "invalid values are accepted",
             id="half",
         ),
-        pytest.param(
-            diagnosis.webhooks([], deleted=True),
-            PROBLEM,
-            "webhooks",
-            "pods are not held",
-            id="uninstalled",
-        ),
         pytest.param(ca(OLD), PROBLEM, "caBundle", "expired at", id="old CA"),
         pytest.param(ca(None), PROBLEM, "caBundle", "no certificate", id="no CA"),
         pytest.param(ca(SOON), WARNING, "caBundle", "valid until", id="CA"),
@@ -174,6 +167,13 @@ def test_all_is_well() -> None:
             "freezes",
             "may not list namespaces",
             id="freezes that are not followed",
+        ),
+        pytest.param(
+            diagnosis.may_not_follow("holdfast-controller", "list", "jobs.batch"),
+            PROBLEM,
+            "after",
+            "holdfast-controller may not list jobs.batch",
+            id="a kind that is not followed",
         ),
         pytest.param(
             diagnosis.unread("leader", "no permission"),

@@ -1,0 +1,163 @@
+"""What `holdfast doctor` reads of the controller: leader, permissions, guard and held pods."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from holdfast.webhook.cli import inspection, rights
+from holdfast.webhook.cli.freeze_lookup import FreezeLookup, read_all
+from holdfast.webhook.cli.inspection import attempt
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.framework import cel
+from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.leader_election import LEASE
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.freezes import Freeze, Freezes, read_freezes
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.policies import builder, guard_check, roles
+from holdfast.webhook.policies.pods import CONTROLLER_PODS
+from holdfast.webhook.report import diagnosis, held_pods, installation, rollouts
+from holdfast.webhook.report.diagnosis import Finding
+from holdfast.webhook.report.held_pods import HeldPodSummary
+from holdfast.webhook.report.installation import Runs
+from holdfast.webhook.report.rollouts import DeploymentState
+from holdfast.webhook.runtime import pipelines
+
+_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChecks:
+    """The checks of the controller, and of what it works on.
+
+    `own` is Holdfast's namespace, `namespace` the user's. The lists are filled before and by the
+    checks: registered webhooks, Deployments, profiles, held pods and freezes.
+    """
+
+    api: Api
+    own: str
+    namespace: str
+    now_ms: int
+    registered: list[tuple[str, Document]] = field(default_factory=list)
+    states: list[DeploymentState] = field(default_factory=list)
+    profiles: list[Profiles] = field(default_factory=list)
+    pods: list[HeldPodSummary] = field(default_factory=list)
+    freezes: list[Freeze] = field(default_factory=list)
+
+    @property
+    def account(self) -> str:
+        """The user name of the controller's account."""
+        return builder.InstallationNames(self.own).controller
+
+    def judged(self) -> Iterator[Finding]:
+        """Judge all of it."""
+        about_freezes = attempt("freezes", "namespaces", self._read_freezes)
+        about_pods = attempt("held pods", "pods", self._read_held)
+        yield from attempt("leader", "Leases", self._leader)
+        yield from about_pods
+        kept = inspection.kept
+        yield from attempt("deleted pods", "pods of VMs", lambda: kept(self.api, self.now_ms))
+        yield from about_freezes
+        yield from attempt("guard", "the guard's policies", self._guard)
+        yield from attempt("controller", "the controller's rights", self._permissions)
+        yield from attempt("KubeVirt", "KubeVirt's account", self._virt_controllers)
+
+    def _read_freezes(self) -> Iterable[Finding]:
+        self.freezes.extend(read_freezes(read_all(self.api), self.own).active(self.now_ms))
+        return diagnosis.freezes(self.freezes)
+
+    def _read_held(self) -> Iterator[Finding]:
+        """Read the held pods: of all namespaces, or of the user's if others are refused."""
+        freezes = Freezes(self.freezes)
+        try:
+            self._add_held("", lambda name: freezes.of(name, self.now_ms))
+        except ApiStatusError as exc:
+            if not exc.is_refused:
+                raise
+            lookup = FreezeLookup(self.api, self.namespace, lambda: self.now_ms, self.own)
+            self._add_held(self.namespace, lookup)
+            found = diagnosis.held(self.pods, self.now_ms)
+            yield found._replace(text=f"in namespace {self.namespace}: {found.text}")
+            yield diagnosis.unread("other namespaces", f"no permission to read pods ({exc})")
+        else:
+            yield diagnosis.held(self.pods, self.now_ms)
+
+    def _add_held(self, namespace: str, freeze_of: Callable[[str], Freeze | None]) -> None:
+        decider = pipelines.release_decider(pipelines.Setup())
+        query = {"fieldSelector": listing.PENDING}
+        found = listing.objects(self.api, listing.pods_path(namespace), Pod, query)
+        self.pods.extend(held_pods.held_pods(found, decider, freeze_of))
+
+    def _leader(self) -> Iterator[Finding]:
+        lease = _lease(self.api)
+        by, start = self._start()
+        if by is Runs.DEV and lease is None:
+            yield diagnosis.dev(self.pods, start, self.now_ms)
+        else:
+            yield diagnosis.leader(lease, self.pods, start, self.now_ms)
+
+    def _start(self) -> tuple[Runs, str]:
+        """Return what runs the controller, and how to start it."""
+        try:
+            by = inspection.runs(self.api, self.own, self.registered)
+        except ApiStatusError as exc:
+            if not exc.is_refused:
+                raise
+            by = Runs.DEPLOYMENT
+        remedy = rollouts.remedy(self.states, installation.CONTROLLER)
+        return by, remedy or installation.start(by, self.own)
+
+    def _guard(self) -> Iterator[Finding]:
+        policy = listing.one(self.api, f"{_POLICIES}/{CONTROLLER_PODS}", Document)
+        restricts = None if policy is None else cel.string(self.account) in str(policy)
+        # with holdfast dev, there is no pod to try it on
+        refuses = not restricts or guard_check.refuses(self.api, self.own) is not False
+        yield diagnosis.guard(self.account, restricts=restricts, refuses=refuses)
+
+    def _permissions(self) -> Iterator[Finding]:
+        if _lease(self.api) is None:
+            return  # one that runs alone, as holdfast dev does, acts as its user
+        namespaces = {"verb": "list", "resource": "namespaces"}
+        may_list = rights.allowed(self.api, namespaces, self.account)
+        yield from diagnosis.follows_freezes(allowed=may_list)
+        for kind in (one for each in self.profiles for one in roles.followed(each)):
+            attributes = {"group": kind.group, "resource": kind.resource}
+            for verb in ("list", "watch"):
+                if not rights.allowed(self.api, {**attributes, "verb": verb}, self.account):
+                    yield diagnosis.may_not_follow(self.account, verb, kind.qualified)
+
+    def _virt_controllers(self) -> Iterator[Finding]:
+        """Judge the account that each KubeVirt object stands for, and whether it exists."""
+        try:
+            found = [*listing.objects(self.api, kubevirt.INSTALLATIONS, dict)]
+        except ApiStatusError as exc:
+            if exc.status != 404:
+                raise
+            return
+        names = [str(one["metadata"]["namespace"]) for one in found]
+        path = "/api/v1/namespaces/{}/serviceaccounts/{}"
+        yield from diagnosis.virt_controllers(
+            [
+                (
+                    kubevirt.controller_account(name),
+                    listing.one(self.api, path.format(name, kubevirt.CONTROLLER), dict) is not None,
+                )
+                for name in names
+            ]
+        )
+
+
+def _lease(api: Api) -> tuple[str, int] | None:
+    """Return the holder of the Lease that expires last, and when it does (ms)."""
+    query = {"fieldSelector": f"metadata.name={LEASE}"}
+    found = listing.objects(api, "/apis/coordination.k8s.io/v1/leases", Document, query)
+    leases = []
+    for spec in (one.get("spec") or {} for one in found):
+        renewed, seconds = spec.get("renewTime"), spec.get("leaseDurationSeconds") or 0
+        at = datetime.fromisoformat(renewed).timestamp() if renewed else 0.0
+        leases.append((str(spec.get("holderIdentity") or ""), int((at + seconds) * 1_000)))
+    return max(leases, key=lambda lease: lease[1], default=None)

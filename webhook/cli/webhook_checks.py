@@ -1,0 +1,180 @@
+"""What `holdfast doctor` reads of the webhooks: configurations, CAs, servers and certificates."""
+
+import base64
+import binascii
+import re
+import ssl
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from holdfast.certs import authority
+from holdfast.webhook.cli import inspection
+from holdfast.webhook.kube import listing, unreachable
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.registration.secrets import LEAF_SECRET
+from holdfast.webhook.report import diagnosis, installation, rollouts
+from holdfast.webhook.report.diagnosis import Finding
+from holdfast.webhook.report.installation import Runs
+from holdfast.webhook.report.rollouts import DeploymentState
+
+LABEL = "app.kubernetes.io/name=holdfast"
+TLS_TIMEOUT = 3.0
+ROTATION_MS = 180_000
+"""Age of a CA up to which its certificate may be missing: twice its propagation, and some."""
+
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+Document = dict[str, Any]
+
+
+def registered(api: Api) -> list[tuple[str, Document]]:
+    """Return the registered configurations with their kinds."""
+    return [
+        (kind, one)
+        for kind in ("mutating", "validating")
+        for one in listing.objects(
+            api, configurations.path(kind, "").rstrip("/"), dict, {"labelSelector": LABEL}
+        )
+    ]
+
+
+def webhooks(api: Api, found: list[tuple[str, Document]]) -> list[Finding]:
+    """Read the configurations into a list; in the manifests they have no webhooks."""
+    found += registered(api)
+    return [diagnosis.webhooks([kind for kind, one in found if one.get("webhooks")])]
+
+
+def clients(found: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+    """Return how the API server calls each webhook, with the webhook's name."""
+    for kind, configuration in found:
+        for webhook in configuration.get("webhooks") or ():
+            yield f"{webhook.get('name', '')} ({kind})", webhook.get("clientConfig") or {}
+
+
+def namespaces(called: Iterable[tuple[str, Document]]) -> list[str]:
+    """Return the namespaces of the Services that the API server calls."""
+    services = (client.get("service") for _, client in called)
+    return sorted({str(one.get("namespace", "")) for one in services if one})
+
+
+def has_url(called: Iterable[tuple[str, Document]]) -> bool:
+    """Return whether the API server calls a server outside the cluster, as with holdfast dev."""
+    return any(client.get("url") for _, client in called)
+
+
+def judged(
+    api: Api,
+    called: Sequence[tuple[str, Document]],
+    states: Sequence[DeploymentState],
+    now_ms: int,
+) -> Iterator[Finding]:
+    """Judge the CAs of the webhooks, and the servers and certificates at their addresses."""
+    yield from _bundles(called, now_ms)
+    for client in _addresses(called):
+        yield from _endpoint(api, client, states, now_ms)
+
+
+def _bundles(called: Sequence[tuple[str, Document]], now_ms: int) -> Iterator[Finding]:
+    """Judge the CAs of each distinct bundle, named after the first webhook that has it."""
+    seen: set[str] = set()
+    for name, client in called:
+        text = str(client.get("caBundle") or "")
+        if text not in seen:
+            seen.add(text)
+            expiries = [_expiry(pem) for pem in _CERTIFICATE.findall(_decoded(text))]
+            for number, not_after in enumerate(expiries or [None], 1):
+                yield diagnosis.ca(name, number, not_after, now_ms)
+
+
+def _addresses(called: Sequence[tuple[str, Document]]) -> list[Document]:
+    found: dict[str, Document] = {}
+    for _, client in called:
+        service = client.get("service") or {}
+        url = urlsplit(str(client.get("url") or ""))
+        address = f"{service.get('namespace')}/{service.get('name')}" if service else url.netloc
+        found.setdefault(address, client)
+    return [*found.values()]
+
+
+def _endpoint(
+    api: Api, client: Document, states: Sequence[DeploymentState], now_ms: int
+) -> Iterator[Finding]:
+    bundle = _decoded(str(client.get("caBundle") or ""))
+    service = client.get("service")
+    if not service:
+        yield from _by_url(urlsplit(str(client.get("url") or "")).netloc, bundle, now_ms)
+        return
+    namespace, name = str(service.get("namespace", "")), str(service.get("name", ""))
+    address = f"Service {namespace}/{name}"
+    cure = rollouts.remedy(states, rollouts.WEBHOOK) or diagnosis.CHECK_PODS
+    yield from inspection.attempt(
+        "server",
+        f"the endpoints of {address}",
+        lambda: [diagnosis.server(address, _ready(api, namespace, name), cure)],
+    )
+    yield from inspection.attempt(
+        "certificate",
+        f"the Secret {namespace}/{LEAF_SECRET}",
+        lambda: _served(address, _certificate(api, namespace), bundle, now_ms),
+    )
+
+
+def _by_url(address: str, bundle: bytes, now_ms: int) -> Iterator[Finding]:
+    """Check a server outside the cluster, such as that of holdfast dev."""
+    host, _, port = address.rpartition(":")
+    try:
+        pem = ssl.get_server_certificate((host, int(port)), timeout=TLS_TIMEOUT).encode()
+    except (OSError, ValueError) as exc:
+        yield diagnosis.server(address, 0, installation.start(Runs.DEV, ""))
+        reason = f"{address} does not answer from here: {unreachable.reason(exc)}"
+        yield diagnosis.unread("certificate", reason, "start the server, or check the firewall")
+    else:
+        yield diagnosis.server(address, 1)
+        yield from _served(address, pem, bundle, now_ms)
+
+
+def _served(address: str, pem: bytes, bundle: bytes, now_ms: int) -> Iterator[Finding]:
+    trusted = authority.issued_by(pem, bundle)
+    ages = [now_ms - at.timestamp() * 1_000 for at in _issue_times(bundle)]
+    rotates = any(age < ROTATION_MS for age in ages)
+    return diagnosis.served(address, _expiry(pem), now_ms, trusted=trusted, rotates=rotates)
+
+
+def _issue_times(bundle: bytes) -> Iterator[datetime]:
+    for pem in _CERTIFICATE.findall(bundle):
+        with suppress(ValueError):
+            yield authority.issued_at(pem)
+
+
+def _ready(api: Api, namespace: str, service: str) -> int:
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace, safe='')}/endpointslices"
+    query = {"labelSelector": f"kubernetes.io/service-name={service}"}
+    return sum(
+        (endpoint.get("conditions") or {}).get("ready") is not False
+        for each in listing.objects(api, path, dict, query)
+        for endpoint in each.get("endpoints") or ()
+    )
+
+
+def _certificate(api: Api, namespace: str) -> bytes:
+    """Read the serving certificate from its Secret; the key is discarded."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets/{LEAF_SECRET}"
+    secret = listing.one(api, path, dict) or {}
+    return _decoded(str((secret.get("data") or {}).get("tls.crt") or ""))
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _expiry(pem: bytes) -> datetime | None:
+    try:
+        return authority.not_after(pem)
+    except ValueError:
+        return None
