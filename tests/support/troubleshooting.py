@@ -821,8 +821,11 @@ INSTALLATION: Sequence[Mistake] = (
     Mistake(
         "the controller lacks the role for a kind in `holdfast.dev/after`",
         _found(
-            lambda: diagnosis.may_not_follow(
-                "system:serviceaccount:holdfast-system:holdfast-controller", "list", "jobs.batch"
+            lambda: installation.may_not_follow(
+                "system:serviceaccount:holdfast-system:holdfast-controller",
+                "list",
+                "jobs.batch",
+                "pods that wait for a job stay held",
             )
         ),
         "may not list jobs.batch",
@@ -846,7 +849,7 @@ INSTALLATION: Sequence[Mistake] = (
     ),
     Mistake(
         "KubeVirt's account has another name",
-        _found(lambda: next(diagnosis.virt_controllers([("cnv", False)]))),
+        _found(lambda: next(installation.virt_controllers([("cnv", False)]))),
         "account cnv",
         "set the argument account",
     ),

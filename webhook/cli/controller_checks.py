@@ -121,14 +121,18 @@ class ControllerChecks:
     def _permissions(self) -> Iterator[Finding]:
         if _lease(self.api) is None:
             return  # one that runs alone, as holdfast dev does, acts as its user
-        namespaces = {"verb": "list", "resource": "namespaces"}
-        may_list = rights.allowed(self.api, namespaces, self.account)
-        yield from diagnosis.follows_freezes(allowed=may_list)
-        for kind in (one for each in self.profiles for one in roles.followed(each)):
-            attributes = {"group": kind.group, "resource": kind.resource}
+        followed = {
+            (kind.group, kind.resource): f"pods that wait for a {kind.name} stay held"
+            for profiles in self.profiles
+            for kind in roles.followed(profiles)
+        }
+        followed["", "namespaces"] = "it may release pods in frozen ones"
+        for (group, resource), lost in followed.items():
             for verb in ("list", "watch"):
-                if not rights.allowed(self.api, {**attributes, "verb": verb}, self.account):
-                    yield diagnosis.may_not_follow(self.account, verb, kind.qualified)
+                attributes = {"verb": verb, "group": group, "resource": resource}
+                if not rights.allowed(self.api, attributes, self.account):
+                    name = f"{resource}.{group}".rstrip(".")
+                    yield installation.may_not_follow(self.account, verb, name, lost)
 
     def _virt_controllers(self) -> Iterator[Finding]:
         """Judge the account that each KubeVirt object stands for, and whether it exists."""
@@ -140,7 +144,7 @@ class ControllerChecks:
             return
         names = [str(one["metadata"]["namespace"]) for one in found]
         path = "/api/v1/namespaces/{}/serviceaccounts/{}"
-        yield from diagnosis.virt_controllers(
+        yield from installation.virt_controllers(
             [
                 (
                     kubevirt.controller_account(name),

@@ -447,5 +447,4 @@ def rest(namespace: str) -> list[str]:
 
 def named(pods: Sequence[Pod], most: int = 3) -> str:
     """Name some of the pods, for a message."""
-    shown = ", ".join("/".join(pod.key) for pod in pods[:most])
-    return shown + (f" and {len(pods) - most} more" if len(pods) > most else "")
+    return table.some(["/".join(pod.key) for pod in pods], most)

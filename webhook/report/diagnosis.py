@@ -218,11 +218,10 @@ def held(pods: Sequence[HeldPodSummary], now_ms: int) -> Finding:
     if not late:
         return Finding(Level.OK, "held pods", f"{len(pods)} held, none overdue")
     count = f"{len(late)} of {len(pods)} {'is' if len(late) == 1 else 'are'}"
-    more = f" and {len(late) - _MOST_NAMED} more" if len(late) > _MOST_NAMED else ""
     return Finding(
         Level.PROBLEM,
         "held pods",
-        f"{count} overdue: {', '.join(late[:_MOST_NAMED])}{more}",
+        f"{count} overdue: {table.some(late, _MOST_NAMED)}",
         "check the controller's log and the pods' Events (ReleaseFailed); "
         "holdfast release releases them by hand",
     )
@@ -238,38 +237,6 @@ def freezes(found: Sequence[Freeze]) -> Iterator[Finding]:
     if len(found) > _MOST_NAMED:
         text = f"{len(found)} freezes in all"
         yield Finding(Level.WARNING, about, text, "see kubectl get namespaces -o yaml")
-
-
-def follows_freezes(*, allowed: bool) -> Iterator[Finding]:
-    """Judge whether the controller may list namespaces."""
-    if not allowed:
-        text = "the controller may not list namespaces, so it releases pods in frozen ones"
-        cure = "grant it what manifests/rbac/controller.yaml has: kubectl apply -k manifests/rbac"
-        yield Finding(Level.PROBLEM, "freezes", text, cure)
-
-
-def may_not_follow(user: str, verb: str, resource: str) -> Finding:
-    """Say that the controller may not follow a kind that its plugin `after` is configured with."""
-    text = f"{user} may not {verb} {resource}, so pods that wait for one stay held"
-    cure = (
-        "apply what holdfast rbac prints with --namespace and --config of this installation; with "
-        "Helm, add it to after.rules"
-    )
-    return Finding(Level.PROBLEM, "after", text, cure)
-
-
-def virt_controllers(accounts: Sequence[tuple[str, bool]]) -> Iterator[Finding]:
-    """Judge the account that each KubeVirt object stands for, and whether it exists."""
-    about, cure = "KubeVirt", "set the argument account of plugin sticky to virt-controller's"
-    for account, there in accounts:
-        if there:
-            yield Finding(Level.OK, about, f"{account} creates the pods of VMs")
-        else:
-            text = f"there is no account {account}, so VMs may not return to their nodes"
-            yield Finding(Level.PROBLEM, about, text, cure)
-    if len(accounts) > 1:
-        text = f"there are {len(accounts)} KubeVirt objects; the oldest counts"
-        yield Finding(Level.WARNING, about, text, f"{cure}, or delete the others")
 
 
 def worst(findings: Sequence[Finding]) -> Level:

@@ -121,17 +121,39 @@ def elsewhere(own: str, namespaces: Sequence[str]) -> Finding:
     )
 
 
+def may_not_follow(user: str, verb: str, resource: str, lost: str) -> Finding:
+    """Say that the controller may not follow objects, and what is lost by that."""
+    cure = (
+        "apply manifests/rbac, and what holdfast rbac prints with --namespace and --config of this "
+        "installation; with Helm, add that to after.rules"
+    )
+    return Finding(Level.PROBLEM, "permissions", f"{user} may not {verb} {resource}: {lost}", cure)
+
+
+def virt_controllers(accounts: Sequence[tuple[str, bool]]) -> Iterator[Finding]:
+    """Judge the account that each KubeVirt object stands for, and whether it exists."""
+    about, cure = "KubeVirt", "set the argument account of plugin sticky to virt-controller's"
+    for account, there in accounts:
+        if there:
+            yield Finding(Level.OK, about, f"{account} creates the pods of VMs")
+        else:
+            text = f"there is no account {account}, so VMs may not return to their nodes"
+            yield Finding(Level.PROBLEM, about, text, cure)
+    if len(accounts) > 1:
+        text = f"there are {len(accounts)} KubeVirt objects; the oldest counts"
+        yield Finding(Level.WARNING, about, text, f"{cure}, or delete the others")
+
+
 def kept(pods: KeptPods, *, terminating: bool) -> Finding:
     """Judge deleted pods that a finalizer of Holdfast keeps."""
     names = pods.names[:_MOST_NAMED]
-    more = f" and {len(pods.names) - len(names)} more" if len(pods.names) > len(names) else ""
     patch = json.dumps({"metadata": {"$deleteFromPrimitiveList/finalizers": [pods.finalizer]}})
     state = "terminating namespace" if terminating else "namespace"
     return Finding(
         Level.PROBLEM,
         "deleted pods",
         f"{table.counted(len(pods.names), 'deleted pod')} in {state} {pods.namespace} kept by "
-        f"finalizer {pods.finalizer}: {', '.join(names)}{more}",
+        f"finalizer {pods.finalizer}: {table.some(pods.names, _MOST_NAMED)}",
         f"without a controller, run: kubectl -n {pods.namespace} patch pod {' '.join(names)} "
         f"-p '{patch}'",
     )

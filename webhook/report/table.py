@@ -20,6 +20,12 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def some(names: Sequence[str], most: int) -> str:
+    """Name the first ones, and count the others: `a, b and 2 more`."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
 def duration(milliseconds: int) -> str:
     """Format a duration in up to two units: `45s`, `2m30s`, `3d4h`.
 

@@ -208,22 +208,20 @@ SECRETS = "profiles: [{pluginConfig: [{name: after, args: {kinds: [jobs, secrets
     ("denied", "missing"),
     [
         ([], ""),
-        ([("watch", "jobs.batch")], "watch jobs.batch"),
-        ([("list", "secrets.")], "list secrets"),
+        ([("watch", "jobs.batch")], "watch jobs.batch: pods that wait for a job stay held"),
+        ([("list", "secrets.")], "list secrets: pods that wait for a secret stay held"),
+        ([("list", "namespaces.")], "list namespaces: it may release pods in frozen ones"),
         ([("list", "deployments.apps"), ("list", "pods.")], ""),
     ],
-    ids=["none", "of jobs", "of secrets", "of other kinds"],
+    ids=["none", "of jobs", "of secrets", "of namespaces", "of other kinds"],
 )
-def test_missing_permission_for_a_kind_that_pods_wait_for(
-    denied: list[tuple[str, str]], missing: str
-) -> None:
+def test_missing_permission_of_the_controller(denied: list[tuple[str, str]], missing: str) -> None:
     api = ReviewingApi()
     listed(api, LEASES, {"spec": {}})
     api.denied = frozenset(denied)
     found = [*checks(api, SECRETS)._permissions()]
     account = f"system:serviceaccount:{OWN}:{CONTROLLER}"
-    said = f"{account} may not {missing}, so pods that wait for one stay held"
-    assert [one.text for one in found] == ([said] if missing else [])
+    assert [one.text for one in found] == ([f"{account} may not {missing}"] if missing else [])
     assert all("holdfast rbac" in one.cure for one in found)
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.webhook.model.freezes import Freeze
-from holdfast.webhook.report import diagnosis
+from holdfast.webhook.report import diagnosis, installation
 from holdfast.webhook.report.diagnosis import Finding, Level
 from holdfast.webhook.report.held_pods import HeldPodSummary
 from tests.support.builders import CREATED_MS, GATE, HOUR, SECOND
@@ -47,8 +47,7 @@ def test_all_is_well() -> None:
         diagnosis.dev([], "start it", NOW_MS),
         diagnosis.held([], NOW_MS),
         *diagnosis.freezes([]),
-        *diagnosis.follows_freezes(allowed=True),
-        *diagnosis.virt_controllers([("cnv", True)]),
+        *installation.virt_controllers([("cnv", True)]),
     ]
     assert diagnosis.worst(findings) is Level.OK
 
@@ -134,14 +133,14 @@ def test_all_is_well() -> None:
             id="overdue",
         ),
         pytest.param(
-            next(diagnosis.virt_controllers([("cnv", False)])),
+            next(installation.virt_controllers([("cnv", False)])),
             PROBLEM,
             "KubeVirt",
             "no account cnv",
             id="VMs",
         ),
         pytest.param(
-            [*diagnosis.virt_controllers([("a", True), ("b", True)])][-1],
+            [*installation.virt_controllers([("a", True), ("b", True)])][-1],
             WARNING,
             "KubeVirt",
             "2 KubeVirt objects; the oldest counts",
@@ -162,17 +161,10 @@ def test_all_is_well() -> None:
             id="many freezes",
         ),
         pytest.param(
-            next(diagnosis.follows_freezes(allowed=False)),
+            installation.may_not_follow("holdfast-controller", "list", "jobs.batch", "some wait"),
             PROBLEM,
-            "freezes",
-            "may not list namespaces",
-            id="freezes that are not followed",
-        ),
-        pytest.param(
-            diagnosis.may_not_follow("holdfast-controller", "list", "jobs.batch"),
-            PROBLEM,
-            "after",
-            "holdfast-controller may not list jobs.batch",
+            "permissions",
+            "holdfast-controller may not list jobs.batch: some wait",
             id="a kind that is not followed",
         ),
         pytest.param(
