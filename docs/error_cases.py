@@ -32,11 +32,11 @@ from holdfast.webhook.cli import (
     explain,
     main,
     release,
+    removal,
     rights,
     sticky,
     targets,
     terminal,
-    uninstall,
 )
 from holdfast.webhook.cli import list as list_command
 from holdfast.webhook.cli import preview as preview_command
@@ -626,10 +626,10 @@ _HELD = make_pod({}, gates=[DELAY_GATE])
 _LANDED = make_launcher(finalizers=[kubevirt.STICKY], node="node-1")
 
 
-def _uninstalled(api: Api, step: Callable[[uninstall.Removal], None]) -> Callable[[], str]:
+def _uninstalled(api: Api, step: Callable[[removal.Removal], None]) -> Callable[[], str]:
     def produce() -> str:
         with redirect_stderr(io.StringIO()):
-            return _raised(lambda: step(uninstall.Removal(api, "holdfast-system", 0.0)))
+            return _raised(lambda: step(removal.Removal(api, "holdfast-system", 0.0)))
 
     return produce
 

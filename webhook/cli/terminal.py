@@ -37,6 +37,11 @@ def write(lines: Iterable[Styled], *, err: bool = False) -> None:
     click.echo(text, nl=False, file=stream, color=colored)
 
 
+def report(text: str) -> None:
+    """Write a line about the progress of a command, on standard error."""
+    write([(text, "")], err=True)
+
+
 def _styled(line: str, style: str) -> str:
     """Style a line: words such as `bold red`."""
     words = style.split()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.cli.uninstall import Removal, config_maps, typed
+from holdfast.webhook.cli.remnants import config_maps, typed
+from holdfast.webhook.cli.removal import Removal
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import discovery
 from holdfast.webhook.model import kubevirt

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.webhook.cli import uninstall as removal
+from holdfast.webhook.cli import remnants
 from holdfast.webhook.config import config
 from holdfast.webhook.model.objects import Pod
 from tests.support.builders import CREATED_MS
@@ -32,13 +32,13 @@ def pod(*args: Any, **kwargs: Any) -> Pod:
 
 def test_only_what_is_ours_is_cleared() -> None:
     given = document((OTHERS, OURS, "holdfast.dev/other"), (STICKY, "example.com/f"))
-    changed = apply_patch(given, removal.clearing(msgspec.convert(given, Pod), NOW_MS))
+    changed = apply_patch(given, remnants.clearing(msgspec.convert(given, Pod), NOW_MS))
     assert changed["spec"]["schedulingGates"] == [{"name": OTHERS}]
     assert changed["metadata"]["finalizers"] == ["example.com/f"]
 
 
 def test_a_pod_that_has_changed_is_not_touched() -> None:
-    tests = [each for each in removal.clearing(pod((OURS,)), NOW_MS) if each["op"] == "test"]
+    tests = [each for each in remnants.clearing(pod((OURS,)), NOW_MS) if each["op"] == "test"]
     assert {each["path"]: each["value"] for each in tests} == {
         "/metadata/uid": "u-p",
         "/metadata/resourceVersion": "7",
@@ -50,7 +50,7 @@ def test_pod_is_cleared_as_it_would_be_released() -> None:
     given = document((OURS,), (STICKY,))
     given["metadata"]["annotations"] = {"delay": "15"}
     given["metadata"]["labels"] = {"holdfast.dev/held": "true", "app": "web"}
-    changed = apply_patch(given, removal.clearing(msgspec.convert(given, Pod), NOW_MS))
+    changed = apply_patch(given, remnants.clearing(msgspec.convert(given, Pod), NOW_MS))
 
     assert changed["metadata"]["labels"] == {"app": "web"}
     assert changed["metadata"]["annotations"]["holdfast.dev/released"] == "2026-03-01T12:00:00Z"
@@ -87,11 +87,11 @@ def test_records_are_forgotten_under_every_key_that_was_configured(
     texts: list[str], more: list[str]
 ) -> None:
     configured = [config.parse(text.encode(), "holdfast.yaml") for text in texts]
-    assert removal.vm_keys(configured) == [*STICKY_KEYS, *more]
+    assert remnants.vm_keys(configured) == [*STICKY_KEYS, *more]
 
 
 def test_policies_go_first_and_the_right_to_release_last() -> None:
-    paths = removal.rest("holdfast-system")
+    paths = remnants.rest("holdfast-system")
     namespace = paths.index("/api/v1/namespaces/holdfast-system")
     kinds = [path.split("/")[-2] for path in paths]
     assert {kind for kind in kinds[:namespace] if "policies" in kind or "bindings" in kind} == {
@@ -103,7 +103,7 @@ def test_policies_go_first_and_the_right_to_release_last() -> None:
 
 
 def test_a_binding_goes_before_its_policy() -> None:
-    paths = removal.rest("holdfast-system")
+    paths = remnants.rest("holdfast-system")
     for path in paths:
         if "validatingadmissionpolicies" in path:
             binding = path.replace("policies", "policybindings")
@@ -112,4 +112,4 @@ def test_a_binding_goes_before_its_policy() -> None:
 
 def test_of_many_pods_some_are_named() -> None:
     many = [pod(name=f"p{number}") for number in range(5)]
-    assert removal.named(many) == "n/p0, n/p1, n/p2 and 2 more"
+    assert remnants.named(many) == "n/p0, n/p1, n/p2 and 2 more"

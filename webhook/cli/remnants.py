@@ -1,0 +1,140 @@
+"""What Holdfast leaves in a cluster, and `holdfast uninstall` removes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.webhook.cli import rights, terminal
+from holdfast.webhook.config import config
+from holdfast.webhook.controller.pending import with_due
+from holdfast.webhook.controller.releaser import release_patch
+from holdfast.webhook.errors import ApiStatusError, ConfigurationError
+from holdfast.webhook.kube import discovery, listing, patching
+from holdfast.webhook.kube.client import Api
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.annotations import OWN_PREFIX, Due
+from holdfast.webhook.model.edits import Operation
+from holdfast.webhook.model.kubevirt import VirtualMachine
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.report import table
+from holdfast.webhook.report.installation import CONTROLLER
+from holdfast.webhook.report.rollouts import WEBHOOK
+from holdfast.webhook.runtime import dev
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_CONFIGURATION_FILE = "holdfast.yaml"  # in its ConfigMap
+_VMS = f"{kubevirt.API_PATH}/virtualmachines"
+_NOT_FOUND = 404
+
+
+class _ConfigMap(msgspec.Struct):
+    data: dict[str, str] = {}
+
+
+def pods(api: Api) -> list[Pod]:
+    """List the pods with gates or finalizers of Holdfast. Raises ClusterError."""
+    found = listing.objects(api, listing.pods_path(""), Pod)
+    return [pod for pod in found if own(pod.gates) or own(pod.finalizers)]
+
+
+def landed(api: Api) -> list[Pod]:
+    """List bound pods with our finalizer: their node is not recorded yet. Raises ClusterError."""
+    return [pod for pod in pods(api) if own(pod.finalizers) and pod.spec.node_name]
+
+
+def is_dev_registered(api: Api) -> bool:
+    """Return whether `holdfast dev` has registered webhooks, which are not removed."""
+    paths = configurations.paths(dev.NAME)
+    return any(listing.one(api, path, msgspec.Raw) is not None for path in paths)
+
+
+def configured(api: Api, namespace: str) -> Iterator[config.Configuration]:
+    """Read the current and earlier configurations. Raises ClusterError."""
+    for each in listing.objects(api, config_maps(namespace), _ConfigMap):
+        text = each.data.get(_CONFIGURATION_FILE)
+        if text is None:
+            continue
+        try:
+            yield config.parse(text.encode(), _CONFIGURATION_FILE)
+        except ConfigurationError as exc:  # no replica can have used it
+            terminal.report(f"ignoring an invalid configuration: {exc}")
+
+
+def recorded_vms(api: Api, keys: Sequence[str]) -> list[VirtualMachine]:
+    """List the VMs with one of these annotations; none without KubeVirt. Raises ClusterError."""
+    try:
+        found = list(listing.objects(api, _VMS, VirtualMachine))
+    except ApiStatusError as exc:
+        if exc.status == _NOT_FOUND and not discovery.serves(api, "virtualmachines"):
+            return []
+        raise
+    return [vm for vm in found if set(keys) & vm.annotations.keys()]
+
+
+def typed(path: str) -> str:
+    """Return the TYPE/NAME of an object's path, as kubectl prints it."""
+    *root, plural, name = path.split("/")
+    group = f".{root[2]}" if root[1] == "apis" else ""
+    singular = f"{plural[:-3]}y" if plural.endswith("ies") else plural[:-1]
+    return f"{singular}{group}/{name}"
+
+
+def own(names: Iterable[str]) -> list[str]:
+    """Return the gates or finalizers that are Holdfast's."""
+    return [name for name in names if name.startswith(OWN_PREFIX)]
+
+
+def clearing(pod: Pod, now_ms: int) -> list[Operation]:
+    """Build the patch that releases a pod and removes our finalizers, unless it has changed."""
+    ours = [index for index, name in enumerate(pod.finalizers) if own([name])]
+    # From the end, so that the other indexes stay valid.
+    removals = [{"op": "remove", "path": f"/metadata/finalizers/{at}"} for at in reversed(ours)]
+    if own(pod.gates):
+        return [*release_patch(with_due(pod, Due(now_ms)), now_ms), *removals]
+    return patching.guarded(pod.metadata.uid, pod.metadata.resource_version, removals)
+
+
+def vm_keys(configured: Iterable[config.Configuration]) -> list[str]:
+    """List the annotations that Holdfast writes on VMs, by default and in these configurations.
+
+    `holdfast.dev/sticky` is not included: users write it.
+    """
+    chosen = [
+        plugin.args.get("nodeAnnotation")
+        for configuration in configured
+        for profile in configuration.profiles
+        for plugin in profile.plugin_config
+        if plugin.name == "sticky"
+    ]
+    written = (kubevirt.STICKY_NODE, kubevirt.STICKY_NODE_UID)
+    return list(dict.fromkeys([*written, *(key for key in chosen if isinstance(key, str))]))
+
+
+def config_maps(namespace: str) -> str:
+    """Return the path of the ConfigMaps with current and earlier configurations."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
+
+
+def rest(namespace: str) -> list[str]:
+    """List the paths to remove last, in order: policies, namespace, RBAC objects."""
+    accounts = (CONTROLLER, f"{CONTROLLER}-after", f"{CONTROLLER}-kubevirt", WEBHOOK)
+    roles = (*accounts, rights.FREEZER, pod_policies.APPROVER, pod_policies.RELEASER)
+    return [
+        *(
+            f"{_ADMISSION}/{kind}/{name}"
+            for name in pod_policies.POLICIES
+            for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies")
+        ),
+        f"/api/v1/namespaces/{quote(namespace, safe='')}",
+        *(f"{RBAC}/clusterrolebindings/{name}" for name in accounts),
+        *(f"{RBAC}/clusterroles/{name}" for name in roles),
+    ]
+
+
+def named(found: Sequence[Pod], most: int = 3) -> str:
+    """Name some of the pods, for a message."""
+    return table.some(["/".join(pod.key) for pod in found], most)

@@ -1,0 +1,244 @@
+"""The steps of `holdfast uninstall`, in their order."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.webhook.cli import remnants, terminal, webhook_checks
+from holdfast.webhook.errors import ApiStatusError, CommandError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import JSON_PATCH, MERGE_PATCH, Api, pod_path
+from holdfast.webhook.kube.leader_election import LEASE
+from holdfast.webhook.model import approvals, kubevirt
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.after.targets import AFTER
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.registration.secrets import CA_SECRET, LEAF_SECRET
+from holdfast.webhook.report import installation, table
+from holdfast.webhook.report.installation import CONTROLLER, Runs
+from holdfast.webhook.runtime import dev
+
+_ENDLESS = {approvals.GATE, AFTER}
+"""Gates of pods without a due time."""
+_POLL = 0.5  # seconds
+_ATTEMPTS = 5  # for a pod that others keep changing
+_CHANGED = {409, 422}
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The steps; each can be repeated, and raises CommandError or ClusterError.
+
+    In a dry run, nothing is waited for.
+    """
+
+    api: Api
+    namespace: str
+    timeout: float
+    suffix: str = ""
+    """The end of each report of a dry run; empty otherwise."""
+    now_ms: Callable[[], int] = lambda: 0
+    done: list[str] = field(default_factory=list)
+    """The changes so far; a dry run reports each."""
+
+    def stop_asking(self) -> None:
+        """Remove the webhook configurations, so that no more pods are held."""
+        names = {one["metadata"]["name"] for _, one in webhook_checks.registered(self.api)}
+        ours = sorted(names - {dev.NAME} | {configurations.NAME})
+        paths = [path for name in ours for path in configurations.paths(name)]
+        self._delete("the webhook configurations", paths)
+
+    def wait_for_releases(self) -> None:
+        """Wait until the controller has released every held pod at its due time."""
+        reported = ""
+        while gated := [pod for pod in remnants.pods(self.api) if remnants.own(pod.gates)]:
+            self._require_controller(
+                f"{remnants.named(gated)} wait for their due time",
+                otherwise="uninstall with --release now",
+            )
+            waiting = (
+                f"waiting for {table.counted(len(gated), 'held pod')} ({remnants.named(gated)})"
+            )
+            if endless := [pod for pod in gated if not _ENDLESS.isdisjoint(pod.gates)]:
+                waiting += (
+                    f"; {len(endless)} of them {'has' if len(endless) == 1 else 'have'} no due time"
+                    f" ({remnants.named(endless)}): approve or release them, or use --release now"
+                )
+            if reported != waiting:
+                reported = waiting
+                terminal.report(waiting)
+            if self.suffix:
+                return
+            time.sleep(_POLL)
+
+    def record_landings(self, *, purge: bool) -> None:
+        """Wait until the controller has recorded the nodes of VM pods."""
+        landed = remnants.landed(self.api)
+        if not landed or purge:
+            return
+        # every installation has this role, wherever its namespace is
+        if listing.one(self.api, f"{remnants.RBAC}/clusterroles/{CONTROLLER}", msgspec.Raw) is None:
+            terminal.report(
+                f"the nodes of {remnants.named(landed)} stay unrecorded: Holdfast is gone"
+            )
+            return
+        self._require_controller(
+            f"the nodes of {remnants.named(landed)} are not recorded",
+            otherwise="uninstall with --purge, which removes all recorded nodes",
+        )
+        terminal.report(
+            f"waiting for the nodes of {table.counted(len(landed), 'VM pod')} to be recorded"
+        )
+        self._wait_until(
+            lambda: not remnants.landed(self.api),
+            "nodes are still not recorded; check the controller's log, or add --purge, which "
+            "removes all recorded nodes",
+        )
+
+    def stop_controller(self) -> None:
+        """Scale the controller to 0 and wait until its pods are gone."""
+        body = msgspec.json.encode({"spec": {"replicas": 0}})
+        try:
+            self.api.request("PATCH", self._controller, body=body, content_type=MERGE_PATCH)
+        except ApiStatusError as exc:
+            if exc.is_not_found:
+                return
+            raise
+        self._done(f"deployment.apps/{CONTROLLER} scaled")
+        if self.suffix:
+            return
+        terminal.report("stopping the controller")
+        pods = listing.pods_path(self.namespace)
+        query = {"labelSelector": "app.kubernetes.io/component=controller"}
+        self._wait_until(
+            lambda: not list(listing.objects(self.api, pods, Pod, query)),
+            "the controller has not stopped; check its pods",
+        )
+
+    def clear_pods(self, *, waited: bool = False) -> None:
+        """Remove all our gates and finalizers, and check that none is left.
+
+        After `wait_for_releases` no pod is held any more, except in a dry run.
+        """
+        found = remnants.pods(self.api)
+        if waited and self.suffix:
+            found = [pod for pod in found if not remnants.own(pod.gates)]
+        failed = {remnants.named([pod]): reason for pod in found if (reason := self._clear(pod))}
+        held = [pod for pod in found if remnants.own(pod.gates)]
+        if not self.suffix:
+            terminal.report(f"released {table.counted(len(held), 'held pod')}")
+        if not self.suffix and (left := remnants.pods(self.api)):
+            name, reason = next(iter(failed.items()), (remnants.named(left), "a new pod"))
+            raise CommandError(
+                f"{table.counted(len(left), 'pod')} still with gates or finalizers of Holdfast, "
+                f"such as {name} ({reason}); run this command again"
+            )
+
+    def forget_vms(self) -> None:
+        """Remove the recorded nodes of all VMs, from every configured annotation.
+
+        Does nothing without KubeVirt. Raises CommandError if records are left; it can be repeated.
+        """
+        keys = remnants.vm_keys(remnants.configured(self.api, self.namespace))
+        body = msgspec.json.encode({"metadata": {"annotations": dict.fromkeys(keys)}})
+        failed: dict[str, str] = {}
+        for vm in remnants.recorded_vms(self.api, keys):
+            try:
+                path = kubevirt.vm_path(*vm.key)
+                self.api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+                self._done(f"VM {'/'.join(vm.key)} changed")
+            except ApiStatusError as exc:
+                if not exc.is_not_found:
+                    failed["/".join(vm.key)] = str(exc)
+        if failed:
+            name, reason = next(iter(failed.items()))
+            raise CommandError(
+                f"could not remove the recorded node of {table.counted(len(failed), 'VM')}, "
+                f"such as {name} ({reason}); run this command again"
+            )
+
+    def remove_made(self) -> None:
+        """Remove what the controller has created in its namespace."""
+        core, leases = "/api/v1", "/apis/coordination.k8s.io/v1"
+        within = f"namespaces/{quote(self.namespace, safe='')}"
+        secrets = (f"{core}/{within}/secrets/{name}" for name in (CA_SECRET, LEAF_SECRET))
+        self._delete("certificates and Lease", [*secrets, f"{leases}/{within}/leases/{LEASE}"])
+
+    def remove_rest(self) -> None:
+        """Remove the policies, the namespace and the RBAC objects."""
+        self._delete("policies, namespace and RBAC objects", remnants.rest(self.namespace))
+        namespace = f"/api/v1/namespaces/{self.namespace}"
+        self._wait_until(
+            lambda: listing.one(self.api, namespace, dict) is None,
+            f"namespace {self.namespace} still exists; check it with kubectl describe",
+        )
+
+    @property
+    def _controller(self) -> str:
+        namespace = quote(self.namespace, safe="")
+        return f"/apis/apps/v1/namespaces/{namespace}/deployments/{CONTROLLER}"
+
+    def _clear(self, pod: Pod) -> str:
+        """Clear a pod, retrying on conflicts; return the error, if any."""
+        path, found, reason = pod_path(*pod.key), pod, ""
+        for _ in range(_ATTEMPTS):
+            body = msgspec.json.encode(remnants.clearing(found, self.now_ms()))
+            try:
+                self.api.request("PATCH", path, body=body, content_type=JSON_PATCH)
+            except ApiStatusError as exc:
+                reason = str(exc)
+                if not exc.is_not_found and exc.status not in _CHANGED:
+                    return reason
+            else:
+                done = "released" if remnants.own(pod.gates) else "changed"
+                self._done(f"pod {remnants.named([pod])} {done}")
+                return ""
+            now = listing.one(self.api, path, Pod)
+            if now is None or now.metadata.uid != pod.metadata.uid:
+                return ""
+            found = now
+        return reason
+
+    def _require_controller(self, why: str, *, otherwise: str) -> None:
+        found: dict[str, Any] | None = listing.one(self.api, self._controller, dict)
+        if found is None and remnants.is_dev_registered(self.api):
+            return  # holdfast dev runs the controller
+        if not (found or {}).get("status", {}).get("availableReplicas"):
+            start = installation.start(Runs.NOTHING, self.namespace)
+            if found is not None:
+                # restarting, as in installation.start, would leave it at 0 replicas
+                start = (
+                    f"start it (kubectl -n {self.namespace} scale deployment {CONTROLLER} "
+                    "--replicas=1)"
+                )
+            raise CommandError(
+                f"{why}, and no controller is running in {self.namespace}; {start}, or {otherwise}"
+            )
+
+    def _delete(self, what: str, paths: Iterable[str]) -> None:
+        if not self.suffix:
+            terminal.report(f"removing {what}")
+        for path in paths:
+            try:
+                self.api.request("DELETE", path)
+                self._done(f"{remnants.typed(path)} deleted")
+            except ApiStatusError as exc:
+                if not exc.is_not_found:
+                    raise
+
+    def _wait_until(self, done: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + self.timeout
+        while not self.suffix and not done():
+            if time.monotonic() > deadline:
+                raise CommandError(f"after {self.timeout:.0f} s {otherwise}")
+            time.sleep(_POLL)
+
+    def _done(self, text: str) -> None:
+        """Record a change to an object; a dry run reports it."""
+        self.done.append(text)
+        if self.suffix:
+            terminal.write([(f"{text}{self.suffix}", "")])
