@@ -125,21 +125,22 @@ class StrayKeys:
         for key in within.annotations:
             if key in misplaced:
                 yield f"{where}annotation {key} has no effect here: move it to {misplaced[key]}"
-            elif key not in self._known and (meant := self._meant(key)) is not None:
+            elif (meant := self._meant(key, self._known)) is not None:
                 cure = f"did you mean {meant}?" if meant else "remove or correct it"
                 yield f"{where}unknown annotation {messages.quote(key)} has no effect: {cure}"
+        valid = within.annotations.keys() | {HELD_LABEL}
         for key in within.labels:
-            if key in within.annotations or key == HELD_LABEL:
-                continue
-            if (meant := self._meant(key)) is not None:
+            if (meant := self._meant(key, valid)) is not None:
                 cure = f"set annotation {meant} instead" if meant else "remove or correct it"
                 yield f"{where}label {messages.quote(key)} has no effect: {cure}"
 
-    def _meant(self, key: str) -> str | None:
-        """Return the nearest known key, empty if there is none; None for a key of others."""
-        prefix, _, name = key.partition("/")
-        if prefix.startswith(_LIKE_OURS) and OWN_PREFIX + name in self._known:
-            return OWN_PREFIX + name
+    def _meant(self, key: str, valid: Collection[str]) -> str | None:
+        """Return the nearest known key, empty if there is none; None if no warning is due."""
+        if not key.startswith(_LIKE_OURS) or key in valid:
+            return None
+        same = OWN_PREFIX + key.partition("/")[2]
+        if same in self._known:
+            return same
         if not key.startswith(OWN_PREFIX):
             return None
         return next(iter(difflib.get_close_matches(key, self._known, n=1, cutoff=0.8)), "")
