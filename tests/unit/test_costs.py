@@ -65,6 +65,7 @@ def owner(number: int) -> Any:
 
 SHAPES: dict[str, Make] = {
     "annotations": lambda n: annotated(**{f"k{i}": "v" for i in range(n)}),
+    "unknown keys": lambda n: annotated(**{f"holdfast.dev/k{i}": "v" for i in range(n)}),
     "labels": lambda n: described(labels={f"k{i}": "v" for i in range(n)}),
     "a long value of others": lambda n: annotated(other="x" * 100 * n),
     "a long number": lambda n: annotated(delay="9" * 100 * n),
@@ -166,6 +167,12 @@ def test_work_grows_no_faster_than_the_body(path: str, shape: str) -> None:
 
     assert few > 500, "nothing was counted"
     assert many <= few * TIMES * SLACK
+
+
+def test_unknown_keys_beyond_the_last_warning_cost_little() -> None:
+    few, many = (work("/validate", body_of("unknown keys", SMALL * n)) for n in (1, TIMES))
+
+    assert many <= few * TIMES / 2
 
 
 @pytest.mark.parametrize("path", PATHS)
