@@ -44,7 +44,7 @@ def doctor(*, own: str, target: options.Target) -> None:
     """Check webhooks, certificates, the guard, the leader, clocks and overdue pods.
 
     Each finding says what to do. The exit status is 1 if there is a problem. Anything that you
-    have no permission to read is reported as unknown.
+    have no permission to read is reported as unknown; the last line then lists what was checked.
     """
     time = listing.Time()
     cluster = target.connect(time.observe)
