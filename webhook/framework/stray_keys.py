@@ -76,13 +76,14 @@ class StrayKeys:
             found += f" || {self._match(outer, old.removesuffix(_NESTED), self._holding)}"
         return found
 
-    def _match(self, where: str, old: str, misplaced: Iterable[str]) -> str:
+    def _match(self, where: str, old: str, misplaced: Collection[str]) -> str:
         """Return an expression: this metadata has a new key that may deserve a warning."""
         ours = f"key.startsWith({cel.string(_LIKE_OURS)})"
         known = cel.strings(key for key in self._known if key.startswith(_LIKE_OURS))
-        annotations = _entries(where, "annotations")
+        annotations, moved = _entries(where, "annotations"), cel.strings(misplaced)
         tests = {
-            "annotations": f"{ours} && !(key in {known}) || key in {cel.strings(misplaced)}",
+            "annotations": f"{ours} && !(key in {known})"
+            + (f" || key in {moved}" if misplaced else ""),
             "labels": f"{ours} && key != {cel.string(HELD_LABEL)} && !(key in {annotations})",
         }
         found = []
