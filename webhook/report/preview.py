@@ -87,15 +87,14 @@ class OfflinePreview:
         return replace(made, unserved=why)
 
     def _workload(self, what: str, document: Document, namespace: str) -> Preview:
-        path = _template_path(document)
+        path = _template_path(document) or ""
         if path and not is_known(document):
             return Preview(what, warnings=[unknown_kind(document)])
-        warnings = [*unknown_fields.warnings(document, path or "")]
+        warnings = [*unknown_fields.warnings(document, path)]
         if not path:
             return Preview(what, warnings=warnings)
         verdict = self.pipeline.validate(reviewed(document, namespace), now_ms=self.now_ms)
-        warnings += verdict.warnings
-        return Preview(what, refusals=verdict.reasons, warnings=warnings)
+        return Preview(what, (), verdict.reasons, [*warnings, *verdict.warnings])
 
     def _pod(self, made: Preview, document: Document, namespace: str) -> Preview:
         """Add to the preview of a workload what becomes of its pods."""
