@@ -70,24 +70,30 @@ class StrayKeys:
         return f"!has(object.metadata.ownerReferences) && ({found})"
 
     def _match_pod(self, pod: str, old: str) -> str:
-        found = self._match(pod, old, () if pod == cel.POD else self._kinds)
+        misplaced = () if pod == cel.POD else [*self._kinds]
+        valid = [key for key in self._known if key not in misplaced]
+        found = self._match(pod, old, misplaced, valid)
         outer = pod.removesuffix(_NESTED)
         if outer not in {pod, cel.POD}:
             found += f" || {self._match(outer, old.removesuffix(_NESTED), self._holding)}"
         return found
 
-    def _match(self, where: str, old: str, misplaced: Collection[str]) -> str:
-        """Return an expression: this metadata has a new key that may deserve a warning."""
-        ours = f"key.startsWith({cel.string(_LIKE_OURS)})"
-        known = cel.strings(key for key in self._known if key.startswith(_LIKE_OURS))
-        annotations, moved = _entries(where, "annotations"), cel.strings(misplaced)
-        tests = {
-            "annotations": f"{ours} && !(key in {known})"
-            + (f" || key in {moved}" if misplaced else ""),
-            "labels": f"{ours} && key != {cel.string(HELD_LABEL)} && !(key in {annotations})",
-        }
+    def _match(
+        self, where: str, old: str, misplaced: Iterable[str], valid: Iterable[str] = ()
+    ) -> str:
+        """Return an expression: this metadata has a new key that may deserve a warning.
+
+        It is short rather than exact, because the API server limits its length.
+        """
+        stray = ours = f"key.startsWith({cel.string(_LIKE_OURS)})"
+        annotations = _entries(where, "annotations")
+        if known := [key for key in valid if key.startswith(_LIKE_OURS)]:
+            stray += f" && !(key in {cel.strings(known)})"
+        if others := [key for key in misplaced if not key.startswith(_LIKE_OURS)]:
+            stray += f" || key in {cel.strings(others)}"
+        label = f"{ours} && key != {cel.string(HELD_LABEL)} && !(key in {annotations})"
         found = []
-        for field, test in tests.items():
+        for field, test in (("annotations", stray), ("labels", label)):
             new = f" && ({_CREATED} || !(key in {_entries(old, field)}))" if old else ""
             found.append(f"{_entries(where, field)}.exists(key, ({test}){new})")
         return " || ".join(found)
