@@ -91,12 +91,13 @@ class StrayKeys:
             stray += f" && !(key in {cel.strings(known)})"
         if others := [key for key in misplaced if not key.startswith(_LIKE_OURS)]:
             stray += f" || key in {cel.strings(others)}"
-        label = f"{ours} && key != {cel.string(HELD_LABEL)} && !(key in {annotations})"
-        found = []
-        for field, test in (("annotations", stray), ("labels", label)):
-            new = f" && ({_CREATED} || !(key in {_entries(old, field)}))" if old else ""
-            found.append(f"{_entries(where, field)}.exists(key, ({test}){new})")
-        return " || ".join(found)
+        new = f" && ({_CREATED} || !(key in {_entries(old, 'annotations')}))" if old else ""
+        found = f"{annotations}.exists(key, ({stray}){new})"
+        label = ours
+        if where == cel.POD:  # plugins have set labels of pods
+            label += f" && key != {cel.string(HELD_LABEL)} && !(key in {annotations})"
+            label += f" && ({_CREATED} || !(key in {_entries(old, 'labels')}))"
+        return f"{found} || {_entries(where, 'labels')}.exists(key, {label})"
 
     def _misplaced(self, kinds: Collection[str]) -> list[str]:
         return [key for key in self._holding if self._kinds.get(key) not in kinds]
