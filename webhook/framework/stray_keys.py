@@ -87,8 +87,9 @@ class StrayKeys:
         """
         stray = ours = f"key.startsWith({cel.string(_LIKE_OURS)})"
         annotations = _entries(where, "annotations")
-        if known := [key for key in valid if key.startswith(_LIKE_OURS)]:
-            stray += f" && !(key in {cel.strings(known)})"
+        if names := [key[len(OWN_PREFIX) :] for key in valid if key.startswith(OWN_PREFIX)]:
+            is_valid = f"key.substring({len(OWN_PREFIX)}) in {cel.strings(names)}"
+            stray += f" && !(key.startsWith({cel.string(OWN_PREFIX)}) && {is_valid})"
         if others := [key for key in misplaced if not key.startswith(_LIKE_OURS)]:
             stray += f" || key in {cel.strings(others)}"
         new = f" && ({_CREATED} || !(key in {_entries(old, 'annotations')}))" if old else ""
