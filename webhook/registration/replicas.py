@@ -103,11 +103,13 @@ def _ask(service: Service, address: str, port: int, called: bool) -> Replica:  #
             _context().wrap_socket(raw, server_hostname=service.dns_names[-1]) as tls,
         ):
             certificate = authority.read_der(tls.getpeercert(binary_form=True) or b"")
-            connection = http.client.HTTPConnection(address, service.health_port, timeout=TIMEOUT)
+            connection = http.client.HTTPConnection(
+                address, service.health_port or port, timeout=TIMEOUT
+            )
             if service.health_port is None:
                 connection.sock = tls
             return Replica(address, called, certificate, _read_digest(connection))
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return Replica(address, called)
 
 

@@ -56,9 +56,9 @@ def replica(folder: Path) -> Iterator[tuple[int, authority.Certificate]]:
         thread.join()
 
 
-def slices(port: int | None, *conditions: dict[str, bool]) -> FakeApi:
+def slices(port: int | None, *conditions: dict[str, bool], address: str = "127.0.0.1") -> FakeApi:
     api = FakeApi()
-    endpoints = [{"addresses": ["127.0.0.1"], "conditions": one} for one in conditions]
+    endpoints = [{"addresses": [address], "conditions": one} for one in conditions]
     ports = [] if port is None else [{"port": port}]
     api.put(SLICES, {"items": [{"endpoints": endpoints, "ports": ports}]})
     return api
@@ -70,10 +70,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_each_replica_is_asked_for_its_certificate_and_what_it_knows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1", "fd00:10:244::1", "fd00:10:244::1a"])
+def test_each_replica_is_asked_for_its_certificate_and_what_it_knows(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = socket.create_connection
+    monkeypatch.setattr(
+        socket,
+        "create_connection",
+        lambda there, timeout: connect(("127.0.0.1", there[1]), timeout),
+    )
     with replica(tmp_path) as (port, certificate):
-        (found,) = ask_all(slices(port, {"ready": True}), SERVICE)
-    assert found == replicas.Replica("127.0.0.1", True, certificate, "abc")
+        (found,) = ask_all(slices(port, {"ready": True}, address=address), SERVICE)
+    assert found == replicas.Replica(address, True, certificate, "abc")
 
 
 def test_what_it_knows_may_be_told_on_another_port(tmp_path: Path) -> None:
