@@ -44,6 +44,8 @@ RELEASED_SECONDS = 1
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+_MOST_TRANSITIONS = 2**31 - 1
+"""The API server rejects more."""
 _CONFLICT = 409
 _log = logging.getLogger("holdfast.leader")
 
@@ -205,12 +207,13 @@ class Leader:
         holder = self.identity if holder is None else holder
         known = before or _LeaseSpec(holder_identity=holder)
         moved = holder not in {"", known.holder_identity}
+        unreadable = _epoch(known.acquire_time) is None  # and would be rejected if written
         return {
             "holderIdentity": holder,
             "leaseDurationSeconds": seconds,
-            "acquireTime": now if moved else known.acquire_time or now,
+            "acquireTime": now if moved or unreadable else known.acquire_time,
             "renewTime": now,
-            "leaseTransitions": (known.lease_transitions or 0) + moved,
+            "leaseTransitions": min((known.lease_transitions or 0) + moved, _MOST_TRANSITIONS),
         }
 
     def _wait(self) -> float:

@@ -176,6 +176,27 @@ def test_a_lease_that_somebody_has_last_for_years_lasts_no_longer_than_ours() ->
     assert_takes_when_it_has_ended(election, second)
 
 
+@pytest.mark.parametrize(
+    "planted",
+    [
+        pytest.param({"holderIdentity": "", "leaseTransitions": 2**31 - 1}, id="transitions"),
+        pytest.param(
+            {"holderIdentity": "a", "acquireTime": "10000-01-01T00:00:00.000000Z"}, id="year"
+        ),
+    ],
+)
+def test_value_that_the_api_server_would_reject_is_not_written_back(
+    planted: dict[str, Any],
+) -> None:
+    election, first = led()
+    election.edit(**planted)
+    for _ in range(2):
+        first.try_acquire_or_renew()  # its version is old at first
+    assert first.leading()
+    assert election.lease["leaseTransitions"] < 2**31
+    assert election.lease["acquireTime"].startswith("2027-")
+
+
 def test_a_clock_that_is_set_changes_the_leader_once() -> None:
     election, first, second = contested()
     for stepped in 3600.0, -3600.0, 0.0:
