@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.webhook import safe_json
 from holdfast.webhook.cli import commands, options
 from holdfast.webhook.cli.selection import PodAction, PodChoice, pod_choice
 from holdfast.webhook.controller.releaser import ATTEMPTS
@@ -66,8 +67,8 @@ def _user(api: Api) -> str:
     """Return the name of this user, as the API server knows it."""
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-    answer = msgspec.json.decode(api.request("POST", path, body=msgspec.json.encode(asked)))
-    return str(answer["status"]["userInfo"]["username"])
+    answer = api.request("POST", path, body=msgspec.json.encode(asked))
+    return str(listing.decoded(answer, path, safe_json.ANY)["status"]["userInfo"]["username"])
 
 
 @dataclass(frozen=True, slots=True)

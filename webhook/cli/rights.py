@@ -2,7 +2,9 @@
 
 import msgspec
 
+from holdfast.webhook import safe_json
 from holdfast.webhook.errors import CommandError
+from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.policies.expressions import RELEASE_GROUP, RELEASE_RESOURCE
 
@@ -18,7 +20,7 @@ def allowed(api: Api, attributes: dict[str, str], user: str = "") -> bool:
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
     path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
     answer = api.request("POST", path, body=msgspec.json.encode(review))
-    return bool(msgspec.json.decode(answer).get("status", {}).get("allowed"))
+    return bool(listing.decoded(answer, path, safe_json.ANY).get("status", {}).get("allowed"))
 
 
 def require_freezing(api: Api, namespace: str) -> None:

@@ -2,10 +2,10 @@
 
 import re
 from importlib.metadata import version as own_version
+from typing import Any
 from urllib.parse import quote
 
 import click
-import msgspec
 
 from holdfast.webhook.cli import commands, options, terminal
 from holdfast.webhook.errors import ApiStatusError, HoldfastError
@@ -49,7 +49,7 @@ def version(*, client: bool, own: str, output: str | None, target: options.Targe
 
 def _of_the_cluster(target: options.Target, own: str) -> dict[str, str]:
     cluster = target.connect()
-    answer = msgspec.json.decode(cluster.request("GET", "/version"))
+    answer = listing.read(cluster, "/version", dict[str, Any])
     version = str(answer.get("gitVersion", "unknown"))
     return {**_installed(cluster, own), "kubernetes": version}
 

@@ -238,7 +238,7 @@ class Reflector(Generic[Object]):
         for line in self.api.lines(self.path, query=query, timeout=WATCH_SILENCE_SECONDS):
             event = safe_json.decode(_EVENT, line)
             if event.type == "ERROR":
-                status = _STATUS.decode(event.object)
+                status = safe_json.decode(_STATUS, event.object)
                 raise ApiStatusError(f"the watch ended: {status.message}", status=status.code)
             one = safe_json.decode(self._decoder, event.object)
             version = one.metadata.resource_version

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
+from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, CredentialsError, ResponseTooLargeError
 from holdfast.webhook.model import messages
 
@@ -35,6 +36,8 @@ WARNING = "warning"
 """The header with a warning for the user, in lower case."""
 _WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 """A warning of an API server or of a webhook behind it, as in RFC 7234."""
+_YEARS = range(1970, 3000)
+"""Years of a `Date`; one close to 9999 leaves no room for the lifetime of a certificate."""
 _FINAL = 200
 """The first HTTP status that is not interim."""
 
@@ -315,9 +318,10 @@ def read_date(headers: Mapping[str, str]) -> float | None:
 @lru_cache(maxsize=8)  # whole seconds: in a burst, hundreds of responses have the same
 def _parsed_date(text: str) -> float | None:
     try:
-        return parsedate_to_datetime(text).timestamp()
-    except ValueError:
+        found = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
         return None
+    return found.timestamp() if found.year in _YEARS else None
 
 
 class _StatusBody(msgspec.Struct):
@@ -325,10 +329,13 @@ class _StatusBody(msgspec.Struct):
     reason: str = ""
 
 
+_STATUS = msgspec.json.Decoder(_StatusBody)
+
+
 def status_error(response: Response) -> ApiStatusError:
     """Convert an error response to an exception."""
     try:
-        status = msgspec.json.decode(response.data, type=_StatusBody)
+        status = safe_json.decode(_STATUS, response.data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         status = _StatusBody(response.data[:200].decode(errors="replace"))
     asked = response.headers.get("retry-after", "")

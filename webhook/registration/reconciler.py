@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from holdfast.certs import rotation
+from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.kube import listing
@@ -95,7 +96,7 @@ class WebhookReconciler:
             return False
         try:
             self._ensure(datetime.fromtimestamp(seconds, UTC))
-        except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except (ClusterError, msgspec.DecodeError, ValueError) as exc:
             self.metrics.registered.set(0)  # unknown counts as not registered
             self.metrics.publisher_failures.inc()
             _log.warning(
@@ -256,7 +257,7 @@ class WebhookReconciler:
         self.metrics.registrations.inc()
         _log.info("%s: updated", path)
         # An apply does not remove entries that another field manager owns, too.
-        left = msgspec.json.decode(applied)
+        left = listing.decoded(applied, path, safe_json.ANY)
         unwanted = [{"op": "remove", "path": at} for at in drift.stale(left, desired)]
         if self._patch(path, left, unwanted):
             _log.info("%s: removed outdated webhooks and conditions", path)

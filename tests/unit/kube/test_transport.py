@@ -364,6 +364,8 @@ def response(headers: str = "", data: bytes = b"") -> Response:
     [
         pytest.param("date: Thu, 24 Dec 2026 17:00:00 GMT", 1_798_131_600.0, id="a date"),
         pytest.param("date: soon", None, id="no date"),
+        pytest.param("date: Fri, 31 Dec 9999 23:59:59 GMT", None, id="too late for certificates"),
+        pytest.param("date: Thu, 24 Dec 2026 17:00:00 +99999999999999999999", None, id="no zone"),
         pytest.param("", None, id="none"),
     ],
 )
@@ -379,6 +381,13 @@ def test_date(headers: str, date: float | None) -> None:
         ),
         pytest.param("retry-after: x", b"<p>busy", "HTTP 503: <p>busy", None, id="of a proxy"),
         pytest.param("", b"", "HTTP 503: Service Unavailable", None, id="empty"),
+        pytest.param(
+            "",
+            b'{"message": "no", "details": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+            "HTTP 503: no",
+            None,
+            id="deep",
+        ),
         pytest.param(
             "",
             b'{"message": "no' + b"-" * 1_000_000 + b'yes"}',

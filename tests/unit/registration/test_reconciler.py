@@ -32,8 +32,10 @@ OTHER = "another configuration's"
 class World:
     """A cluster with an installation in it, whose replicas mount the leaf at once."""
 
-    def __init__(self, *, cert_manager: bool = False, yaml: str = "") -> None:
-        self.api = FakeApi()
+    def __init__(
+        self, *, cert_manager: bool = False, yaml: str = "", api: FakeApi | None = None
+    ) -> None:
+        self.api = api or FakeApi()
         self.local = 0.0
         self.leads = True
         self.server_time: float | None = NOW.timestamp()
@@ -273,6 +275,23 @@ def test_changes_by_others_are_reverted(
     assert world.webhooks() == right
     world.turns(1)
     assert known is None or world.metric("webhooks_registered") == 1
+
+
+class DeepApi(FakeApi):
+    """Adds a field to its responses that is nested as deeply as `managedFields` may be."""
+
+    def request(self, *args: Any, **options: Any) -> bytes:
+        return super().request(*args, **options)[:-1] + b', "deep": %s}' % (
+            b'{"f:a":' * 5_000 + b"{}" + b"}" * 5_000
+        )
+
+
+def test_additions_are_removed_although_responses_are_nested_deeply() -> None:
+    world = installed(api=DeepApi())
+    right = world.webhooks()
+    world.edit(idle)
+    world.turns(1)
+    assert world.webhooks() == right
 
 
 def add_foreign(found: dict[str, Any]) -> None:
