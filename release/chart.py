@@ -7,12 +7,14 @@ kustomize builds.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.webhook.framework.cel import strings
+from holdfast.webhook.framework.profiles import Selectors
 from holdfast.webhook.policies import builder
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.runtime import pipelines
@@ -27,6 +29,7 @@ COMMAND = "python -m release.chart"
 
 NAMESPACE = "{{ .Release.Namespace }}"
 CONFIGURATION = '{{ include "holdfast.configuration" . }}'
+_SELECTORS = ("namespaceSelector", "objectSelector")
 CONFIG_MAP = '{{ include "holdfast.configMap" . }}'
 
 
@@ -362,6 +365,7 @@ def _rules() -> str:
 def _policies() -> str:
     """Make the guard, with the installed namespace, keys and selectors instead of the defaults."""
     profiles = pipelines.load_profiles(pipelines.Setup())
+    profiles.selectors = Selectors(*map(_placeholder, _SELECTORS))
     names = builder.InstallationNames("holdfast-system", configuration="CONFIGURATION")
     text = builder.manifest(pod_policies.policies(profiles, names))
     deciding, recording = (
@@ -378,29 +382,35 @@ def _policies() -> str:
         " and ".join(recording),
         '{{ include "holdfast.recordingKeys" . | replace "\'" "" | replace ", " " and " }}',
     )
+    for old, new in _selectors().items():
+        if old not in text:
+            raise LookupError(f"the policies do not contain the selector {old}")
+        text = text.replace(old, new)
     text = text.replace("CONFIGURATION", CONFIGURATION)
-    source = "webhook/policies"
-    return _template("".join(map(_selective, _checks(text))), source, ".Values.guard.enabled")
+    return _template(text, "webhook/policies", ".Values.guard.enabled")
 
 
-def _checks(text: str) -> list[str]:
-    """Split YAML before each entry of a list of checks, and behind the last one of each."""
-    return re.split(r"(?m)^(?=  - expression:|  [a-z]|---)", text)
+def _selectors() -> dict[str, str]:
+    """Give the configured selectors as templates, by their placeholders."""
+    made = {}
+    for name in _SELECTORS:
+        configured = f'dig "admission" "{name}" "%s" %s .Values.config'
+        labels, (expression,) = _placeholder(name).values()
+        made[_json(labels)] = f"{{{{ {configured % ('matchLabels', 'dict')} | toJson }}}}"
+        made[f"{_json([*expression.values()])}, "] = (
+            f"{{{{ range {configured % ('matchExpressions', 'list')} }}}}"
+            "{{ concat (list .key .operator) (.values | default list) | toJson }}, {{ end }}"
+        )
+    return made
 
 
-def _selective(check: str) -> str:
-    """Leave out the check of a selector that is configured."""
-    found = re.search(
-        r"may not add or change (namespace|object)Selector.match(Labels|Expressions)",
-        " ".join(check.split()),
-    )
-    if not found:
-        return check
-    place = f"{found[1]}Selector.match{found[2]}"
-    return only(
-        f'not (dig "admission" "{place.replace(".", chr(34) + " " + chr(34))}" "" .Values.config)',
-        check,
-    )
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _placeholder(selector: str) -> dict[str, Any]:
+    expression = {"key": selector, "operator": "matchExpressions"}
+    return {"matchLabels": {selector: "matchLabels"}, "matchExpressions": [expression]}
 
 
 def _with_table(page: str) -> str:

@@ -18,6 +18,7 @@ import yaml
 from controlplane import versions
 from controlplane.launcher import ControlPlane
 from demo.command import Command
+from holdfast.webhook.framework.profiles import Selectors
 from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, KEY
 from holdfast.webhook.model.approvals import GATE as APPROVAL_GATE
@@ -25,9 +26,11 @@ from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 from holdfast.webhook.model.objects import KUEUE_GROUP, REVISION_LABEL
 from holdfast.webhook.policies import guard_check
 from holdfast.webhook.policies import pods as pod_policies
+from holdfast.webhook.policies.builder import InstallationNames, make_binding
 from holdfast.webhook.policies.namespaces import FREEZE_POLICY
 from holdfast.webhook.policies.secrets import CONTROLLER_SECRETS
 from holdfast.webhook.policies.vms import CONTROLLER_VMS
+from holdfast.webhook.policies.webhooks import webhooks_policy
 from holdfast.webhook.registration.configurations import NOT_YET
 from tests.e2e import vms
 from tests.e2e.accounts import MANIFESTS, controller_kubeconfig
@@ -271,8 +274,11 @@ def rule(**changes: list[str]) -> Object:
     return {**usual, "apiVersions": ["v1"], **changes}
 
 
+METADATA_NAME = "kubernetes.io/metadata.name"
+
+
 def all_but(*namespaces: str) -> Object:
-    key = "kubernetes.io/metadata.name"
+    key = METADATA_NAME
     return {"matchExpressions": [{"key": key, "operator": "NotIn", "values": list(namespaces)}]}
 
 
@@ -303,11 +309,15 @@ def configuration(
     }
 
 
-OURS_LEFT_OUT = all_but("kube-system", "holdfast-system")
+LEFT_OUT = ("kube-system", "holdfast-system")
+OURS_LEFT_OUT = all_but(*LEFT_OUT)
+IN = {"key": "team", "operator": "In", "values": ["a", "b"]}
+EXISTS = {"key": "tier", "operator": "Exists"}
 LABEL = {"app.kubernetes.io/name": "holdfast"}
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 _OTHER_NAME = "may only write webhook configurations named holdfast"
 _OTHER_SERVICE = "may only register webhooks for the Service holdfast-system/holdfast-webhook"
+_EXPRESSIONS = "namespaceSelector.matchExpressions"
 _OTHER_RULES = "may only register webhooks for CREATE and UPDATE of pods and workloads"
 _OTHER_NAMESPACES = (
     "may only register webhooks that exclude the namespaces kube-system and holdfast-system"
@@ -317,6 +327,12 @@ _OTHER_NAMESPACES = (
 def selecting(**changes: Any) -> Object:
     """Make a selector like ours, with another field."""
     return {"matchExpressions": [{**OURS_LEFT_OUT["matchExpressions"][0], **changes}]}
+
+
+def and_also(key: str, *values: str, operator: str = "NotIn") -> Object:
+    """Make a selector like ours, with another requirement."""
+    (ours,) = OURS_LEFT_OUT["matchExpressions"]
+    return {"matchExpressions": [ours, {"key": key, "operator": operator, "values": [*values]}]}
 
 
 WEBHOOKS_REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -348,6 +364,19 @@ WEBHOOKS_REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
             "our own namespace": all_but("kube-system", "others"),
             "these namespaces alone": selecting(operator="In"),
             "the namespaces by another label": selecting(key="team"),
+        }.items()
+    },
+    **{
+        name: ({"namespaces": one}, f"may not add or change {what} of webhooks")
+        for name, (one, what) in {
+            "no namespace": (and_also(METADATA_NAME, "nowhere", operator="In"), _EXPRESSIONS),
+            "another namespace left out": (all_but(*LEFT_OUT, "team-a"), _EXPRESSIONS),
+            "another namespace left out apart": (and_also(METADATA_NAME, "team-a"), _EXPRESSIONS),
+            "namespaces with a label left out": (and_also("team", "gke-a"), _EXPRESSIONS),
+            "namespaces with a label": (
+                {**OURS_LEFT_OUT, "matchLabels": {"team": "a"}},
+                "namespaceSelector.matchLabels",
+            ),
         }.items()
     },
 }
@@ -973,7 +1002,7 @@ def test_the_controller_keeps_our_webhook_configurations(
     shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(theirs))
     controller.create({**ours, "webhooks": []}, dry_run=False)
     evil = {"url": "https://evil.example.com/x"}
-    more = all_but("others", "holdfast-system", "kube-system")
+    more = and_also(METADATA_NAME, "kube-system", "gke-managed-cim", "gmp-public")  # as GKE does
     everywhere = {**ours["webhooks"][0], "name": "templates.holdfast.dev", "namespaceSelector": {}}
 
     def replace(made: Object) -> str:
@@ -1044,7 +1073,7 @@ def added(made: Object, value: str) -> Object:
             "matchLabels": {"nobody": value},
             "matchExpressions": [{"key": value, "operator": "Exists"}],
         },
-        "namespaceSelector": {**OURS_LEFT_OUT, "matchLabels": {"nobody": value}},
+        "namespaceSelector": {**and_also("team", value), "matchLabels": {"nobody": "a"}},
     }
     (webhook,) = made["webhooks"]
     ours, theirs = ({**webhook, **selecting}, {**webhook, "name": f"{value}.example.com"})
@@ -1070,14 +1099,55 @@ def test_controller_may_keep_or_remove_an_admins_additions(
     try:
         assert [refusal(replace, made) for made in (renewed, ours)] == ["", ""]
         changed = added(ours, "b")["webhooks"]
-        for field in ("matchConditions", "objectSelector", "namespaceSelector"):
-            one, other = renewed["webhooks"]
+        one, other = renewed["webhooks"]
+        both = [*one["namespaceSelector"]["matchExpressions"], IN]
+        for selector in (changed[0]["namespaceSelector"], {"matchExpressions": both}):
+            made = {**ours, "webhooks": [{**one, "namespaceSelector": selector}, other]}
+            assert f"may not add or change {_EXPRESSIONS} of webhooks" in refusal(replace, made)
+        for field in ("matchConditions", "objectSelector"):
             made = {**ours, "webhooks": [{**one, field: changed[0][field]}, other]}
             assert f"{CONTROLLER} may " in refusal(replace, made), field
         another = {**ours, "webhooks": [*renewed["webhooks"], changed[1]]}
         assert "may only register webhooks named" in refusal(replace, another)
     finally:
         shared.plane.kubectl("delete", kind, "holdfast")
+
+
+def test_controller_may_write_only_configured_selectors(
+    guarded: Guarded, shared: Namespace
+) -> None:
+    """Another account's policy, for another configuration."""
+    labels = [{"matchLabels": {"a": "b"}, "matchExpressions": [one]} for one in (IN, EXISTS)]
+    where = InstallationNames(account="other")
+    made = webhooks_policy("configured", ["pods.holdfast.dev"], where, Selectors(*labels))
+    guarded.plane.kubectl(
+        "create", "-f", "-", stdin=yaml.safe_dump_all([made, make_binding("configured")])
+    )
+    guarded.plane.kubectl(
+        *("create", "clusterrolebinding", "other", "--clusterrole=far-too-much"),
+        f"--user={where.controller}",
+    )
+    (ours,) = OURS_LEFT_OUT["matchExpressions"]
+    namespaces = {**labels[0], "matchExpressions": [ours, IN]}
+    user = guarded.user(shared, where.controller)
+
+    def created(name: str = "pods.holdfast.dev", **selectors: Object) -> str:
+        made = configuration(KINDS[0], namespaces=namespaces)
+        made["webhooks"][0] |= {"objectSelector": labels[1], "name": name, **selectors}
+        return refusal(user.create, made)
+
+    more = {"key": "more", "operator": "Exists"}
+    shared.eventually(lambda: "may only register" in created(name="b.example.com"))
+    assert created() == created(namespaceSelector=OURS_LEFT_OUT, objectSelector={}) == ""
+    for place, selector in {"namespaceSelector": namespaces, "objectSelector": labels[1]}.items():
+        for field, value in {
+            "matchLabels": {"a": "b", "c": "d"},
+            "matchExpressions": [*selector["matchExpressions"], more],
+        }.items():
+            changed: Object = {**selector, field: value}
+            told = created("pods.holdfast.dev", **{place: changed})
+            assert f"may not add or change {place}.{field} of webhooks" in told
+    guarded.plane.kubectl("delete", "validatingadmissionpolicybinding", "configured")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -150,7 +150,15 @@ CONFIGURATIONS = [
     ),
     pytest.param(
         {
-            "admission": {"namespaceSelector": {"matchLabels": {"holdfast": "enabled"}}},
+            "admission": {
+                "namespaceSelector": {
+                    "matchLabels": {"z": "", "holdfast": "enabled"},
+                    "matchExpressions": [
+                        {"key": "team", "operator": "In", "values": ["a", "b"]},
+                        {"key": "tier", "operator": "Exists"},
+                    ],
+                }
+            },
             "profiles": [
                 {"pluginConfig": [{"name": "sticky", "args": {"nodeAnnotation": "e.f/g"}}]},
                 {

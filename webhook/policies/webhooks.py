@@ -1,6 +1,9 @@
 """The policy that limits the webhook configurations that the controller may write. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from holdfast.webhook.framework.cel import string, strings
 from holdfast.webhook.framework.profiles import Selectors
@@ -14,6 +17,7 @@ _METADATA = {"ownerReferences": "[]", "finalizers": "[]", "annotations": "{}"}
 With an owner that does not exist, the garbage collector deletes a configuration, which nobody may
 create again; with an annotation, cert-manager's cainjector replaces the caBundle. Labels, too, can
 have a configuration pruned, by Argo CD for example."""
+_OF_PODS = "webhook.name.endsWith('pods.holdfast.dev') && "
 _SAME_LABELS = """\
 [object, oldObject].all(one, [object, oldObject].all(other,
     one.metadata.?labels.orValue({}).all(key, key == 'app.kubernetes.io/name'
@@ -31,6 +35,7 @@ def webhooks_policy(
     `failurePolicy: Ignore` would not stop anyone who has the controller's token.
     """
     may_only, may_not = f"{where.controller} may only", f"{where.controller} may not"
+    left_out = list(dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, where.namespace)))
     return builder.make_policy(
         name,
         rule=builder.make_rule(
@@ -67,16 +72,15 @@ def webhooks_policy(
                 + f"\n  && {_SAME_LABELS})",
                 f"{may_not} change {', '.join(_METADATA)} or labels of webhook configurations",
             ),
-            *_bounds(may_only, names, where),
-            *_additions(may_only, may_not, names, selectors),
+            *_bounds(may_only, names, left_out),
+            *_additions(may_only, may_not, names, selectors, left_out),
         ],
     )
 
 
-def _bounds(may_only: str, names: Sequence[str], where: builder.InstallationNames) -> list[Check]:
+def _bounds(may_only: str, names: Sequence[str], left_out: list[str]) -> list[Check]:
     groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
     resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
-    left_out = list(dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, where.namespace)))
     return [
         Check(
             _each_of_ours(
@@ -102,14 +106,15 @@ def _bounds(may_only: str, names: Sequence[str], where: builder.InstallationName
 
 
 def _additions(
-    may_only: str, may_not: str, names: Sequence[str], selectors: Selectors
+    may_only: str, may_not: str, names: Sequence[str], selectors: Selectors, left_out: list[str]
 ) -> list[Check]:
     """Reject additions that the controller would take for an admin's, as existing ones may be."""
-    paths = {
-        "objectSelector.matchLabels": selectors.objects,
-        "objectSelector.matchExpressions": selectors.objects,
-        "namespaceSelector.matchLabels": selectors.namespaces,
-    }
+    # While the API server handles a write, GKE Autopilot excludes its own namespaces, too.
+    excludes = (
+        "one.key == 'kubernetes.io/metadata.name' && one.operator == 'NotIn'\n"
+        f"      && one.?values.orValue([]).all(name, name in {strings(left_out)}\n"
+        "        || name.matches('^(gke|gmp|kube)-'))\n    || "
+    )
     conditions = (configurations.NOT_YET["name"], configurations.ASKS)
     return [
         Check(
@@ -127,18 +132,37 @@ def _additions(
             ),
             f"{may_only} write the match conditions {' and '.join(conditions)}",
         ),
-        *(
-            Check(
-                _each_webhook(
-                    f"!webhook.?{path}.hasValue()\n"
-                    f"  || {_before(f'old.?{path} == webhook.?{path}')}"
-                ),
-                f"{may_not} add or change {path} of webhooks",
-            )
-            for path, configured in paths.items()
-            if path.partition(".")[2] not in configured
-        ),
+        *_selector(may_not, "objectSelector", selectors.objects, _OF_PODS),
+        *_selector(may_not, "namespaceSelector", selectors.namespaces, exempt=excludes),
     ]
+
+
+def _selector(
+    may_not: str, selector: str, configured: Mapping[str, Any], on: str = "", *, exempt: str = ""
+) -> list[Check]:
+    """Check that a selector has only what is configured, exempt, or was there before."""
+    labels, expressions = f"{selector}.matchLabels", f"{selector}.matchExpressions"
+    listed = "".join(
+        f"{_json([one['key'], one['operator'], *one.get('values', ())])}, "
+        for one in configured.get("matchExpressions", ())
+    )
+    tests = {
+        labels: f"!webhook.?{labels}.hasValue()\n"
+        f"  || {on}webhook.{labels} == {_json(configured.get('matchLabels', {}))}\n"
+        f"  || {_before(f'old.?{labels} == webhook.?{labels}')}",
+        expressions: f"webhook.?{expressions}.orValue([]).all(one,\n"
+        f"    {exempt}{on}([one.key, one.operator] + one.?values.orValue([])) in [{listed}]\n"
+        f"    || {_before(f'one in old.?{expressions}.orValue([])')})",
+    }
+    return [
+        Check(_each_webhook(test), f"{may_not} add or change {path} of webhooks")
+        for path, test in tests.items()
+    ]
+
+
+def _json(value: Any) -> str:
+    """Write texts, lists and maps as CEL, as the Helm chart's toJson does."""
+    return msgspec.json.encode(value, order="sorted").decode()
 
 
 def _before(test: str) -> str:
