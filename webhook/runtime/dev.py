@@ -82,11 +82,12 @@ def _remove_left_behind() -> None:
         pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
         if pid.isdecimal():
             try:
-                os.kill(int(pid), 0)
+                if folder.lstat().st_uid == os.getuid():
+                    os.kill(int(pid), 0)
             except ProcessLookupError:
                 shutil.rmtree(folder, ignore_errors=True)
-            except PermissionError:
-                continue  # it runs as another user
+            except (OSError, OverflowError):
+                continue  # another user may have made it, with any name
 
 
 @contextmanager
