@@ -898,6 +898,17 @@ def test_controller_cannot_change_other_fields_of_a_pod(
     assert f"'holdfast-controller-pods' denied request: {CONTROLLER} may not change {what}" in told
 
 
+def test_uninstall_job_is_limited_like_the_controller(guarded: Guarded, shared: Namespace) -> None:
+    name = InstallationNames().uninstaller
+    for role in ("far-too-much", "holdfast-releaser"):
+        binding = ("create", "clusterrolebinding", f"uninstall-{role}", f"--clusterrole={role}")
+        guarded.plane.kubectl(*binding, f"--user={name}")
+    job = guarded.user(shared, name)
+    shared.eventually(lambda: not refusal(job.patch, "full", [STRIP]))
+    for change, what in CONTROLLER_MAY_NOT.values():
+        assert f"may not change {what}" in refusal(job.patch, "full", change)
+
+
 @pytest.mark.parametrize("change", CONTROLLER_MAY.values(), ids=CONTROLLER_MAY)
 def test_the_controller_can_do_its_work(
     guarded: Guarded, shared: Namespace, change: Sequence[Operation]

@@ -332,6 +332,15 @@ def test_permissions_outlive_a_failed_uninstall_and_go_with_the_next() -> None:
     assert set(map(tuple, hooks.values())) == {(("pre-delete", again), ("post-delete", done_with))}
 
 
+def test_uninstall_job_may_delete_only_our_webhook_configurations() -> None:
+    done = helm("template", str(chart.CHART), "--show-only", "templates/uninstall.yaml")
+    roles = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "ClusterRole"]
+    assert len(roles) == 2
+    for rule in [rule for role in roles for rule in role["rules"]]:
+        if "delete" in rule["verbs"]:
+            assert rule["resourceNames"] == ["holdfast", "zz-holdfast"]
+
+
 def test_the_chart_has_no_findings() -> None:
     done = helm("lint", "--strict", str(chart.CHART))
     assert done.returncode == 0, done.stdout

@@ -12,11 +12,12 @@ from holdfast.webhook.controller.releaser import release_patch
 from holdfast.webhook.errors import ApiStatusError, ConfigurationError
 from holdfast.webhook.kube import discovery, listing, patching
 from holdfast.webhook.kube.client import Api
-from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model import approvals, kubevirt
 from holdfast.webhook.model.annotations import OWN_PREFIX, Due
 from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.report import table
@@ -29,6 +30,8 @@ _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _CONFIGURATION_FILE = "holdfast.yaml"  # in its ConfigMap
 _VMS = f"{kubevirt.API_PATH}/virtualmachines"
 _NOT_FOUND = 404
+_ENDLESS = {approvals.GATE, AFTER}
+"""Gates of pods without a due time."""
 
 
 class _ConfigMap(msgspec.Struct):
@@ -44,6 +47,17 @@ def pods(api: Api) -> list[Pod]:
 def landed(api: Api) -> list[Pod]:
     """List bound pods with our finalizer: their node is not recorded yet. Raises ClusterError."""
     return [pod for pod in pods(api) if own(pod.finalizers) and pod.spec.node_name]
+
+
+def waiting(gated: Sequence[Pod]) -> str:
+    """Say which held pods are waited for, and which of them may wait forever."""
+    text = f"waiting for {table.counted(len(gated), 'held pod')} ({named(gated)})"
+    if endless := [pod for pod in gated if not _ENDLESS.isdisjoint(pod.gates)]:
+        text += (
+            f"; {len(endless)} of them {'has' if len(endless) == 1 else 'have'} no due time"
+            f" ({named(endless)}): approve or release them, or use --release now"
+        )
+    return text
 
 
 def is_dev_registered(api: Api) -> bool:

@@ -13,17 +13,14 @@ from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import JSON_PATCH, MERGE_PATCH, Api, pod_path
 from holdfast.webhook.kube.leader_election import LEASE
-from holdfast.webhook.model import approvals, kubevirt
+from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.registration.secrets import CA_SECRET, LEAF_SECRET
 from holdfast.webhook.report import installation, table
 from holdfast.webhook.report.installation import CONTROLLER, Runs
 from holdfast.webhook.runtime import dev
 
-_ENDLESS = {approvals.GATE, AFTER}
-"""Gates of pods without a due time."""
 _POLL = 0.5  # seconds
 _ATTEMPTS = 5  # for a pod that others keep changing
 _CHANGED = {409, 422}
@@ -53,22 +50,23 @@ class Removal:
         self._delete("the webhook configurations", paths)
 
     def wait_for_releases(self) -> None:
-        """Wait until the controller has released every held pod at its due time."""
+        """Wait until the controller has released every held pod at its due time.
+
+        Pods that are created later than `timeout` do not count: users can create them endlessly.
+        """
         reported = ""
+        known: set[str] = set()
+        until = time.monotonic() + self.timeout
         while gated := [pod for pod in remnants.pods(self.api) if remnants.own(pod.gates)]:
+            if not known or time.monotonic() < until:
+                known.update(pod.metadata.uid for pod in gated)
+            if not (gated := [pod for pod in gated if pod.metadata.uid in known]):
+                return
             self._require_controller(
                 f"{remnants.named(gated)} wait for their due time",
                 otherwise="uninstall with --release now",
             )
-            waiting = (
-                f"waiting for {table.counted(len(gated), 'held pod')} ({remnants.named(gated)})"
-            )
-            if endless := [pod for pod in gated if not _ENDLESS.isdisjoint(pod.gates)]:
-                waiting += (
-                    f"; {len(endless)} of them {'has' if len(endless) == 1 else 'have'} no due time"
-                    f" ({remnants.named(endless)}): approve or release them, or use --release now"
-                )
-            if reported != waiting:
+            if reported != (waiting := remnants.waiting(gated)):
                 reported = waiting
                 terminal.report(waiting)
             if self.suffix:
@@ -120,21 +118,26 @@ class Removal:
         )
 
     def clear_pods(self, *, waited: bool = False) -> None:
-        """Remove all our gates and finalizers, and check that none is left.
+        """Remove all our gates and finalizers, except those that users add meanwhile.
 
-        After `wait_for_releases` no pod is held any more, except in a dry run.
+        After `wait_for_releases` no pod is held any more, except in a dry run. Raises CommandError
+        if a gate or finalizer cannot be removed.
         """
         found = remnants.pods(self.api)
         if waited and self.suffix:
             found = [pod for pod in found if not remnants.own(pod.gates)]
-        failed = {remnants.named([pod]): reason for pod in found if (reason := self._clear(pod))}
+        for pod in found:
+            self._clear(pod)
+        if self.suffix:
+            return
         held = [pod for pod in found if remnants.own(pod.gates)]
-        if not self.suffix:
-            terminal.report(f"released {table.counted(len(held), 'held pod')}")
-        if not self.suffix and (left := remnants.pods(self.api)):
-            name, reason = next(iter(failed.items()), (remnants.named(left), "a new pod"))
+        terminal.report(f"released {table.counted(len(held), 'held pod')}")
+        left = remnants.pods(self.api)  # those that failed, and new ones
+        failed = {remnants.named([pod]): reason for pod in left if (reason := self._clear(pod))}
+        if failed:
+            name, reason = next(iter(failed.items()))
             raise CommandError(
-                f"{table.counted(len(left), 'pod')} still with gates or finalizers of Holdfast, "
+                f"{table.counted(len(failed), 'pod')} still with gates or finalizers of Holdfast, "
                 f"such as {name} ({reason}); run this command again"
             )
 

@@ -71,6 +71,11 @@ class InstallationNames:
         """The controller's user name."""
         return f"system:serviceaccount:{self.namespace}:{self.account}"
 
+    @property
+    def uninstaller(self) -> str:
+        """The user name of the Helm chart's uninstall Job, which frees pods."""
+        return f"system:serviceaccount:{self.namespace}:holdfast-uninstall"
+
 
 def by_controller(where: InstallationNames) -> tuple[str, str]:
     """Return the condition that matches the controller's own requests only."""

@@ -7,7 +7,8 @@ server evaluates them, so they also work while Holdfast is down:
 - `holdfast-pace`: changing what a pace counts by needs the same verb, also after the release;
 - `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name;
 - `holdfast-freeze`: users who may freeze a namespace may change nothing else in it;
-- `holdfast-controller-pods`: the fields of a pod that the controller may change;
+- `holdfast-controller-pods`: the fields of a pod that the controller may change, and the Helm
+  chart's uninstall Job;
 - `holdfast-controller-vms`: the same for a VM: the record of its node;
 - `holdfast-controller-webhooks`: the webhooks that the controller may register;
 - `holdfast-controller-secrets`: the types and owners of the Secrets that the controller may write.
@@ -38,7 +39,6 @@ from holdfast.webhook.policies.builder import (
     InstallationNames,
     Object,
     annotation,
-    by_controller,
     entries_kept,
     fixed,
     make_binding,
@@ -245,7 +245,10 @@ def _pods_policy(where: InstallationNames) -> Object:
     return make_policy(
         CONTROLLER_PODS,
         rule=make_rule("", ["pods", "pods/*"], ["UPDATE"]),
-        condition=by_controller(where),
+        condition=(
+            "by-the-controller",
+            f"request.userInfo.username in {strings([where.controller, where.uninstaller])}",
+        ),
         checks=[
             Check(
                 "!has(request.subResource) || request.subResource == ''",

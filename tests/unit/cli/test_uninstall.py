@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from holdfast.webhook.cli.remnants import config_maps, typed
 from holdfast.webhook.cli.removal import Removal
 from holdfast.webhook.errors import ApiStatusError, CommandError
-from holdfast.webhook.kube import discovery
+from holdfast.webhook.kube import discovery, listing
+from holdfast.webhook.kube.client import pod_path
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.registration import configurations
 from tests.support.builders import held
@@ -142,6 +144,27 @@ def test_before_a_tool_removes_the_rest_only_what_the_controller_made_goes() -> 
         ("DELETE", f"/api/v1/{within}/secrets/holdfast-tls"),
         ("DELETE", f"/apis/coordination.k8s.io/v1/{within}/leases/holdfast-controller"),
     ]
+
+
+def test_gated_pods_that_a_user_keeps_creating_do_not_count() -> None:
+    """Else the user could keep others from uninstalling."""
+    api = installed()
+    api.put(DEPLOYMENT, {"metadata": {}, "status": {"availableReplicas": 1}})
+    api.put_pod(held(name="first", uid="first"))
+    lists = itertools.count(1)
+
+    def create(method: str, path: str) -> None:
+        if (method, path) == ("GET", listing.pods_path("")):
+            number = next(lists)
+            api.put_pod(held(name=f"theirs-{number}", uid=f"theirs-{number}"))
+            if number == 1:
+                api.delete(pod_path("default", "first"))
+
+    api.on_response = create
+    removal = Removal(api, NAMESPACE, 0.0)
+    removal.wait_for_releases()
+    removal.clear_pods()
+    assert next(lists) == 5
 
 
 def test_holdfast_dev_releases_pods_without_a_deployment() -> None:

@@ -138,6 +138,7 @@ def test_the_policies_are_those_of_the_installation() -> None:
     for text in (pods, machines, webhooks, secrets):
         assert "'system:serviceaccount:elsewhere:me'" in text
         assert "holdfast-system" not in text
+    assert "'system:serviceaccount:elsewhere:holdfast-uninstall'" in pods
     assert "== 'one'" in webhooks
     assert "service.namespace == 'elsewhere'" in webhooks
 
