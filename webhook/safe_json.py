@@ -14,7 +14,7 @@ import msgspec
 DEPTH_LIMIT = 200
 """Levels that are kept where a text has too many; all fields that Holdfast reads have fewer."""
 
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]]', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[{}\[\]]', re.DOTALL)
 
 ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 """For objects of any kind."""

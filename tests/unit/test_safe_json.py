@@ -58,6 +58,13 @@ def test_leaves_other_texts_alone() -> None:
     assert safe_json.decode(safe_json.ANY, shallow.encode()) == msgspec.json.decode(shallow)
 
 
+def test_time_grows_with_the_text_where_a_string_does_not_end() -> None:
+    deep = b'{"a":' * ACCEPTED
+    for end in (rb"\"" * 200_000, b"\\" * 200_001):
+        with pytest.raises(msgspec.DecodeError):
+            safe_json.decode(safe_json.ANY, deep + b'"' + end)
+
+
 @pytest.mark.parametrize("cut", [1, 2 * ACCEPTED, 7 * ACCEPTED])
 def test_text_that_ends_early_is_invalid(cut: int) -> None:
     with pytest.raises(msgspec.DecodeError):

@@ -10,6 +10,8 @@ from holdfast.webhook.workqueue.delaying import DelayHeap
 
 FIRST_SECONDS, LIMIT_SECONDS = 0.25, 20.0
 """The first wait; each further wait is twice as long, up to the limit. It never gives up."""
+_DOUBLINGS = 10
+"""Enough to get from the first wait to the limit."""
 LONGEST_ASKED = 30.0
 """Longest Retry-After in seconds that is honored: a maintenance page may ask for a day."""
 
@@ -39,7 +41,9 @@ class Backoff:
         if known.is_waiting and now < known.at:
             plan = known._replace(at=max(known.at, now + at_least))
         else:
-            wait: float = min(FIRST_SECONDS * 2**known.failures, LIMIT_SECONDS)
+            # A key may fail for hours, and 2**1024 exceeds a float.
+            doublings = min(known.failures, _DOUBLINGS)
+            wait: float = min(FIRST_SECONDS * 2**doublings, LIMIT_SECONDS)
             wait *= random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load
             plan = _Plan(known.failures + 1, now + max(wait, at_least))
         if plan != known:

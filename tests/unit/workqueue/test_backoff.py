@@ -12,6 +12,12 @@ def test_waits_double_up_to_the_limit() -> None:
     assert all(limit / 2 <= wait <= limit for limit, wait in zip(limits, waits, strict=True))
 
 
+def test_key_may_fail_for_days() -> None:
+    backoff = Backoff()
+    waits = [backoff.failed(ONE, now=minute, at_least=0) for minute in range(0, 3000 * 60, 60)]
+    assert LIMIT_SECONDS / 2 <= min(waits[10:]) <= max(waits) <= LIMIT_SECONDS
+
+
 def test_a_server_that_asks_for_longer_is_heard() -> None:
     assert Backoff().failed(ONE, now=0, at_least=LONGEST_ASKED - 1) == LONGEST_ASKED - 1
 
