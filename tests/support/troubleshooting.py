@@ -24,9 +24,10 @@ from holdfast.webhook.config import config, problems
 from holdfast.webhook.errors import ApiStatusError, HoldfastError, UnreachableError
 from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.model.freezes import Freeze
-from holdfast.webhook.report import diagnosis, explanation, installation, trace
-from holdfast.webhook.report.diagnosis import Finding
-from holdfast.webhook.report.installation import KeptPods, Runs
+from holdfast.webhook.report import explanation, trace
+from holdfast.webhook.report.doctor import diagnosis, installation
+from holdfast.webhook.report.doctor.diagnosis import Finding
+from holdfast.webhook.report.doctor.installation import KeptPods, Runs
 from holdfast.webhook.report.next_steps import PodFacts
 from holdfast.webhook.report.obstacles import Template
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus

@@ -19,11 +19,12 @@ from holdfast.webhook.model.freezes import Freeze, Freezes, read_freezes
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.policies import builder, guard_check, roles
 from holdfast.webhook.policies.pods import CONTROLLER_PODS
-from holdfast.webhook.report import diagnosis, held_pods, installation, rollouts
-from holdfast.webhook.report.diagnosis import Finding
+from holdfast.webhook.report import held_pods
+from holdfast.webhook.report.doctor import diagnosis, installation, rollouts
+from holdfast.webhook.report.doctor.diagnosis import Finding
+from holdfast.webhook.report.doctor.installation import Runs
+from holdfast.webhook.report.doctor.rollouts import DeploymentState
 from holdfast.webhook.report.held_pods import HeldPodSummary
-from holdfast.webhook.report.installation import Runs
-from holdfast.webhook.report.rollouts import DeploymentState
 from holdfast.webhook.runtime import pipelines
 
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"

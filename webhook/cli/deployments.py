@@ -9,9 +9,9 @@ from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.registration import configurations, drift
-from holdfast.webhook.report import installation, rollouts
-from holdfast.webhook.report.diagnosis import Finding
-from holdfast.webhook.report.rollouts import DeploymentState, FailingContainer
+from holdfast.webhook.report.doctor import installation, rollouts
+from holdfast.webhook.report.doctor.diagnosis import Finding
+from holdfast.webhook.report.doctor.rollouts import DeploymentState, FailingContainer
 from holdfast.webhook.runtime import dev, pipelines
 
 Document = dict[str, Any]

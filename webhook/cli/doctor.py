@@ -19,8 +19,8 @@ from holdfast.webhook.cli.inspection import attempt
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.kube.clock_sync import create_by_dry_run
-from holdfast.webhook.report import diagnosis, installation
-from holdfast.webhook.report.diagnosis import Finding, Level
+from holdfast.webhook.report.doctor import diagnosis, installation
+from holdfast.webhook.report.doctor.diagnosis import Finding, Level
 
 Document = dict[str, Any]
 

@@ -10,9 +10,9 @@ from holdfast.webhook.kube.client import Api
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.freezes import NAMESPACES
 from holdfast.webhook.registration import configurations
-from holdfast.webhook.report import diagnosis, installation
-from holdfast.webhook.report.diagnosis import Finding
-from holdfast.webhook.report.installation import KeptPods, Runs
+from holdfast.webhook.report.doctor import diagnosis, installation
+from holdfast.webhook.report.doctor.diagnosis import Finding
+from holdfast.webhook.report.doctor.installation import KeptPods, Runs
 from holdfast.webhook.runtime import dev
 
 Document = dict[str, Any]

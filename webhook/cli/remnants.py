@@ -21,8 +21,8 @@ from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.report import table
-from holdfast.webhook.report.installation import CONTROLLER
-from holdfast.webhook.report.rollouts import WEBHOOK
+from holdfast.webhook.report.doctor.installation import CONTROLLER
+from holdfast.webhook.report.doctor.rollouts import WEBHOOK
 from holdfast.webhook.runtime import dev
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

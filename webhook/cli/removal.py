@@ -17,8 +17,9 @@ from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.registration.secrets import CA_SECRET, LEAF_SECRET
-from holdfast.webhook.report import installation, table
-from holdfast.webhook.report.installation import CONTROLLER, Runs
+from holdfast.webhook.report import table
+from holdfast.webhook.report.doctor import installation
+from holdfast.webhook.report.doctor.installation import CONTROLLER, Runs
 from holdfast.webhook.runtime import dev
 
 _POLL = 0.5  # seconds

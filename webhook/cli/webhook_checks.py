@@ -16,10 +16,10 @@ from holdfast.webhook.kube import listing, unreachable
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.registration.secrets import LEAF_SECRET
-from holdfast.webhook.report import diagnosis, installation, rollouts
-from holdfast.webhook.report.diagnosis import Finding
-from holdfast.webhook.report.installation import Runs
-from holdfast.webhook.report.rollouts import DeploymentState
+from holdfast.webhook.report.doctor import diagnosis, installation, rollouts
+from holdfast.webhook.report.doctor.diagnosis import Finding
+from holdfast.webhook.report.doctor.installation import Runs
+from holdfast.webhook.report.doctor.rollouts import DeploymentState
 
 LABEL = "app.kubernetes.io/name=holdfast"
 TLS_TIMEOUT = 3.0

@@ -17,7 +17,7 @@ from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import NEVER_MS
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.report import table, timeline
-from holdfast.webhook.report.diagnosis import Level
+from holdfast.webhook.report.doctor.diagnosis import Level
 from holdfast.webhook.report.sticky_vms import StickyVm
 
 MOST_ROWS = 500

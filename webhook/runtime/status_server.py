@@ -18,7 +18,7 @@ from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.model.kubevirt import Instance, TemplatedMachine
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.report import held_pods, status_page, sticky_vms, table
-from holdfast.webhook.report.diagnosis import Level
+from holdfast.webhook.report.doctor.diagnosis import Level
 from holdfast.webhook.report.status_page import MOST_ROWS, Fact, HeldPodRow, Selection, Status
 from holdfast.webhook.report.sticky_vms import StickyVm
 from holdfast.webhook.runtime import pipelines

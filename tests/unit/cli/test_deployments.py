@@ -9,8 +9,8 @@ import pytest
 from holdfast.webhook.cli import deployments
 from holdfast.webhook.kube import listing
 from holdfast.webhook.registration import configurations
-from holdfast.webhook.report.diagnosis import Finding, Level
-from holdfast.webhook.report.rollouts import DeploymentState
+from holdfast.webhook.report.doctor.diagnosis import Finding, Level
+from holdfast.webhook.report.doctor.rollouts import DeploymentState
 from tests.support.builders import HEAD, make_profiles
 from tests.support.fakes import FakeApi
 

@@ -18,7 +18,7 @@ from holdfast.webhook.model import approvals
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies.builder import InstallationNames
 from holdfast.webhook.registration import configurations
-from holdfast.webhook.report.diagnosis import Finding, Level
+from holdfast.webhook.report.doctor.diagnosis import Finding, Level
 from tests.support.builders import CREATED, CREATED_MS, held, make_profiles
 from tests.support.fakes import FakeApi, raising, status_error
 

@@ -9,8 +9,8 @@ import pytest
 from holdfast.webhook.cli import inspection
 from holdfast.webhook.kube import listing
 from holdfast.webhook.model.freezes import NAMESPACES
-from holdfast.webhook.report.diagnosis import Level
-from holdfast.webhook.report.installation import MAX_BYTES, Runs
+from holdfast.webhook.report.doctor.diagnosis import Level
+from holdfast.webhook.report.doctor.installation import MAX_BYTES, Runs
 from tests.support.builders import CREATED_MS, HOUR
 from tests.support.fakes import FakeApi
 from tests.support.vm_builders import make_launcher

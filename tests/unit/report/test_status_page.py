@@ -9,7 +9,7 @@ import pytest
 from holdfast.webhook.controller.history import Released
 from holdfast.webhook.model.annotations import NEVER_MS
 from holdfast.webhook.report import status_page
-from holdfast.webhook.report.diagnosis import Level
+from holdfast.webhook.report.doctor.diagnosis import Level
 from holdfast.webhook.report.status_page import Fact, HeldPodRow, Selection, Status
 from holdfast.webhook.report.sticky_vms import StickyVm
 from tests.support.builders import CREATED_MS, MINUTE, SECOND

@@ -1,7 +1,7 @@
 """The state of a controller on the status page, from its metrics."""
 
 from holdfast.webhook.model.freezes import Freeze
-from holdfast.webhook.report.diagnosis import Level
+from holdfast.webhook.report.doctor.diagnosis import Level
 from holdfast.webhook.runtime import status_server
 from tests.support.builders import CREATED_MS, HOUR
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.webhook.report.diagnosis import Finding, Level
+from holdfast.webhook.report.doctor.diagnosis import Finding, Level
 
 WEBHOOK = "holdfast-webhook"
 """The Deployment of the admission server."""

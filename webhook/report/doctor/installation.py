@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from holdfast.webhook.report import table
-from holdfast.webhook.report.diagnosis import Finding, Level
-from holdfast.webhook.report.rollouts import WEBHOOK
+from holdfast.webhook.report.doctor.diagnosis import Finding, Level
+from holdfast.webhook.report.doctor.rollouts import WEBHOOK
 
 CONTROLLER = "holdfast-controller"
 """The Deployment of the controller."""

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from holdfast.webhook.report import installation
-from holdfast.webhook.report.diagnosis import Level
-from holdfast.webhook.report.installation import KeptPods, Runs
+from holdfast.webhook.report.doctor import installation
+from holdfast.webhook.report.doctor.diagnosis import Level
+from holdfast.webhook.report.doctor.installation import KeptPods, Runs
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.webhook.model.freezes import Freeze
-from holdfast.webhook.report import diagnosis, installation
-from holdfast.webhook.report.diagnosis import Finding, Level
+from holdfast.webhook.report.doctor import diagnosis, installation
+from holdfast.webhook.report.doctor.diagnosis import Finding, Level
 from holdfast.webhook.report.held_pods import HeldPodSummary
 from tests.support.builders import CREATED_MS, GATE, HOUR, SECOND
 

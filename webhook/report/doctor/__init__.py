@@ -1,0 +1,1 @@
+"""Findings of `holdfast doctor`, which the status page shows as well. Pure."""
