@@ -120,9 +120,9 @@ class Namespace:
 
             def create(manifest: Object) -> Object:
                 body = msgspec.json.encode(manifest)
-                return dict(
-                    msgspec.json.decode(cluster.request("POST", path, query=query, body=body))
-                )
+                # The limit of the API server itself: a huge pod takes 20 s on a busy machine.
+                answer = cluster.request("POST", path, query=query, body=body, timeout=60)
+                return dict(msgspec.json.decode(answer))
 
             return list(pool.map(create, manifests))
 
