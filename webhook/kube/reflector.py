@@ -52,6 +52,14 @@ class _WatchEvent(msgspec.Struct):
     object: msgspec.Raw
 
 
+class _Version(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _VersionedObject(msgspec.Struct):
+    metadata: _Version
+
+
 class _Status(msgspec.Struct):
     code: int = 0
     message: str = ""
@@ -59,6 +67,7 @@ class _Status(msgspec.Struct):
 
 _PAGE = msgspec.json.Decoder(_RawPage)
 _EVENT = msgspec.json.Decoder(_WatchEvent)
+_VERSIONED = msgspec.json.Decoder(_VersionedObject)
 _STATUS = msgspec.json.Decoder(_Status)
 
 
@@ -240,8 +249,10 @@ class Reflector(Generic[Object]):
             if event.type == "ERROR":
                 status = safe_json.decode(_STATUS, event.object)
                 raise ApiStatusError(f"the watch ended: {status.message}", status=status.code)
-            one = safe_json.decode(self._decoder, event.object)
-            version = one.metadata.resource_version
+            version = safe_json.decode(_VERSIONED, event.object).metadata.resource_version
+            one = self._decoded(event.object)
+            if one is None:
+                continue  # as in a list: others must not be listed again because of this one
             if event.type == "DELETED":
                 self.handler.on_delete(one)
             elif event.type != "BOOKMARK":

@@ -298,13 +298,19 @@ def test_pod_that_cannot_be_read_keeps_no_other_from_its_time(
 ) -> None:
     world = World("a", "b", "c")
     world.api.pods["default", "b"]["metadata"]["creationTimestamp"] = "yesterday"
-    world.run([change("ADDED", "d")])
+    invalid = event(
+        "MODIFIED",
+        world.api.pods["default", "b"] | {"spec": [], "metadata": {"resourceVersion": "8"}},
+    )
+    world.run([change("ADDED", "d"), invalid])
 
     assert world.calls == [("sync", ["a", "c"]), ("update", ["d"])]
     assert world.restarts == ["end", "end", "stop"]
-    (record,) = caplog.records
-    assert record.levelno == logging.ERROR
-    assert record.getMessage().startswith("/api/v1/pods: ignoring an invalid object: ")
+    assert world.asked("resourceVersion")[-1] == "8"
+    for record in caplog.records:
+        assert record.levelno == logging.ERROR
+        assert record.getMessage().startswith("/api/v1/pods: ignoring an invalid object: ")
+    assert len(caplog.records) == 2
 
 
 def test_pod_nested_as_deeply_as_the_api_server_accepts_is_read() -> None:
