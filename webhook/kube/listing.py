@@ -78,12 +78,19 @@ class Time(ServerClock):
         return int((boot_time() + (bounds.low + bounds.high) / 2) * 1_000)
 
 
-def objects(api: Api, path: str, kind: type[T], query: Query | None = None) -> Iterator[T]:
+def objects(
+    api: Api,
+    path: str,
+    kind: type[T],
+    query: Query | None = None,
+    *,
+    timeout: float = READ_TIMEOUT,
+) -> Iterator[T]:
     """Iterate over all objects of a list. Raises ClusterError."""
     decoder = msgspec.json.Decoder(Page[kind])  # type: ignore[valid-type]
 
     def fetch(paging: Query) -> bytes:
-        return api.request("GET", path, query={**(query or {}), **paging})
+        return api.request("GET", path, query={**(query or {}), **paging}, timeout=timeout)
 
     for page in pages(fetch, lambda body: decoded(body, path, decoder)):
         yield from page.items or ()

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.webhook.model import objects
+from holdfast.webhook.model import objects, syntax
 from holdfast.webhook.model.nodes import MountedVolume
 
 STICKY = "holdfast.dev/sticky"
@@ -70,7 +70,7 @@ class ManagedFields(objects.ApiStruct, frozen=True):
     """Fields that a writer has written, and when it last wrote any."""
 
     manager: str = ""
-    time: objects.Time | None = None
+    time: objects.UserTime = None
     fields_v1: _OwnedFields = msgspec.field(default=_OwnedFields(), name="fieldsV1")
 
 
@@ -92,8 +92,8 @@ class VirtualMachine(objects.ApiObject, frozen=True):
 
     def written_at(self, annotation: str) -> datetime | None:
         """Return when an annotation was written, at the latest; None if nobody knows."""
-        times = [one.time for one in self.writers_of(annotation) if one.time]
-        return max(times, default=None)
+        times = [objects.instant(one.time) for one in self.writers_of(annotation)]
+        return max(filter(None, times), default=None)
 
 
 class _InstanceTemplate(objects.ApiStruct, frozen=True):
@@ -112,7 +112,7 @@ class MigrationState(objects.ApiStruct, frozen=True):
     target_node: str = ""
     completed: bool = False
     failed: bool = False
-    end_timestamp: objects.Time | None = None
+    end_timestamp: objects.UserTime = None
 
     def has_reached(self, node: str) -> bool:
         """Return whether the migration moved its VM to a node."""
@@ -270,6 +270,15 @@ def controller_of(metadata: objects.Metadata, kind: str) -> objects.OwnerReferen
         if owner.controller and of_kubevirt and owner.kind == kind:
             return owner
     return None
+
+
+def vmi_of(pod: objects.Pod) -> objects.OwnerReference | None:
+    """Return the VMI of a pod, or None if it has none.
+
+    The API server accepts any text as its name, but no object has one that it refuses to look up.
+    """
+    owner = controller_of(pod.metadata, VMI)
+    return owner if owner is not None and syntax.is_object_name(owner.name) else None
 
 
 def vm_of(instance: Instance) -> objects.OwnerReference | None:

@@ -17,6 +17,8 @@ ObjectKey = tuple[str, str]
 """A namespace and a name."""
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time with an offset; Kubernetes writes no others."""
+UserTime = str | None
+"""A time that users may write: also one of a year that Python does not know; see `instant`."""
 
 KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 """The label of pods that Kueue queues as a group."""
@@ -36,6 +38,14 @@ class OwnerReference(ApiStruct, frozen=True):
     uid: str
     api_version: str = ""
     controller: bool | None = None
+
+
+def instant(text: UserTime) -> datetime | None:
+    """Parse a time that a user may have written; None if it is missing or not a valid one."""
+    try:
+        return msgspec.convert(text, Time | None)
+    except msgspec.ValidationError:
+        return None
 
 
 class Metadata(ApiStruct, frozen=True):

@@ -16,7 +16,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model import kubevirt, objects
 from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
 from holdfast.webhook.model.limits import MAX_ENTRIES
 from holdfast.webhook.plugins import sticky_policy
@@ -78,7 +78,7 @@ def may_run_vm(pod: LauncherPod) -> bool:
     """Return whether a VMI may run in a pod: one that only provisions volumes never does."""
     if kubevirt.EPHEMERAL_PROVISIONING in pod.annotations:
         return False
-    return kubevirt.controller_of(pod.metadata, kubevirt.VMI) is not None
+    return kubevirt.vmi_of(pod) is not None
 
 
 def decide(state: ObservedState) -> Decision:
@@ -198,7 +198,7 @@ class _Run:
             return False
         if sticky_policy.is_own_record(vm, args):
             return True
-        since = state.end_timestamp
+        since = objects.instant(state.end_timestamp)
         return state.source_node == recorded and not sticky_policy.is_set_by_others(
             vm, args, since=since
         )
@@ -255,5 +255,5 @@ class _Run:
 
 
 def _belongs(pod: LauncherPod, instance: Instance) -> bool:
-    owner = kubevirt.controller_of(pod.metadata, kubevirt.VMI)
+    owner = kubevirt.vmi_of(pod)
     return owner is not None and owner.uid == instance.metadata.uid and may_run_vm(pod)

@@ -11,7 +11,7 @@ from holdfast.webhook.model.objects import ObjectKey
 
 def instance_key(pod: LauncherPod) -> ObjectKey:
     """Return the key of a pod's VMI; a pod without one is reconciled under its own."""
-    owner = kubevirt.controller_of(pod.metadata, kubevirt.VMI)
+    owner = kubevirt.vmi_of(pod)
     return pod.metadata.namespace, pod.metadata.name if owner is None else owner.name
 
 

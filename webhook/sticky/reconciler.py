@@ -6,18 +6,17 @@ changed, everything is read and decided again at once; if others refuse it, it i
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
-
-import msgspec
 
 from holdfast.webhook.errors import ApiStatusError, ClusterError, UnreachableError
 from holdfast.webhook.framework.json_patch import pointer
 from holdfast.webhook.kube import discovery, listing, patching
 from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, pod_path
 from holdfast.webhook.kube.patching import FIELD_MANAGER
-from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model import kubevirt, syntax
 from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
 from holdfast.webhook.model.objects import Metadata, ObjectKey, OwnerReference, Pod
@@ -43,10 +42,6 @@ _FORBIDDEN, _NOT_FOUND = 403, 404
 ArgsForPod = Callable[[Pod], StickyArgs | None]
 """Returns the arguments that apply to a pod, or None if sticky VMs are not enabled for it."""
 T = TypeVar("T")
-
-
-class _Migrations(msgspec.Struct):
-    items: list[Migration] | None = None
 
 
 @dataclass(slots=True)
@@ -79,6 +74,8 @@ class VmReconciler:
         self._api = api
         self._args_for = args_for
         self._may_write = may_write
+        self._listing = threading.Lock()
+        """Held while migrations are listed: the pages of all workers together could be too much."""
 
     def reconcile(
         self, key: ObjectKey, pods: Sequence[LauncherPod], *, needs_long_timeout: bool = False
@@ -161,19 +158,30 @@ class VmReconciler:
             name = pod.annotations.get(kubevirt.MIGRATION_NAME, "")
             namespace = pod.metadata.namespace
             path = kubevirt.migration_path(namespace, name)
-            named = self._read(Migration, path) if name else None
-            candidates = [named] if named is not None else self._migrations(namespace)
-            migrations |= {one.metadata.uid: one for one in candidates if one.metadata.uid == uid}
+            # a name that is invalid gets a 400, which says nothing
+            found = self._read(Migration, path) if syntax.is_object_name(name) else None
+            found = found or self._find_migration(namespace, uid)
+            if found is not None and found.metadata.uid == uid:
+                migrations[uid] = found
         return migrations
 
-    def _migrations(self, namespace: str) -> Sequence[Migration]:
-        """List them: the annotation that names one can be missing or wrong."""
-        listed = self._read(_Migrations, kubevirt.migration_path(namespace, ""))
-        return (listed and listed.items) or ()
+    def _find_migration(self, namespace: str, uid: str) -> Migration | None:
+        """Find one among all: the annotation that names it can be missing or wrong."""
+        path = kubevirt.migration_path(namespace, "")
+
+        def find() -> Migration | None:
+            with self._listing:
+                listed = listing.objects(self._api, path, Migration, timeout=TIMEOUT)
+                return next((one for one in listed if one.metadata.uid == uid), None)
+
+        return self._unless_gone(path, find)
 
     def _read(self, kind: type[T], path: str) -> T | None:
+        return self._unless_gone(path, lambda: listing.read(self._api, path, kind, timeout=TIMEOUT))
+
+    def _unless_gone(self, path: str, read: Callable[[], T | None]) -> T | None:
         try:
-            return listing.read(self._api, path, kind, timeout=TIMEOUT)
+            return read()
         except ApiStatusError as exc:
             if self._is_gone(path, exc):
                 return None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 import pytest
 
+from holdfast.webhook.errors import ResponseTooLargeError
 from holdfast.webhook.framework.profiles import scheduler_of
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import STICKY, STICKY_NODE, STICKY_NODE_UID, VirtualMachine
@@ -545,10 +546,17 @@ def test_record_after_a_migration(
     assert (world.record(), world.kept()) == (record, [])
 
 
-@pytest.mark.parametrize("name", ["", "another"], ids=["missing", "wrong"])
+def refuse_percent(_method: str, path: str) -> None:
+    """Answer as the API server does for names that it would never look up."""
+    if "%25" in path:
+        raise status_error(400)
+
+
+@pytest.mark.parametrize("name", ["", "another", "%"], ids=["missing", "wrong", "no name"])
 def test_migration_is_found_although_its_name_on_the_pod_is_not_right(name: str) -> None:
     world, driver = recorded()
-    _, pod = world.migrate()
+    world.api.on_request = refuse_percent
+    job, pod = world.migrate()
     world.bind(pod, "n2")
     world.api.change(
         pod_at(pod), lambda one: one["metadata"].update(annotations={kubevirt.MIGRATION_NAME: name})
@@ -556,6 +564,51 @@ def test_migration_is_found_although_its_name_on_the_pod_is_not_right(name: str)
     driver.work()
 
     assert world.kept() == [pod]
+
+    world.end(job, "Failed")
+    driver.work()
+
+    assert world.kept() == []
+
+
+def test_search_for_a_migration_reads_no_page_that_is_too_large() -> None:
+    world, driver = recorded()
+    _, pod = world.migrate()
+    world.bind(pod, "n2")
+    world.api.change(pod_at(pod), lambda one: one["metadata"].pop("annotations"))
+    world.migrate()
+    driver.see()
+    world.api.queries.clear()
+    too_large = raising(ResponseTooLargeError("too large"))
+    world.api.before("GET", *[too_large] * 4)
+    settled = driver.settle()
+
+    assert (settled.problem, pod in world.kept()) == ("", True)
+    assert [query["limit"] for query in world.api.queries[:5]] == [500, 125, 31, 7, 1]
+
+
+def test_pod_of_an_owner_that_cannot_exist_is_let_go() -> None:
+    world, pod = landing()
+    world.api.on_request = refuse_percent
+    world.api.change(
+        pod_at(pod), lambda one: one["metadata"]["ownerReferences"][0].update(name="%")
+    )
+    settled = Driver(world).work()
+
+    assert [one.problem for one in settled] == ["", ""]
+    assert not is_kept(world.api.objects[pod_at(pod)])
+
+
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "2026"])
+def test_time_that_a_user_wrote_keeps_no_pod_of_a_deleted_vm(time: str) -> None:
+    world, _ = landing()
+    writer = {"manager": "curl", "time": time, "fieldsV1": {}}
+    changes = {"managedFields": [writer], "deletionTimestamp": "2026-03-01T12:00:00Z"}
+    world.api.change(vm_at("vm"), lambda one: one["metadata"].update(changes))
+    world.status(migrationState={"endTimestamp": time})
+    (settled,) = Driver(world).work()
+
+    assert (settled.problem, world.kept()) == ("", [])
 
 
 def test_migration_that_has_only_begun_does_not_hide_who_made_the_record() -> None:
