@@ -169,6 +169,7 @@ def test_uninstall_frees_restored_pods_where_holdfast_is_gone(
     held, bound = pod("held"), pod("bound")
     held["spec"]["schedulingGates"] = [{"name": "holdfast.dev/delay"}]
     bound["metadata"]["finalizers"] = [FINALIZER]
+    bound["metadata"]["labels"] = {"kubevirt.io": "virt-launcher"}
     bound["spec"]["nodeName"] = "node-1"
     machines.create(held)
     machines.create(bound)

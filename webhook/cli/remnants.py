@@ -45,8 +45,12 @@ def pods(api: Api) -> list[Pod]:
 
 
 def landed(api: Api) -> list[Pod]:
-    """List bound pods with our finalizer: their node is not recorded yet. Raises ClusterError."""
-    return [pod for pod in pods(api) if own(pod.finalizers) and pod.spec.node_name]
+    """List bound pods of VMs with our finalizer: their node is not recorded yet.
+
+    Others may have a finalizer that a user has added. Raises ClusterError.
+    """
+    found = listing.objects(api, listing.pods_path(""), Pod, {"labelSelector": kubevirt.LAUNCHERS})
+    return [pod for pod in found if kubevirt.STICKY in pod.finalizers and pod.spec.node_name]
 
 
 def waiting(gated: Sequence[Pod]) -> str:

@@ -92,8 +92,9 @@ class Removal:
         terminal.report(
             f"waiting for the nodes of {table.counted(len(landed), 'VM pod')} to be recorded"
         )
+        known = {pod.metadata.uid for pod in remnants.pods(self.api)}
         self._wait_until(
-            lambda: not remnants.landed(self.api),
+            lambda: known.isdisjoint(pod.metadata.uid for pod in remnants.landed(self.api)),
             "nodes are still not recorded; check the controller's log, or add --purge, which "
             "removes all recorded nodes",
         )

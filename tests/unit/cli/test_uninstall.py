@@ -15,7 +15,7 @@ from holdfast.webhook.kube import discovery, listing
 from holdfast.webhook.kube.client import pod_path
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.registration import configurations
-from tests.support.builders import held
+from tests.support.builders import Document, held, make_pod
 from tests.support.fakes import FakeApi, raising, status_error
 
 NAMESPACE = "holdfast-system"
@@ -165,6 +165,37 @@ def test_gated_pods_that_a_user_keeps_creating_do_not_count() -> None:
     removal.wait_for_releases()
     removal.clear_pods()
     assert next(lists) == 5
+
+
+def test_finalizers_that_a_user_keeps_adding_do_not_count() -> None:
+    api = installed()
+    api.put(DEPLOYMENT, {"metadata": {}, "status": {"availableReplicas": 1}})
+    api.put("/apis/rbac.authorization.k8s.io/v1/clusterroles/holdfast-controller", {"metadata": {}})
+    number = itertools.count(1)
+
+    def launcher(name: str, **fields: Any) -> Document:
+        fields = {"labels": {"kubevirt.io": "virt-launcher"}, **fields}
+        return make_pod(name=name, uid=name, node="n1", finalizers=[kubevirt.STICKY], **fields)
+
+    def record(pod: Document) -> None:
+        pod["metadata"]["finalizers"] = []
+
+    def create(method: str, path: str) -> None:
+        if (method, path) == ("GET", listing.pods_path("")):
+            api.put_pod(launcher(f"theirs-{(at := next(number))}"))
+            if at == 3:
+                for one in ("vm", "theirs-1"):
+                    api.change(pod_path("default", one), record)
+
+    api.put_pod(launcher("other", labels={}))
+    removal = Removal(api, NAMESPACE, 5.0)
+    removal.record_landings(purge=False)
+    assert len(api.requests) == 1  # no pod of a VM
+
+    api.put_pod(launcher("vm"))
+    api.on_response = create
+    removal.record_landings(purge=False)
+    assert next(number) > 3
 
 
 def test_holdfast_dev_releases_pods_without_a_deployment() -> None:
