@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +18,12 @@ from holdfast.webhook.plugins.after.targets import (
     WaitedTarget,
 )
 
+_MAX_CONDITIONS = 100
+"""Conditions of an object that are known; no controller sets so many."""
+_LONGEST = 253 + 1 + 63
+"""Characters of the longest condition that a pod can wait for."""
+_MAX_SHARED = 10
+"""Conditions of a state that is shared: others are rare, and would be kept when no object is."""
 _FAILED = "Failed"
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
@@ -114,7 +121,8 @@ def update(
     elif deleted:
         states.pop(key, None)
     else:
-        states[key] = _shared(_conditions(kind, one))
+        state = _conditions(kind, one)
+        states[key] = _shared(state) if len(state) <= _MAX_SHARED else state
     return key, before
 
 
@@ -135,7 +143,9 @@ def _conditions(kind: WaitedKind, one: WaitedObject) -> frozenset[str]:
     found = {EXISTS}
     if kind.selectable:
         listed = _decoded(one.status, _CONDITIONS, _ObjectConditions()).conditions or ()
-        found |= {each.type for each in listed if each.status == "True"}
+        # A custom kind may report any number, of any length.
+        met = (one.type for one in listed if one.status == "True" and len(one.type) <= _LONGEST)
+        found |= {*islice(met, _MAX_CONDITIONS)}
     elif kind.condition == ROLLED_OUT and _is_rolled_out(kind, one):
         found.add(ROLLED_OUT)
     return frozenset(found)

@@ -211,6 +211,21 @@ def test_condition_of_an_object(target: str, document: Any, met: bool) -> None:
     assert not after_conditions.is_met(parsed, states.get(key))
 
 
+def test_conditions_of_a_custom_kind_are_bounded() -> None:
+    kind = after_targets.WaitedKind("x", "a.io", "v1", "xs", "Ready", selectable=True)
+    types = ["x" * 318, "Ready", *(f"C{n}" for n in range(10_000))]
+    document = {"status": {"conditions": [{"type": one, "status": "True"} for one in types]}}
+    states: dict[ObjectKey, frozenset[str]] = {}
+    shared = after_conditions._shared.cache_info().currsize
+    after_conditions.update(states, kind, seen(document))
+
+    (state,) = states.values()
+    assert len(state) == 101
+    assert "Ready" in state
+    assert max(map(len, state)) <= 317
+    assert after_conditions._shared.cache_info().currsize == shared
+
+
 def seen(document: Any, name: str = "x") -> WaitedObject:
     labels = {"kubernetes.io/service-name": "x"}
     metadata = {"name": name, "namespace": "default", "generation": 2, "labels": labels}
