@@ -16,7 +16,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.webhook.model import kubevirt, objects
+from holdfast.webhook.model import kubevirt, objects, syntax
 from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
 from holdfast.webhook.model.limits import MAX_ENTRIES
 from holdfast.webhook.plugins import sticky_policy
@@ -172,7 +172,8 @@ class _Run:
     @property
     def node(self) -> str:
         """Where the VM runs according to KubeVirt; empty while it may be moving."""
-        return self._instance.status.node_name if self._settled else ""
+        name = self._instance.status.node_name
+        return name if self._settled and syntax.is_object_name(name) else ""
 
     @property
     def is_moving(self) -> bool:

@@ -12,7 +12,7 @@ from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import node_affinity
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
-from holdfast.webhook.model import messages
+from holdfast.webhook.model import messages, syntax
 from holdfast.webhook.model.kubevirt import SCHEDULABLE, LauncherPod
 from holdfast.webhook.model.nodes import Node
 
@@ -24,6 +24,8 @@ def find(api: Api, name: str, pod: LauncherPod | None) -> str:
 
     None is a pod that is bound to the node already.
     """
+    if not syntax.is_object_name(name):
+        return problem_of(name, None, pod)
     try:
         node = listing.read(api, f"/api/v1/nodes/{quote(name, safe='')}", Node, timeout=TIMEOUT)
     except ApiStatusError as exc:
@@ -61,7 +63,7 @@ def _contradiction(node: Node, pod: LauncherPod) -> str:
 
 def advice(vm_key: tuple[str, str], node: str, problem: str, annotation: str) -> str:
     """Return what a person can do for a VM whose node cannot take it."""
-    namespace, name = vm_key
+    (namespace, name), node = vm_key, _shown(node)
     return (
         f"the VM waits for its node {node}, {problem}; or, if its disks are available elsewhere: "
         f"kubectl annotate vm {name} --namespace {namespace} {annotation}-, and restart it"
@@ -70,9 +72,14 @@ def advice(vm_key: tuple[str, str], node: str, problem: str, annotation: str) ->
 
 def difference(vm_key: tuple[str, str], node: str, runs_on: str, annotation: str) -> str:
     """Return what a person has to know about a VM that runs elsewhere without a reason."""
-    namespace, name = vm_key
+    (namespace, name), node = vm_key, _shown(node)
     return (
         f"the VM runs on {runs_on}, but starts on {node} the next time, which is recorded: no "
         f"migration explains this. To keep it on {runs_on}: kubectl annotate vm {name} --namespace "
         f"{namespace} --overwrite {annotation}={runs_on}"
     )
+
+
+def _shown(node: str) -> str:
+    """Shorten a recorded node: a user may write anything there."""
+    return messages.escape(messages.shorten(node, 253))

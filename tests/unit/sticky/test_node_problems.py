@@ -3,8 +3,8 @@ import pytest
 
 from holdfast.webhook.model.kubevirt import LauncherPod
 from holdfast.webhook.model.nodes import Node
-from holdfast.webhook.sticky.node_problems import advice, problem_of
-from tests.support.fakes import Document
+from holdfast.webhook.sticky.node_problems import advice, difference, find, problem_of
+from tests.support.fakes import Document, FakeApi
 
 WELL: Document = {"metadata": {"labels": {"kubevirt.io/schedulable": "true"}}, "spec": {}}
 
@@ -73,6 +73,15 @@ def test_pod_that_contradicts_its_node(selector: dict[str, str], message: str, s
     status = {"conditions": [{**condition, "message": message}]}
     pod = msgspec.convert({"spec": {"nodeSelector": selector}, "status": status}, LauncherPod)
     assert problem_of("n1", msgspec.convert(WELL, Node), pod) == said
+
+
+def test_record_that_is_no_name_of_a_node_is_neither_read_nor_shown_in_full() -> None:
+    name = "x" * 250_000
+    problem = find(FakeApi(), name, None)
+
+    assert problem == "which does not exist; bring it back under its name"
+    assert len(advice(("ns", "vm"), name, problem, "a/node")) < 600
+    assert len(difference(("ns", "vm"), name, "n1", "a/node")) < 600
 
 
 def test_advice_names_what_can_be_done() -> None:
