@@ -238,16 +238,17 @@ class LauncherPod(objects.Pod, frozen=True):
     @property
     def is_unschedulable(self) -> bool:
         """Whether the scheduler has found no node for it."""
-        return self._unschedulable is not None
+        return self.unschedulable is not None
 
     @property
     def lacks_volume(self) -> bool:
         """Whether the scheduler found that a node which fits otherwise does not reach a volume."""
-        found = self._unschedulable
+        found = self.unschedulable
         return found is not None and any(text in found.message for text in OUT_OF_REACH)
 
     @property
-    def _unschedulable(self) -> objects.Condition | None:
+    def unschedulable(self) -> objects.Condition | None:
+        """The condition with which the scheduler says that it has found no node."""
         wanted = ("PodScheduled", "False", "Unschedulable")
         conditions = self.status.conditions or ()
         return next(

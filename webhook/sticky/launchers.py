@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import LauncherPod
 from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.sticky import kept
 
 
 def instance_key(pod: LauncherPod) -> ObjectKey:
@@ -60,7 +61,7 @@ class LauncherIndex:
         """Add or update a pod, and return its VMI."""
         self.forget(pod.key)
         instance = instance_key(pod)
-        self._pods[pod.key] = pod
+        self._pods[pod.key] = kept.pod(pod)
         self._by_instance.setdefault(instance, set()).add(pod.key)
         if orphan:
             self._orphans.add(pod.key)

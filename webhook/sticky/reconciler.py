@@ -203,7 +203,9 @@ class VmReconciler:
     # --- writing -------------------------------------------------------------------------------
 
     def _free(self, pod: LauncherPod, result: ReconcileResult, timeout: float) -> bool:
-        """Remove our finalizer from a pod; False if the pod has changed."""
+        """Remove our finalizer from a pod; False if the pod has changed, or has to be read."""
+        if not pod.metadata.resource_version:
+            return False  # a large pod, which is not kept in full
         index = list(pod.finalizers).index(kubevirt.STICKY)
         path = f"/metadata/finalizers/{index}"
         operations: list[Operation] = [

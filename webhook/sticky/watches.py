@@ -23,8 +23,8 @@ from holdfast.webhook.model.kubevirt import (
     MigrationState,
     VirtualMachine,
 )
-from holdfast.webhook.model.objects import Metadata, ObjectKey
-from holdfast.webhook.sticky import decision
+from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.sticky import decision, kept
 from holdfast.webhook.sticky.decision import ObservedState, RecordChange
 from holdfast.webhook.sticky.launchers import LauncherIndex
 from holdfast.webhook.sticky.reconciler import CURE, ArgsForPod
@@ -193,7 +193,8 @@ class VmWatch:
         with self._lock:
             before, held = self._launchers.get(pod.key), pod.has_finalizer
             instance = self._launchers.keep(pod) if held else self._launchers.forget(pod.key)
-        if instance is not None and not (held and before and _is_same(before, pod)):
+            after = self._launchers.get(pod.key)
+        if instance is not None and not (before and after and _is_same(before, after)):
             self._enqueue_or_drop([instance])
 
     def _delete_pod(self, pod: LauncherPod) -> None:
@@ -211,7 +212,7 @@ class VmWatch:
     # --- VMIs ----------------------------------------------------------------------------------
 
     def _sync_instances(self, instances: Iterable[Instance]) -> None:
-        found = {one.key: _slim(one) for one in instances}
+        found = {one.key: kept.instance(one) for one in instances}
         with self._lock:
             before, self._instances = self._instances, found
             # at first, the list of VMs that follows shows which have no record
@@ -224,7 +225,7 @@ class VmWatch:
 
     def _update_instance(self, one: Instance) -> None:
         with self._lock:
-            before, after = self._instances.get(one.key), _slim(one)
+            before, after = self._instances.get(one.key), kept.instance(one)
             self._instances[one.key] = after
             waits = bool(self._launchers.of(one.key))
         moved = before is None or _place(before) != _place(after)
@@ -313,18 +314,3 @@ def _is_same(before: LauncherPod, after: LauncherPod) -> bool:
         for pod in (before, after)
     )
     return one == other
-
-
-def _slim(one: Instance) -> Instance:
-    """Keep what is needed of a VMI; labels and annotations are most of its size."""
-    metadata = one.metadata
-    return Instance(
-        Metadata(
-            name=metadata.name,
-            namespace=metadata.namespace,
-            uid=metadata.uid,
-            owner_references=metadata.owner_references,
-        ),
-        one.spec,
-        one.status,
-    )

@@ -599,6 +599,16 @@ def test_pod_of_an_owner_that_cannot_exist_is_let_go() -> None:
     assert not is_kept(world.api.objects[pod_at(pod)])
 
 
+def test_large_pod_is_read_again_to_be_let_go() -> None:
+    world, pod = landing()
+    world.api.change(
+        pod_at(pod), lambda one: one["metadata"].update(annotations={"example.com/a": "x" * 20_000})
+    )
+    (settled,) = Driver(world).work()
+
+    assert (settled.problem, world.record(), world.kept()) == ("", "n1", [])
+
+
 @pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "2026"])
 def test_time_that_a_user_wrote_keeps_no_pod_of_a_deleted_vm(time: str) -> None:
     world, _ = landing()

@@ -1,0 +1,67 @@
+"""How little of large objects is kept."""
+
+import msgspec
+
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.kubevirt import STICKY, Instance, LauncherPod
+from holdfast.webhook.sticky import decision, kept
+from tests.support.fakes import Document
+
+FILLER = "x" * 100_000
+OTHERS = [{"kind": f"K{n}", "name": f"n{n}", "uid": f"u{n}"} for n in range(10_000)]
+
+
+def owner(kind: str, uid: str) -> Document:
+    api = {"apiVersion": "kubevirt.io/v1", "kind": kind, "controller": True}
+    return {**api, "name": "vm", "uid": uid}
+
+
+def test_vmi_is_kept_without_what_a_user_filled_it_with() -> None:
+    phases = [{"phase": f"p{n}"} for n in range(10_000)]
+    source = {
+        "metadata": {
+            "name": "vm",
+            "labels": {"a": FILLER},
+            "ownerReferences": [*OTHERS, owner("VirtualMachine", "u1")],
+        },
+        "spec": {"schedulerName": FILLER},
+        "status": {
+            "phase": "Failed",
+            "nodeName": "n1",
+            "phaseTransitionTimestamps": [*phases, {"phase": "Running"}, *phases],
+            "migrationState": {"sourceNode": FILLER, "targetNode": "n1", "completed": True},
+        },
+    }
+    found = kept.instance(msgspec.convert(source, Instance))
+
+    assert len(msgspec.json.encode(found)) < 1_000
+    assert (found.has_run, found.is_over, found.status.node_name) == (True, True, "n1")
+    above, state = kubevirt.vm_of(found), found.status.migration_state
+    assert above is not None
+    assert above.uid == "u1"
+    assert state is not None
+    assert state.has_reached("n1")
+
+
+def test_large_pod_is_kept_without_what_a_user_filled_it_with() -> None:
+    pinned = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    source = {
+        "metadata": {
+            "name": "launcher",
+            "resourceVersion": "7",
+            "labels": {"a": FILLER, kubevirt.MIGRATION_JOB: "u2"},
+            "annotations": {"a": FILLER, kubevirt.MIGRATION_NAME: FILLER},
+            "finalizers": [*(f"a/{n}" for n in range(10_000)), STICKY],
+            "ownerReferences": [*OTHERS, owner("VirtualMachineInstance", FILLER)],
+        },
+        "spec": {"nodeName": "n1", "nodeSelector": {"a": FILLER}},
+        "status": {"phase": "Failed", "conditions": [{"type": FILLER}, pinned]},
+    }
+    large = msgspec.convert(source, LauncherPod)
+    found = kept.pod(large)
+
+    assert len(msgspec.json.encode(found)) < 1_000
+    assert decision.may_run_vm(found)
+    assert (found.has_finalizer, found.has_ended, found.is_unschedulable) == (True, True, True)
+    assert found.labels == {kubevirt.MIGRATION_JOB: "u2"}
+    assert (found.spec.node_name, found.metadata.resource_version) == ("n1", "")

@@ -1,0 +1,85 @@
+"""Reduces VMIs and their pods to what the controller keeps of them. Pure.
+
+A user can fill an object up to the API server's limit, with texts that would take many times as
+much memory here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.kubevirt import Instance, LauncherPod
+from holdfast.webhook.model.objects import ApiStruct, Metadata, PodSpec, PodStatus
+
+SMALL = 1 << 14
+"""Bytes of a pod that is kept in full; the node selector for a host-model CPU alone has 5,000."""
+_LONGEST = 253
+"""Characters of the longest name; a longer text is not kept."""
+_ANNOTATIONS = (kubevirt.MIGRATION_NAME, kubevirt.EPHEMERAL_PROVISIONING)
+
+Struct = TypeVar("Struct", bound=ApiStruct)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def instance(one: Instance) -> Instance:
+    """Return what decides about a VMI and its VM."""
+    metadata, status, owner = one.metadata, one.status, kubevirt.vm_of(one)
+    ran = [each for each in status.phase_transition_timestamps or () if each.phase == "Running"]
+    state = status.migration_state
+    return Instance(
+        Metadata(
+            name=metadata.name,
+            namespace=metadata.namespace,
+            uid=metadata.uid,
+            owner_references=None if owner is None else [_bounded(owner)],
+        ),
+        _bounded(one.spec),
+        msgspec.structs.replace(
+            _bounded(status),
+            phase_transition_timestamps=ran[:1] or None,
+            migration_state=None if state is None else _bounded(state),
+        ),
+    )
+
+
+def pod(one: LauncherPod) -> LauncherPod:
+    """Return a small pod unchanged, and of a large one what decides about it.
+
+    That lacks the resourceVersion: the pod has to be read again before it is written.
+    """
+    if len(_ENCODER.encode(one)) <= SMALL:
+        return one
+    metadata, owner = one.metadata, kubevirt.vmi_of(one)
+    reason = one.unschedulable
+    return LauncherPod(
+        Metadata(
+            name=metadata.name,
+            namespace=metadata.namespace,
+            uid=metadata.uid,
+            creation_timestamp=metadata.creation_timestamp,
+            deletion_timestamp=metadata.deletion_timestamp,
+            annotations=_texts(one.annotations, *_ANNOTATIONS),
+            labels=_texts(one.labels, kubevirt.MIGRATION_JOB),
+            finalizers=[kubevirt.STICKY] if one.has_finalizer else None,
+            owner_references=None if owner is None else [_bounded(owner)],
+        ),
+        PodSpec(one.spec.scheduler_name, one.spec.node_name),
+        PodStatus(one.status.phase, None if reason is None else [_bounded(reason)]),
+    )
+
+
+def _bounded(one: Struct) -> Struct:
+    """Empty the texts of a struct that are too long for a name."""
+    texts = ((name, getattr(one, name)) for name in one.__struct_fields__)
+    return msgspec.structs.replace(
+        one, **{name: "" for name, text in texts if isinstance(text, str) and len(text) > _LONGEST}
+    )
+
+
+def _texts(source: Mapping[str, str], *keys: str) -> dict[str, str]:
+    found = {key: source[key] for key in keys if key in source}
+    return {key: text if len(text) <= _LONGEST else "" for key, text in found.items()}
