@@ -22,7 +22,7 @@ _LONGEST = 253
 _ANNOTATIONS = (kubevirt.MIGRATION_NAME, kubevirt.EPHEMERAL_PROVISIONING)
 
 Struct = TypeVar("Struct", bound=ApiStruct)
-_ENCODER = msgspec.msgpack.Encoder()
+_ENCODER = msgspec.json.Encoder()
 
 
 def instance(one: Instance) -> Instance:

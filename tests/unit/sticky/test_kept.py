@@ -65,3 +65,10 @@ def test_large_pod_is_kept_without_what_a_user_filled_it_with() -> None:
     assert (found.has_finalizer, found.has_ended, found.is_unschedulable) == (True, True, True)
     assert found.labels == {kubevirt.MIGRATION_JOB: "u2"}
     assert (found.spec.node_name, found.metadata.resource_version) == ("n1", "")
+
+
+def test_pod_with_a_time_that_is_none_in_utc_is_kept() -> None:
+    metadata = {"name": "launcher", "creationTimestamp": "0001-01-01T00:00:00+23:59"}
+    pod = msgspec.convert({"metadata": metadata}, LauncherPod)
+
+    assert kept.pod(pod) == pod
