@@ -6,10 +6,9 @@ Pure: the caller passes the time, and gets bytes. Keys are P-256 and serial numb
 
 import enum
 import ipaddress
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from cryptography import x509
@@ -25,7 +24,14 @@ LEAF_LIFETIME = timedelta(days=30)
 BACKDATED = timedelta(hours=1)
 """How long before its issue a certificate becomes valid, for clocks that are behind."""
 
-_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+LARGEST = 1 << 16
+"""Bytes of a PEM text that are read. A bundle of ours has one to three CAs of 1 KiB."""
+MOST = 32
+"""Certificates of a PEM text that are read."""
+LARGEST_KEY = 1 << 10
+"""Bytes of a private key (PEM) that are read; one of P-521 has 400."""
+
+_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 _USAGE_OIDS = {"SERVER": ExtendedKeyUsageOID.SERVER_AUTH, "CLIENT": ExtendedKeyUsageOID.CLIENT_AUTH}
 
 
@@ -83,9 +89,7 @@ def issue(
     Raises ValueError if `ca` or an address is invalid.
     """
     ca_certificate = _loaded(x509.load_pem_x509_certificate, ca.certificate)
-    ca_key = serialization.load_pem_private_key(ca.key, password=None)
-    if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
-        raise ValueError("the CA's key is not an elliptic-curve key; issue a new CA")  # noqa: TRY004
+    ca_key = _elliptic_key(ca.key)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(common_name, organizations)
     builder = _builder(
@@ -160,12 +164,11 @@ def read_der(der: bytes) -> Certificate:
 
 
 def read_all(pem: bytes) -> list[Certificate]:
-    """Parse all certificates in a PEM text; invalid ones are left out."""
-    blocks = _BLOCK.findall(pem)
+    """Parse the certificates in a PEM text, up to the limits; invalid ones are left out."""
     found = []
-    for block in blocks:
+    for part in pem[:LARGEST].split(_END)[:-1][:MOST]:
         try:
-            found.append(read(block))
+            found.append(read(b"".join(part.rpartition(_BEGIN)[1:]) + _END))
         except ValueError:
             continue
     return found
@@ -178,6 +181,8 @@ def signed_by(certificate: Certificate, ca: Certificate) -> bool:
 
 def _loaded(load: Callable[[bytes], T], content: bytes) -> T:
     """Call a loader of cryptography. Raises ValueError for invalid content."""
+    if len(content) > LARGEST:
+        raise ValueError(f"a certificate may have {LARGEST} bytes, not {len(content)}")
     try:
         return load(content)
     except x509.InvalidVersion as exc:  # not a ValueError
@@ -214,21 +219,34 @@ def _is_ca(found: x509.Certificate) -> bool:
 
 
 def pair_matches(pair: KeyPair) -> bool:
-    """Return whether the key belongs to the certificate; False if either is invalid."""
+    """Return whether the elliptic-curve key belongs to the certificate; False if one is invalid."""
     try:
         certificate = _loaded(x509.load_pem_x509_certificate, pair.certificate)
-        key = serialization.load_pem_private_key(pair.key, password=None)
-        return certificate.public_key() == key.public_key()
+        return certificate.public_key() == _elliptic_key(pair.key).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return False
 
 
 def can_sign(pair: KeyPair) -> bool:
     """Return whether `issue` accepts this pair: a CA with its elliptic-curve key."""
-    if not pair_matches(pair):
+    try:
+        if not (pair_matches(pair) and read(pair.certificate).is_ca):
+            return False
+        # A subject may be unreadable, or change when it is encoded again.
+        leaf = issue(pair, common_name="test", now=datetime(2000, 1, 1, tzinfo=UTC))
+    except ValueError:
         return False
-    key = serialization.load_pem_private_key(pair.key, password=None)
-    return isinstance(key, ec.EllipticCurvePrivateKey) and read(pair.certificate).is_ca
+    return issued_by(leaf.certificate, pair.certificate)
+
+
+def _elliptic_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    """Load an unencrypted key. Raises ValueError, TypeError or UnsupportedAlgorithm."""
+    # To check an RSA key of some KiB takes minutes, in which no other thread runs.
+    if len(pem) <= LARGEST_KEY:
+        key = serialization.load_pem_private_key(pem, password=None)
+        if isinstance(key, ec.EllipticCurvePrivateKey):
+            return key
+    raise ValueError("the CA's key is not an elliptic-curve key; issue a new CA")
 
 
 def _name(common_name: str, organizations: Sequence[str] = ()) -> x509.Name:

@@ -51,6 +51,10 @@ SETTLING = timedelta(minutes=10)
 SETTLING_SHARE = 1 / 100
 """The limit of SETTLING, as a share of the leaf's lifetime."""
 
+LARGEST_CA, MOST_RETIRED = 4 << 10, 16
+"""Bytes of a CA (PEM), and retired CAs. More, which somebody planted, are forgotten: the API server
+rejects a Secret or a webhook configuration of more than 1 MiB."""
+
 NAME_LIMIT = 64
 """The maximum length of a common name; only the DNS names matter."""
 
@@ -331,15 +335,13 @@ def _last_expiry(observed: Observation, plan: Plan, known: datetime | None) -> d
 
 def _ca(certificate: bytes, key: bytes) -> KeyPair | None:
     pair = KeyPair(certificate, key)
-    try:
-        return pair if authority.can_sign(pair) else None
-    except ValueError:
-        return None
+    return pair if len(certificate) <= LARGEST_CA and authority.can_sign(pair) else None
 
 
 def _cas_in(texts: Iterable[bytes]) -> tuple[Certificate, ...]:
     found = [one for text in texts for one in authority.read_all(text)]
-    return tuple({one.fingerprint: one for one in found if one.is_ca}.values())
+    cas = {one.fingerprint: one for one in found if one.is_ca and len(one.pem) <= LARGEST_CA}
+    return tuple(cas.values())[:MOST_RETIRED]
 
 
 def _read_time(text: bytes) -> datetime | None:

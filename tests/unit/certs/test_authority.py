@@ -1,4 +1,6 @@
+import base64
 import ipaddress
+import math
 import ssl
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -232,6 +234,42 @@ def test_ca_of_another_kind_of_key_is_refused() -> None:
 def test_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 address"):
         authority.issue(CA, common_name="x", now=NOW, ip_addresses=[address])
+
+
+@pytest.mark.parametrize("part", [authority._BEGIN, authority._END, b"\n"])
+def test_text_of_a_megabyte_is_read_up_to_the_limits(part: bytes) -> None:
+    text = (part + b"\n") * (1_000_000 // len(part))
+    assert [one.pem for one in authority.read_all(CA.certificate + text)] == [CA.certificate]
+    assert len(authority.read_all(CA.certificate * 1_000)) == authority.MOST
+    with pytest.raises(ValueError, match="a certificate may have"):
+        authority.read(CA.certificate + text)
+
+
+def test_long_rsa_key_is_not_checked() -> None:
+    """It takes minutes, in which no other thread runs."""
+    p, q = 2**9_689 - 1, 2**9_941 - 1
+    d = pow(65_537, -1, math.lcm(p - 1, q - 1))
+    numbers = 0, p * q, 65_537, d, p, q, d % (p - 1), d % (q - 1), pow(q, -1, p)
+    der = tlv(0x30, b"".join(tlv(2, n.to_bytes(n.bit_length() // 8 + 1)) for n in numbers))
+    body = base64.encodebytes(der)
+    key = b"-----BEGIN RSA PRIVATE KEY-----\n" + body + b"-----END RSA PRIVATE KEY-----\n"
+    assert not authority.can_sign(KeyPair(CA.certificate, key))
+
+
+def tlv(tag: int, content: bytes) -> bytes:
+    size = len(content)
+    if size < 128:
+        return bytes([tag, size]) + content
+    length = size.to_bytes((size.bit_length() + 7) // 8)
+    return bytes([tag, 0x80 | len(length)]) + length + content
+
+
+def test_ca_with_an_unreadable_subject_does_not_sign() -> None:
+    pair = authority.new_ca("AAAA", now=NOW)
+    before, _, after = read(pair).public_bytes(serialization.Encoding.DER).rpartition(b"AAAA")
+    pem = ssl.DER_cert_to_PEM_cert(before + b"\xff\xfeAA" + after).encode()
+    assert authority.pair_matches(KeyPair(pem, pair.key))
+    assert not authority.can_sign(KeyPair(pem, pair.key))
 
 
 def test_expiry_of_what_is_no_certificate() -> None:

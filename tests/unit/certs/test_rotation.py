@@ -631,3 +631,13 @@ def test_api_servers_always_trust_what_is_served(events: list[tuple[str, float]]
     issued = world.issued
     world.settle()
     assert world.issued <= issued + 1  # its time may have come, but never twice
+
+
+def test_crowd_of_planted_cas_is_not_kept() -> None:
+    """The API server would reject a Secret or a webhook configuration that has them all."""
+    bundles = [authority.new_ca(str(number), now=NOW).certificate for number in range(99)]
+    large = authority.new_ca("large", now=NOW, dns_names=["x" * 60] * 99)
+    found = Authority.read(made(Observation(NOW, None, None, [large.certificate, *bundles])))
+    assert found is not None
+    assert len(found.bundle) < 1 << 15
+    assert Authority.read({"tls.crt": large.certificate, "tls.key": large.key}) is None
