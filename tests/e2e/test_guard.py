@@ -981,6 +981,7 @@ def test_controller_cannot_write_secrets_for_the_garbage_collector_or_tokens(
     owned = secret()
     owned["metadata"]["ownerReferences"] = [OTHER_OWNER]
     assert "may not change ownerReferences" in refusal(thief.create, owned)
+    assert "may not make Secrets immutable" in refusal(thief.create, secret(immutable=True))
     thief.create(secret(), dry_run=False)
     for change in (OWNER, write("/metadata/finalizers", ["example.com/new"])):
         told = refusal(thief.patch, "holdfast-ca", [change], kind="secret")

@@ -15,7 +15,7 @@ _FIELDS = ("ownerReferences", "finalizers")
 
 
 def secrets_policy(where: builder.InstallationNames) -> builder.Object:
-    """Build the policy that keeps the types and the owners of the controller's Secrets."""
+    """Build the policy for the controller's Secrets: types, owners, and that they stay mutable."""
     types = list(TYPES.values())
     kept = (
         f"object.metadata.?{field}.orValue([])\n  == (request.operation == 'UPDATE'"
@@ -34,6 +34,10 @@ def secrets_policy(where: builder.InstallationNames) -> builder.Object:
             Check(
                 "\n&& ".join(kept),
                 f"{where.controller} may not change {' or '.join(_FIELDS)} of Secrets",
+            ),
+            Check(
+                "!object.?immutable.orValue(false)",
+                f"{where.controller} may not make Secrets immutable",
             ),
         ],
     )

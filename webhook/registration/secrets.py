@@ -30,6 +30,8 @@ MOST_STEPS = 6
 
 _CONFLICT = 409
 """HTTP status of a write that lost a race."""
+_INVALID = 422
+"""HTTP status of a write of an immutable Secret."""
 
 _log = logging.getLogger("holdfast.certificates")
 
@@ -103,8 +105,16 @@ class CertificateSecrets:
     def _write(self, name: str, before: dict[str, Any] | None, data: Data) -> None:
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
         if before is not None:
+            if before.get("immutable"):
+                raise ApiStatusError(
+                    f"Secret {name} is immutable and cannot be renewed; delete it",
+                    status=_INVALID,
+                    reason="Invalid",
+                )
             # `before` has the resourceVersion, so a change that others made meanwhile is not lost.
-            body = msgspec.json.encode({**before, "data": encoded})
+            # The API server keeps its `managedFields`, and may not accept them as it sent them.
+            metadata = {**before["metadata"], "managedFields": None}
+            body = msgspec.json.encode({**before, "metadata": metadata, "data": encoded})
             self.api.request("PUT", self._path(name), body=body)
             return
         labels = {"app.kubernetes.io/name": "holdfast"}

@@ -664,6 +664,30 @@ def test_a_404_that_is_not_kubernetes_own_says_nothing_of_the_manifests(
     assert "apply the manifests" not in caplog.text
 
 
+def test_an_immutable_secret_is_named_and_keeps_nobody_from_the_bundle(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = installed()
+    right = world.webhooks()
+    world.mounts = False
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", {**SPOILT, "immutable": True})
+    world.edit(blank_all)
+    world.turns(1)
+    assert f"Secret {LEAF_SECRET} is immutable and cannot be renewed; delete it" in caplog.text
+    assert world.webhooks() == right
+
+
+def test_managed_fields_of_a_secret_are_not_written_back() -> None:
+    """The API server sends years that it rejects."""
+    world = installed()
+    world.mounts = False
+    planted = {"managedFields": [{"time": "10000-01-01T00:00:00Z"}]}
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", {**SPOILT, "metadata": planted})
+    world.turns(1)
+    assert world.writes() == [f"PUT {LEAF_SECRET}"]
+    assert b"10000-01-01" not in b"".join(world.api.bodies)
+
+
 def test_a_secret_that_changed_meanwhile_is_not_overwritten() -> None:
     world = installed()
     path = f"{SECRETS}/{LEAF_SECRET}"
