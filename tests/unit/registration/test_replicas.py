@@ -1,3 +1,4 @@
+import itertools
 import json
 import socket
 import threading
@@ -85,6 +86,43 @@ def test_each_replica_is_asked_for_its_certificate_and_what_it_knows(
     assert found == replicas.Replica(address, True, certificate, "abc")
 
 
+def served(*parts: bytes) -> str | None:
+    """Read a digest from a server that sends a part each half a second, the last one forever."""
+    reads = itertools.count()
+
+    class Peer(socket.socket):
+        def sendall(self, *_: object) -> None:
+            """Accept the request."""
+
+        def recv(self, *_: object) -> bytes:
+            return parts[min(next(reads), len(parts) - 1)]
+
+    seconds = itertools.count()
+    with Peer() as peer:
+        return replicas.read_digest(peer, lambda: next(seconds) / 2)
+
+
+@pytest.mark.parametrize(
+    ("parts", "digest"),
+    [
+        pytest.param([b"HTTP/1.1 200 OK\r\n\r\nab", b"c\n", b""], "abc", id="two parts"),
+        pytest.param([b"HTTP/1.1 100 Continue\r\n\r\n"], None, id="never final"),
+        pytest.param([b"HTTP/1.1 200 OK\r\n\r\nab", b"c"], None, id="never ends"),
+        pytest.param([b"HTTP/1.1 200 OK\r\nx: " + b"x" * 9_999], None, id="endless head"),
+        pytest.param([b"HTTP/1.1 404 no\r\n\r\nabc", b""], None, id="another status"),
+        pytest.param([b"200", b""], None, id="not HTTP"),
+        pytest.param([b""], None, id="nothing"),
+    ],
+)
+def test_digest_arrives_in_time_or_not_at_all(parts: list[bytes], digest: str | None) -> None:
+    assert served(*parts) == digest
+
+
+def test_crowd_of_endpoints_is_not_asked() -> None:
+    found = ask_all(slices(free_port(), *[{"ready": True}] * 1_000), SERVICE)
+    assert len(found) == replicas.MOST
+
+
 def test_what_it_knows_may_be_told_on_another_port(tmp_path: Path) -> None:
     health = HealthServer(
         "127.0.0.1", 0, ready=lambda: True, exposition=lambda: b"", conditions="def"
@@ -97,6 +135,13 @@ def test_what_it_knows_may_be_told_on_another_port(tmp_path: Path) -> None:
     finally:
         health.stop()
     assert (found.certificate, found.conditions) == (certificate, "def")
+
+
+def test_certificate_counts_although_the_health_port_is_closed(tmp_path: Path) -> None:
+    service = Service("system", health_port=free_port())
+    with replica(tmp_path) as (port, certificate):
+        (found,) = ask_all(slices(port, {}), service)
+    assert (found.certificate, found.conditions) == (certificate, None)
 
 
 def test_one_that_does_not_answer_is_there_all_the_same() -> None:
