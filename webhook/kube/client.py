@@ -106,8 +106,8 @@ class Api(Protocol):
     ) -> bytes:
         """Send a request and return the response's body.
 
-        Raises ApiStatusError for an error status, UnreachableError if there is no response, and
-        ResponseTooLargeError.
+        Raises ApiStatusError for an error status, UnreachableError without a response, and
+        ResponseTooLargeError if the response exceeds its limit.
         `timeout`, in seconds, limits the wait for the first byte, and each pause after it.
         """
         ...
