@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from holdfast.webhook.controller.freeze_watch import FreezeWatch
 from holdfast.webhook.controller.notifier import ReleaseNotifier
-from holdfast.webhook.controller.pending import Decider, PendingRelease, pending_release
+from holdfast.webhook.controller.pending import PendingRelease, pending_release
 from holdfast.webhook.controller.releaser import RELEASE_TIMEOUT, Attempt, Outcome, Releaser
 from holdfast.webhook.controller.scheduler import ReleaseScheduler
-from holdfast.webhook.kube import events
+from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, Begin, boot_time
 from holdfast.webhook.kube.clock_sync import ClockSynchronizer
+from holdfast.webhook.kube.events import EventSink
 from holdfast.webhook.kube.reflector import Reflector
 from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model import approvals
@@ -63,11 +64,11 @@ class ReleaseController:
     def __init__(
         self,
         api: Api,
-        decider: Decider,
+        decider: ReleaseDecider,
         clock: ServerClock,
         metrics: ControllerMetrics,
         *,
-        recorder: events.EventSink | None = None,
+        recorder: EventSink | None = None,
         leading: Callable[[], bool] = lambda: True,
         namespace: str = OWN_NAMESPACE,
         now: Callable[[], float] = boot_time,
@@ -78,8 +79,8 @@ class ReleaseController:
         self._leading = leading
         self._now = now
         self._decider = decider
-        recorder = recorder or events.NullRecorder()
-        self._notifier = ReleaseNotifier(recorder, metrics, leading=leading)
+        self._recorder = recorder or EventSink()
+        self._notifier = ReleaseNotifier(self._recorder, metrics, leading=leading)
         self.freeze_watch = FreezeWatch(namespace, self._refreeze, now=now, now_ms=self._now_ms)
         self._scheduler = ReleaseScheduler(
             clock.lower_bound,
@@ -141,7 +142,7 @@ class ReleaseController:
     def add_to(self, threads: ThreadGroup) -> None:
         """Add the threads of this controller to those of the process."""
         threads.add("release", self._loop.run, grace=GRACE_SECONDS)
-        threads.add("events", self._notifier.run, grace=LAST_EVENTS_SECONDS)
+        threads.add("events", self._recorder.run, grace=LAST_EVENTS_SECONDS)
         threads.add("pods", self._reflector.run, grace=0)  # a watch may be silent for long
         threads.add("namespaces", self._namespaces.run, grace=0)
         threads.add("clock", self._clock_synchronizer.run, grace=0)
@@ -270,7 +271,7 @@ class ReleaseController:
         """
         now_ms = self._now_ms()
         news = self._scheduler.upsert(key, fresh, before, now_ms, watched=watched)
-        if news is not None and news.due_ms > now_ms and (watched or not self._notifier.full):
+        if news is not None and news.due_ms > now_ms and (watched or not self._recorder.full):
             self._notifier.held(key, news, now_ms=now_ms)
 
     # --- freezes -------------------------------------------------------------------------------
@@ -292,7 +293,7 @@ class ReleaseController:
         gates = [SchedulingGate(gate) for gate in pending.gates]
         pod = Metadata(namespace=key[0], name=key[1], uid=pending.uid)
         self._decider.withdraw(Pod(pod, PodSpec(scheduling_gates=gates)))
-        if not self._notifier.full:
+        if not self._recorder.full:
             problem = "; ".join(filter(None, (freeze.problem, pending.problem)))
             reason = str(freeze._replace(problem=""))
             frozen = pending._replace(due_ms=NEVER_MS, reason=reason, problem=problem)

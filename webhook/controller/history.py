@@ -24,8 +24,8 @@ class Released:
     note: str
 
 
-class ReleaseHistory:
-    """An `EventSink` that passes Events on and remembers the last releases."""
+class ReleaseHistory(EventSink):
+    """Passes Events on, and remembers the last releases."""
 
     def __init__(self, recorder: EventSink, *, now_ms: Callable[[], int]) -> None:
         self._recorder = recorder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.webhook.controller.pending import PendingRelease
@@ -51,15 +50,6 @@ class ReleaseNotifier:
         self._recorder = recorder
         self._metrics = metrics
         self._leading = leading
-
-    @property
-    def full(self) -> bool:
-        """Return whether an Event recorded now would be dropped."""
-        return self._recorder.full
-
-    def run(self, stop: threading.Event) -> None:
-        """Publish Events until `stop` is set."""
-        self._recorder.run(stop)
 
     def held(self, key: ObjectKey, held: PendingRelease, *, now_ms: int) -> None:
         """Report the due time and the gates of a held pod."""

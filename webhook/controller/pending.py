@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
-from holdfast.webhook.framework.profiles import Verdict
+from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.model import approvals
 from holdfast.webhook.model.annotations import HELD_LABEL, OWN_PREFIX, Due
 from holdfast.webhook.model.limits import MAX_ENTRIES
@@ -54,43 +54,9 @@ class PendingRelease(NamedTuple):
         return self.rank // RANKS
 
 
-class Decider(Protocol):
-    """Decides about held pods: the plugins of their profiles."""
-
-    def due(self, pod: Pod, now_ms: int = 0) -> Due:
-        """Decide when a pod that carries one of our gates is due, as far as that is known."""
-        ...
-
-    def permit(self, pod: Pod, now_ms: int) -> Due:
-        """Ask all plugins about a pod that should be due. Raises PluginFailedError."""
-        ...
-
-    def reserve(self, pod: Pod, now_ms: int) -> Due | None:
-        """Reserve what a pod needs to start; None if that worked. Raises PluginFailedError."""
-        ...
-
-    def unreserve(self, pod: Pod) -> None:
-        """Return what `reserve` has reserved."""
-        ...
-
-    def withdraw(self, pod: Pod) -> None:
-        """Return what plugins keep for a pod that cannot start now; its profile is not needed."""
-        ...
-
-    def concerns_at_release(self, pod: Pod) -> bool:
-        """Return whether `at_release` has to be called for a pod."""
-        ...
-
-    def at_release(self, pod: Pod) -> Verdict:
-        """Decide what is added to a pod when it is released."""
-        ...
-
-    def forget(self, uid: str) -> None:
-        """Drop what was recorded of a pod that is no longer held."""
-        ...
-
-
-def pending_release(pod: Pod, decider: Decider, now_ms: int | None = None) -> PendingRelease | None:
+def pending_release(
+    pod: Pod, decider: ReleaseDecider, now_ms: int | None = None
+) -> PendingRelease | None:
     """Decide about a pod; None if it carries none of our gates.
 
     With a time, its plugins are asked whether it may start: they may block, and PluginFailedError

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.webhook.controller.pending import (
-    Decider,
     PendingRelease,
     is_held,
     pending_release,
@@ -21,6 +20,7 @@ from holdfast.webhook.controller.pending import (
 )
 from holdfast.webhook.errors import ApiStatusError, ClusterError, PluginFailedError
 from holdfast.webhook.framework.json_patch import patch, pointer
+from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing, patching
 from holdfast.webhook.kube.client import Api, Begin, pod_path
 from holdfast.webhook.model import durations
@@ -82,7 +82,7 @@ class Releaser:
     def __init__(
         self,
         api: Api,
-        decider: Decider,
+        decider: ReleaseDecider,
         now_ms: Callable[[], int],
         *,
         force: bool = False,

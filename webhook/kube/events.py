@@ -12,7 +12,6 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -69,37 +68,23 @@ class Event:
     kind: ObjectKind = POD
 
 
-class EventSink(Protocol):
-    """Takes Events."""
+class EventSink:
+    """Takes Events; this one drops them all."""
 
     @property
     def full(self) -> bool:
         """Return whether an Event recorded now would be dropped."""
-        ...
+        return False
 
     def record(self, event: Event) -> None:
         """Take an Event; never blocks, never raises."""
-        ...
 
     def run(self, stop: threading.Event) -> None:
         """Publish queued Events until `stop` is set."""
-        ...
-
-
-class NullRecorder:
-    """Drops all Events."""
-
-    full = False
-
-    def record(self, event: Event) -> None:
-        """Drop the Event."""
-
-    def run(self, stop: threading.Event) -> None:
-        """Do nothing."""
 
 
 @dataclass(eq=False)
-class EventRecorder:
+class EventRecorder(EventSink):
     """Publishes Events to the API server."""
 
     api: Api

@@ -12,14 +12,13 @@ from holdfast.webhook.controller.history import ReleaseHistory
 from holdfast.webhook.errors import StartError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.profiles import Profiles
-from holdfast.webhook.kube.client import Api, Cluster, boot_time
+from holdfast.webhook.kube.client import Cluster, boot_time
 from holdfast.webhook.kube.events import EventRecorder
 from holdfast.webhook.kube.leader_election import Leader
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model.annotations import OWN_PREFIX
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
-from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.policies import guard_check
 from holdfast.webhook.registration.reconciler import Mode, WebhookReconciler
 from holdfast.webhook.registration.replicas import Service
@@ -53,11 +52,6 @@ class Manager:
     def synced(self) -> bool:
         """True once all held pods and all VM pods that wait for a record are known."""
         return self.releases.synced and self.sticky.synced
-
-    @property
-    def sticky_args(self) -> StickyArgs | None:
-        """The sticky plugin's arguments in the first profile that enables it."""
-        return pipelines.first_sticky_args(self.profiles)
 
     @property
     def failed(self) -> bool:
@@ -143,7 +137,7 @@ def controller(
     recorder = EventRecorder(cluster, now_ms=now_ms, on_dropped=metrics.events_dropped.inc)
     leader = _leader(cluster, metrics, lease_namespace, server_time)
     history = ReleaseHistory(recorder, now_ms=now_ms)
-    leading = always if leader is None else leader.leading
+    leading = leader.leading if leader else lambda: True
     releases = ReleaseController(
         cluster,
         decider,
@@ -168,7 +162,8 @@ def controller(
     threads = _threads(releases, sticky, leader, ended)
     threads.add("responses", cluster.receive, grace=0)
     if lease_namespace is not None:
-        threads.add("guard", partial(_try_guard, cluster, lease_namespace, metrics))
+        try_guard = partial(guard_check.measure, cluster, lease_namespace, metrics.guard.set)
+        threads.add("guard", lambda _stop: try_guard())
     metrics.count_paces = partial(pipelines.count_paces, decider.profiles)
     gates = (plugin.gate for plugin in decider.profiles.plugins if plugin.gate)
     metrics.hold_plugins = {gate.removeprefix(OWN_PREFIX) for gate in gates}
@@ -221,14 +216,3 @@ def _threads(
         leader.on_started_leading(sticky.wake)
         threads.add("leader", leader.run)
     return threads
-
-
-def _try_guard(
-    api: Api, namespace: str, metrics: ControllerMetrics, _stop: threading.Event
-) -> None:
-    guard_check.measure(api, namespace, metrics.guard.set)
-
-
-def always() -> bool:
-    """Be the leader without an election."""
-    return True

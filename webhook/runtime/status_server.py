@@ -75,7 +75,7 @@ def status(mgr: Manager, selection: Selection) -> Status:
         except ClusterError as exc:
             found.append(Fact("Owners", f"cannot be listed: {exc}", Level.WARNING))
     seen = None
-    if mgr.sticky_args is not None:
+    if pipelines.first_sticky_args(mgr.profiles) is not None:
         try:
             seen = machines(mgr.cluster, partial(pipelines.sticky_args, mgr.profiles))
         except ClusterError as exc:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube import events
 from holdfast.webhook.kube.client import Api, boot_time
-from holdfast.webhook.kube.events import Event
+from holdfast.webhook.kube.events import Event, EventSink
 from holdfast.webhook.model.kubevirt import LauncherPod, VirtualMachine
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.plugins import sticky_policy
@@ -41,11 +41,6 @@ not run yet: a node is reported as not ready only a while after it died."""
 _log = logging.getLogger("holdfast.sticky")
 
 
-def always() -> bool:
-    """Return True."""
-    return True
-
-
 class StickyController:
     """Watches the pods of VMs, and reconciles their VMIs.
 
@@ -60,14 +55,14 @@ class StickyController:
         metrics: ControllerMetrics,
         *,
         enabled: bool = True,
-        recorder: events.EventSink | None = None,
-        may_write: Callable[[], bool] = always,
-        may_sweep: Callable[[], bool] = always,
+        recorder: EventSink | None = None,
+        may_write: Callable[[], bool] = lambda: True,
+        may_sweep: Callable[[], bool] = lambda: True,
         now: Callable[[], float] = boot_time,
     ) -> None:
         self._api = api
         self._metrics = metrics
-        self._recorder: events.EventSink = recorder or events.NullRecorder()
+        self._recorder = recorder or EventSink()
         self._now = now
         self._reconciler = VmReconciler(api, args_for, may_write)
         self._watch = VmWatch(

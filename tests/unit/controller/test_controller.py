@@ -47,10 +47,11 @@ KEY = ("default", "web-0")
 CREATED_S = CREATED_MS / 1_000
 
 
-class Told(events.NullRecorder):
+class Told(events.EventSink):
+    full = False
+
     def __init__(self) -> None:
         self.events: list[events.Event] = []
-        self.full = False
 
     def record(self, event: events.Event) -> None:
         self.events.append(event)

@@ -5,14 +5,15 @@ import pytest
 from holdfast.webhook.controller import history
 from holdfast.webhook.controller.history import Released, ReleaseHistory
 from holdfast.webhook.kube import events
-from holdfast.webhook.kube.events import Event
+from holdfast.webhook.kube.events import Event, EventSink
 
 
-class Taken:
+class Taken(EventSink):
+    full = False
+
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.ran = False
-        self.full = False
 
     def record(self, event: Event) -> None:
         self.events.append(event)

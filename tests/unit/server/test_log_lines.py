@@ -198,7 +198,7 @@ def releases() -> None:
     said = json.dumps({"message": HOSTILE * 1_000}).encode()
     reason = str(status_error(Response(403, "Forbidden", {}, said, 0.0)))
     pod = PendingRelease(CREATED_MS, PARTS[2], "1", (Holding.gate,), problem=HOSTILE)
-    telling = ReleaseNotifier(events.NullRecorder(), ControllerMetrics(), leading=lambda: True)
+    telling = ReleaseNotifier(events.EventSink(), ControllerMetrics(), leading=lambda: True)
     telling.failed((PARTS[1], PARTS[0]), pod, reason, wait=1.0)
     telling.released((PARTS[1], PARTS[0]), pod, [HOSTILE], now_ms=CREATED_MS)
     telling.released_early((PARTS[1], PARTS[0]), pod, now_ms=0)

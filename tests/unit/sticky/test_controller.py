@@ -31,7 +31,7 @@ NODE = "/api/v1/nodes/n1"
 OWN = {STICKY_NODE: "n1", STICKY_NODE_UID: "vm-1"}
 
 
-class Told(events.NullRecorder):
+class Told(events.EventSink):
     def __init__(self) -> None:
         self.events: list[Event] = []
 
