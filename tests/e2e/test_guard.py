@@ -2,6 +2,7 @@
 under its own ServiceAccount. Pods are gated by hand, so that no webhook is needed.
 """
 
+import copy
 import itertools
 import json
 import os
@@ -650,6 +651,25 @@ def test_developer_cannot_change_what_a_pace_counts_by(guarded: Guarded, ns: Nam
     jane.patch("paced", [annotation("team", "b"), write("/metadata/labels/app", "db")])
     jane.patch("other", [annotation(RELEASED, None)])
     ns.eventually(lambda: not refusal(amy.patch, "paced", PACE_CHANGES["label removed"]))
+
+
+def test_developer_cannot_create_a_pod_that_counts_without_waiting(
+    guarded: Guarded, ns: Namespace
+) -> None:
+    """In a namespace that is not sent to Holdfast, nothing removes the label."""
+    counted = pod("counted", {PACE: "jvm"})
+    counted["metadata"]["labels"] = {PACE: "jvm"}
+    unnamed = copy.deepcopy(counted)
+    unnamed["metadata"]["generateName"] = f"{unnamed['metadata'].pop('name')}-"
+    waiting = copy.deepcopy(counted)
+    waiting["spec"]["schedulingGates"] = [{"name": FOREIGN_GATE}, {"name": PACE}]
+    elsewhere = copy.deepcopy(counted)
+    elsewhere["spec"]["schedulingGates"] = [{"name": FOREIGN_GATE}]
+    jane, amy = guarded.user(ns, "jane"), guarded.user(ns, "amy")
+    for made in (counted, unnamed, elsewhere):
+        assert "'holdfast-pace' denied request: a pace counts" in refusal(jane.create, made)
+    jane.create(waiting, pod("unlabelled", {PACE: "jvm"}))
+    ns.eventually(lambda: not refusal(amy.create, unnamed))
 
 
 def test_only_an_approver_approves_and_in_their_own_name(guarded: Guarded, ns: Namespace) -> None:

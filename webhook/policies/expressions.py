@@ -31,11 +31,11 @@ def gates(pod: str) -> str:
     return f"{pod}.spec.?schedulingGates.orValue([])"
 
 
-def may(verb: str, namespace: str = "request.namespace") -> str:
+def may(verb: str, namespace: str = "request.namespace", name: str = "request.name") -> str:
     """Test a right on holds; last, because it costs a third of an expression's budget."""
     return (
         f"authorizer.group({string(RELEASE_GROUP)}).resource({string(RELEASE_RESOURCE)})\n"
-        f"  .namespace({namespace}).name(request.name)\n"
+        f"  .namespace({namespace}).name({name})\n"
         f"  .check({string(verb)}).allowed()"
     )
 

@@ -4,7 +4,8 @@ Eight ValidatingAdmissionPolicies, each with its binding and independent of the 
 server evaluates them, so they also work while Holdfast is down:
 
 - `holdfast-hold`: removing our gate, or changing what decides, needs the verb `release`;
-- `holdfast-pace`: changing what a pace counts by needs the same verb, also after the release;
+- `holdfast-pace`: changing what a pace counts by needs the same verb, also after the release, and
+  so does creating a pod that counts without having waited;
 - `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name;
 - `holdfast-freeze`: users who may freeze a namespace may change nothing else in it;
 - `holdfast-controller-pods`: the fields of a pod that the controller may change, and the Helm
@@ -89,6 +90,8 @@ The API server itself protects the rest of a pod's spec (ValidatePodUpdate in it
 
 MOVED = f"change its controlling owner or labels ({', '.join(expressions.DECIDING_LABELS)})"
 """The description of such a change in the message of the policy `holdfast-hold`."""
+NEW_NAME = "request.?name.orValue('')"
+"""The name of a pod that may be new: with `generateName`, the request has none."""
 COUNTED = (pace_args.KEY, RELEASED_ANNOTATION)
 """The annotations by which a pace counts the pods that have its label."""
 
@@ -181,29 +184,33 @@ def _hold_policy(keys: Sequence[str]) -> Object:
 def _pace_policy() -> Object:
     """Build the policy that protects what a pace counts by, from before a pod's release.
 
-    Otherwise users could give their pods slots that others wait for, or keep slots occupied.
+    Otherwise users could give their pods slots that others wait for, or keep slots occupied. The
+    webhook removes the label from a new pod without the gate, but is not called in all namespaces.
     """
     label = f"metadata.?labels[?{string(pace_args.KEY)}]"
     changed = f"{annotation('object', 'key')} != {annotation('oldObject', 'key')}"
-    changes = (
-        f"(object.{label} != oldObject.{label}\n"
-        f"  || (oldObject.{label}.hasValue()\n"
-        f"    && {strings(COUNTED)}.exists(key, {changed})))"
+    held = f"{expressions.gates('object')}.exists(gate, gate.name == {string(pace_args.KEY)})"
+    counts = (
+        f"(request.operation == 'CREATE'\n  ? object.{label}.hasValue() && !{held}\n"
+        f"  : (object.{label} != oldObject.{label}\n"
+        f"    || (oldObject.{label}.hasValue()\n"
+        f"      && {strings(COUNTED)}.exists(key, {changed}))))"
     )
     listed = f"label {pace_args.KEY} and the annotations {' and '.join(COUNTED)}"
     right = f"the verb {RELEASE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP}"
     return make_policy(
         PACE,
-        rule=make_rule("", ["pods", "pods/status"], ["UPDATE"]),
+        rule=make_rule("", ["pods", "pods/status"], ["CREATE", "UPDATE"]),
         condition=(
             "changes-a-pace-forbidden",
-            f"{changes}\n&& !{expressions.may(RELEASE_VERB)}",
+            f"{counts}\n&& !{expressions.may(RELEASE_VERB, name=NEW_NAME)}",
         ),
         checks=[
             Check(
                 "false",
-                f"a pace counts pods by the {listed}: to change them, you need {right} in the "
-                f"pod's namespace (role {RELEASER})",
+                f"a pace counts pods by the {listed}: to change them, or to create a pod with the "
+                f"label and without the gate, you need {right} in the pod's namespace (role "
+                f"{RELEASER})",
             )
         ],
     )

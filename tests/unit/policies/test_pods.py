@@ -148,6 +148,7 @@ def test_what_a_pace_counts_by_is_protected() -> None:
     for key in (KEY, RELEASED_ANNOTATION):
         assert f"'{key}'" in condition["expression"]
     assert f"oldObject.metadata.?labels[?'{KEY}'].hasValue()" in condition["expression"]
+    assert "request.operation == 'CREATE'\n" in condition["expression"]
     assert condition["expression"].endswith(".check('release').allowed()")
 
 
