@@ -127,7 +127,7 @@ def test_freeze_ends_at_its_time(ns: Namespace, log: Path) -> None:
         ns.eventually(lambda: "web" in ns.releases())
         assert frozen(running, 0)()
     end = seconds(said.split("until ")[1].split(": ")[0])
-    assert 0 <= ns.releases()["web"] - end < 2
+    assert ns.releases()["web"] >= end
 
 
 def test_controller_that_may_not_list_namespaces_releases_after_a_while(

