@@ -20,6 +20,7 @@ from holdfast.webhook.framework.plugin import (
 )
 from holdfast.webhook.framework.profiles import Profile, Profiles, Verdict
 from holdfast.webhook.framework.runner import Runner
+from holdfast.webhook.model import messages
 from holdfast.webhook.model.annotations import (
     DELAY_GATE,
     DELAY_KEYS,
@@ -36,6 +37,8 @@ PERMIT_SECONDS = 5.0
 """How long a `permit` that may block may take."""
 PERMIT_THREADS = 8
 """Calls of one plugin's `permit` at a time, including those that hang."""
+_TEXT_CHARACTERS = 1_000
+"""Characters of a reason or problem; an Event shows no more."""
 _ROUNDS = 100
 """Times that plugins are asked for a time that suits all: for windows that never meet."""
 
@@ -275,15 +278,20 @@ def _as_due(plugin: Plugin, answer: object, pod: Pod) -> Due:
     """Convert a plugin's answer, with its time between the pod's creation and `NEVER_MS`."""
     match answer:
         case Allow(problem):
-            return Due(pod.created_ms, str(problem))
+            return Due(pod.created_ms, _kept(problem))
         case Wait(until, reason, problem, open_ended):
             at_ms = NEVER_MS if until is None else int(until)
             at_ms = min(max(at_ms, pod.created_ms), NEVER_MS)
-            said = f"{plugin.name}: {reason}" if reason else ""
-            return Due(at_ms, str(problem), said, open_ended=bool(open_ended))
+            said = _kept(f"{plugin.name}: {reason}") if reason else ""
+            return Due(at_ms, _kept(problem), said, open_ended=bool(open_ended))
         case Reject(reason):
-            return Due(NEVER_MS, f"{plugin.name}: {reason}")
+            return Due(NEVER_MS, _kept(f"{plugin.name}: {reason}"))
     raise TypeError(f"it returned {type(answer).__name__}, not Allow, Wait or Reject")
+
+
+def _kept(text: object) -> str:
+    """Shorten a text of a plugin: it is kept for each pod, and may name whatever a user wrote."""
+    return messages.shorten(str(text), _TEXT_CHARACTERS)
 
 
 def _latest(decisions: Iterable[Due]) -> Due:

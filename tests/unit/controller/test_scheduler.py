@@ -10,6 +10,7 @@ from holdfast.webhook.controller import scheduler
 from holdfast.webhook.controller.pending import PendingRelease, pending_release
 from holdfast.webhook.controller.releaser import Attempt, Outcome
 from holdfast.webhook.controller.scheduler import ReleaseScheduler
+from holdfast.webhook.framework.plugin import Allow, Permit, Reject, Wait
 from holdfast.webhook.model.annotations import NEVER_MS, NOT_BEFORE
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.workqueue.controller import TaskResult
@@ -204,6 +205,23 @@ def test_of_a_hostile_pod_only_a_few_kilobytes_are_kept(hostile: dict[str, Any])
     assert fresh is not None
     pods = Pods(fresh)
     assert len(msgspec.msgpack.encode(pods.scheduler.get(A))) < 5_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Allow("x" * 20_000),
+        Wait(None, f"waits for {'x' * 20_000}", "x" * 20_000),
+        Reject(f"invalid: {'x' * 20_000}"),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_of_long_texts_of_a_plugin_only_a_few_kilobytes_are_kept(answer: Permit) -> None:
+    pod = Pod.of(make_pod({}, gates=[Holding.gate]))
+    fresh = pending_release(pod, decider_of(Holding(lambda _pod, _now_ms: answer)))
+    assert fresh is not None
+    assert fresh.reason or fresh.problem
+    assert len(msgspec.msgpack.encode(fresh)) < 5_000
 
 
 def test_many_due_pods_of_one_namespace_keep_no_other_waiting() -> None:

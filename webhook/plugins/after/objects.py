@@ -50,7 +50,8 @@ class ObjectIndex:
         self, pod: Pod, targets: tuple[WaitedTarget, ...], waiting: WaitingPods, follow: Follow
     ) -> Obstacles:
         """Return what a pod waits for; if anything, the pod is rechecked when that changes."""
-        uid, (namespace, _) = pod.metadata.uid, pod.key
+        uid, key = pod.metadata.uid, pod.key
+        namespace = key[0]
         started: list[_FollowedKind] = []
         with self._lock:
             self._drop(uid)
@@ -63,9 +64,9 @@ class ObjectIndex:
             pairs = [(kind, target) for kind, target in zip(kinds, targets, strict=True)]
             unmet = [each for kind, each in pairs if not kind.is_met(namespace, each)]
             if unmet:
-                self._pods[uid] = _WaitingPod(pod.key, targets, self.now())
+                self._pods[uid] = _WaitingPod(key, targets, self.now())
                 for kind, target in pairs:
-                    kind.add(namespace, target, uid, pod.key)
+                    kind.add(namespace, target, uid, key)
             problems = [kind.problem_of(namespace, each) for kind, each in pairs]
         for kind in started:
             kind.stop = follow(kind.kind.path, WaitedObject, kind, on_unreadable=kind.on_unreadable)
