@@ -846,6 +846,14 @@ def test_pod_with_2000_of_our_gates_can_be_updated(guarded: Guarded, ns: Namespa
     assert "many" in refusal(jane.patch, "many", [STRIP])
 
 
+def test_pod_with_very_many_of_our_gates_is_released(guarded: Guarded, ns: Namespace) -> None:
+    """Admission rejects it where Holdfast is called, and a JSON Patch of so many operations."""
+    many = pod("many", {"delay": "1"}, schedulingGates=[{"name": FOREIGN_GATE}])
+    many["spec"]["schedulingGates"] += [{"name": f"holdfast.dev/{n}"} for n in range(15_000)]
+    ns.create(many)
+    ns.eventually(lambda: gates(ns.get("pod", "many")) == [FOREIGN_GATE])
+
+
 def test_pod_with_very_many_annotations_is_released_and_deleted(
     guarded: Guarded, ns: Namespace
 ) -> None:

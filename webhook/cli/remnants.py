@@ -16,6 +16,7 @@ from holdfast.webhook.model import approvals, kubevirt
 from holdfast.webhook.model.annotations import OWN_PREFIX, Due
 from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import VirtualMachine
+from holdfast.webhook.model.limits import MAX_GATES
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.policies import pods as pod_policies
@@ -110,7 +111,12 @@ def clearing(pod: Pod, now_ms: int) -> list[Operation]:
     """Build the patch that releases a pod and removes our finalizers, unless it has changed."""
     ours = [index for index, name in enumerate(pod.finalizers) if own([name])]
     # From the end, so that the other indexes stay valid.
-    removals = [{"op": "remove", "path": f"/metadata/finalizers/{at}"} for at in reversed(ours)]
+    removals: list[Operation] = [
+        {"op": "remove", "path": f"/metadata/finalizers/{at}"} for at in reversed(ours)
+    ]
+    if len(ours) > MAX_GATES:  # a user added them, and the API server accepts 10,000 operations
+        left = [name for name in pod.finalizers if not own([name])]
+        removals = [{"op": "replace", "path": "/metadata/finalizers", "value": left}]
     if own(pod.gates):
         return [*release_patch(with_due(pod, Due(now_ms)), now_ms), *removals]
     return patching.guarded(pod.metadata.uid, pod.metadata.resource_version, removals)

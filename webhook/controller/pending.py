@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import msgspec
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.model import approvals
 from holdfast.webhook.model.annotations import HELD_LABEL, OWN_PREFIX, Due
-from holdfast.webhook.model.limits import MAX_ENTRIES
+from holdfast.webhook.model.limits import MAX_ENTRIES, MAX_GATES
 from holdfast.webhook.model.objects import Pod
 
 _COPY, _FROM_COPY = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Pod)
@@ -80,8 +81,7 @@ def with_due(pod: Pod, due: Due, *, recheck: bool = False) -> PendingRelease:
         due.at_ms,
         metadata.uid,
         metadata.resource_version,
-        # Of the gates of others, which may be long, only the number counts.
-        _shared(tuple(gate if gate.startswith(OWN_PREFIX) else "" for gate in pod.gates)),
+        _needed(pod.gates),
         due.problem,
         due.reason,
         recheck,
@@ -103,6 +103,17 @@ def read_copy(copy: bytes) -> Pod:
 def _rank(pod: Pod) -> int:
     """Return the order among pods due at the same time: by priority, then by creation."""
     return -(pod.spec.priority or 0) * RANKS + pod.created_ms // 1_000
+
+
+def _needed(gates: Sequence[str]) -> tuple[str, ...]:
+    """Return the gates as a release needs them.
+
+    Of the gates of others, which may be long, only the number counts. So many that admission
+    rejects the pod take megabytes: they are not shared, and the release writes those of others.
+    """
+    if len(gates) > MAX_GATES:
+        return tuple(gates)
+    return _shared(tuple(gate if gate.startswith(OWN_PREFIX) else "" for gate in gates))
 
 
 @lru_cache(maxsize=256)

@@ -32,6 +32,7 @@ from holdfast.webhook.model.annotations import (
     allowed_plugins,
 )
 from holdfast.webhook.model.edits import Operation, SetAnnotation
+from holdfast.webhook.model.limits import MAX_GATES
 from holdfast.webhook.model.objects import ObjectKey, Pod
 
 RELEASE_TIMEOUT = 10.0
@@ -254,19 +255,27 @@ def _retry(exc: Exception) -> Attempt:
     return Attempt(Outcome.RETRY, None, str(exc), getattr(exc, "retry_after", None))
 
 
+def _ungated(gates: Sequence[str]) -> list[Operation]:
+    """Return the operations that remove our gates; `guarded` has tested the pod's version."""
+    if len(gates) > MAX_GATES:  # the API server accepts 10,000 operations
+        left = [{"name": gate} for gate in gates if not gate.startswith(OWN_PREFIX)]
+        return [{"op": "replace", "path": "/spec/schedulingGates", "value": left}]
+    operations: list[Operation] = []
+    for index in reversed(range(len(gates))):  # from the end, so that indexes stay valid
+        if gates[index].startswith(OWN_PREFIX):
+            path = f"/spec/schedulingGates/{index}"
+            operations.append({"op": "test", "path": path, "value": {"name": gates[index]}})
+            operations.append({"op": "remove", "path": path})
+    return operations
+
+
 def release_patch(held: PendingRelease, now_ms: int) -> Sequence[Operation]:
     """Return the patch that removes our gates, and only ours, from exactly this pod.
 
     It records the time, which shows that it was not somebody else who removed them, and removes
     the label of held pods.
     """
-    operations: list[Operation] = []
-    for index in reversed(range(len(held.gates))):  # from the end, so that indexes stay valid
-        gate = held.gates[index]
-        if gate.startswith(OWN_PREFIX):
-            path = f"/spec/schedulingGates/{index}"
-            operations.append({"op": "test", "path": path, "value": {"name": gate}})
-            operations.append({"op": "remove", "path": path})
+    operations = _ungated(held.gates)
     if held.annotated:
         path = f"/metadata/annotations/{pointer(RELEASED_ANNOTATION)}"
         released_at = durations.canonical_instant(now_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -165,6 +166,20 @@ def test_gated_pods_that_a_user_keeps_creating_do_not_count() -> None:
     removal.wait_for_releases()
     removal.clear_pods()
     assert next(lists) == 5
+
+
+def test_very_many_gates_and_finalizers_are_removed() -> None:
+    """The API server rejects a JSON Patch of more than 10,000 operations."""
+    names = [f"holdfast.dev/{number}" for number in range(11_000)]
+    api = installed()
+    api.put_pod(make_pod(name="gated", uid="gated", gates=[*names, "a.io/b"]))
+    api.put_pod(make_pod(name="kept", uid="kept", finalizers=["a.io/b", *names, *names]))
+
+    Removal(api, NAMESPACE, 0.0).clear_pods()
+
+    assert max(len(json.loads(body)) for body in api.bodies) < 10
+    assert api.gates(("default", "gated")) == ["a.io/b"]
+    assert api.pods["default", "kept"]["metadata"]["finalizers"] == ["a.io/b"]
 
 
 def test_finalizers_that_a_user_keeps_adding_do_not_count() -> None:

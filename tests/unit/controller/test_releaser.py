@@ -130,6 +130,16 @@ def test_release_leaves_the_gates_of_others() -> None:
     assert api.gates(KEY) == ["a.io/b", "c.io/d", "e.io/f"]
 
 
+def test_release_of_very_many_gates_is_a_short_patch() -> None:
+    """The API server rejects a JSON Patch of more than 10,000 operations."""
+    ours = [f"holdfast.dev/{number}" for number in range(6_000)]
+    api = waiting(gates=["a.io/b", *ours[:3_000], "c.io/d", *ours[3_000:]])
+
+    assert Outcome.RELEASED is release(api).outcome
+    assert api.gates(KEY) == ["a.io/b", "c.io/d"]
+    assert len(json.loads(api.bodies[-1])) < 10
+
+
 def test_names_are_escaped_in_the_path() -> None:
     api, known = seen()
 

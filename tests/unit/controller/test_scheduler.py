@@ -6,12 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.webhook.controller import pending as pending_releases
 from holdfast.webhook.controller import scheduler
 from holdfast.webhook.controller.pending import PendingRelease, pending_release
 from holdfast.webhook.controller.releaser import Attempt, Outcome
 from holdfast.webhook.controller.scheduler import ReleaseScheduler
 from holdfast.webhook.framework.plugin import Allow, Permit, Reject, Wait
 from holdfast.webhook.model.annotations import NEVER_MS, NOT_BEFORE
+from holdfast.webhook.model.limits import MAX_GATES
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.workqueue.controller import TaskResult
 from tests.support.builders import CREATED, CREATED_MS, MINUTE, instant, make_decider, make_pod
@@ -205,6 +207,13 @@ def test_of_a_hostile_pod_only_a_few_kilobytes_are_kept(hostile: dict[str, Any])
     assert fresh is not None
     pods = Pods(fresh)
     assert len(msgspec.msgpack.encode(pods.scheduler.get(A))) < 5_000
+
+
+def test_so_many_gates_that_admission_rejects_them_are_not_shared() -> None:
+    pod = Pod.of(make_pod({}, gates=[f"holdfast.dev/{n}" for n in range(MAX_GATES + 1)]))
+    shared = pending_releases._shared.cache_info().currsize
+    assert pending_release(pod, decider_of(Holding(never))) is not None
+    assert pending_releases._shared.cache_info().currsize == shared
 
 
 @pytest.mark.parametrize(
