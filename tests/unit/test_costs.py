@@ -23,6 +23,8 @@ SLACK = 1.1
 MOST_PER_BYTE = 40
 """Bytes of memory, for a body's own: `{}` in a list costs most, and is 3 bytes of a body."""
 FIXED = 256 << 10
+LONG = 100_000
+"""Characters of a long value."""
 
 Make = Callable[[int], Any]
 
@@ -189,3 +191,33 @@ def test_memory_is_in_proportion_to_the_body(path: str, shape: str) -> None:
 
     assert status == 200
     assert peak <= MOST_PER_BYTE * len(content) + FIXED
+
+
+@pytest.mark.parametrize(
+    ("key", "start", "end"),
+    [
+        pytest.param("delay", "0" * LONG, "15", id="delay"),
+        pytest.param("holdfast.dev/window", f"Mon {' ' * LONG}", "10:00-11:00", id="window"),
+        pytest.param("holdfast.dev/after", f"job/x,{' ' * LONG}", "job/y", id="after"),
+        pytest.param("holdfast.dev/pace", f"4,{' ' * LONG}", "10/1m", id="pace"),
+        pytest.param("holdfast.dev/approval", "x" * LONG, "y", id="approval"),
+    ],
+)
+def test_long_values_are_not_kept_after_their_reviews(key: str, start: str, end: str) -> None:
+    """Anyone can send reviews, and each with another value."""
+
+    def ask(number: int) -> None:
+        value = f"{start}{start[-1] * number}{end}"
+        content = json.dumps(make_review(annotated(**{key: value}))).encode()
+        assert SERVER.ask("/mutate", content)[0] == 200
+
+    ask(0)
+    tracemalloc.start()
+    try:
+        for number in range(1, 21):
+            ask(number)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 5 * LONG

@@ -8,6 +8,8 @@ from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.messages import quote
 
+LONGEST = 100
+"""Characters of a value. Parsed values are kept, and blanks are accepted after the comma."""
 MAX_COUNT = 10_000
 MAX_PERIOD_MS = 24 * 60 * 60 * 1_000
 ACCEPTED = (
@@ -61,7 +63,7 @@ def _period_ms(text: str, period: str) -> int:
 @lru_cache(1_024)  # most pods of a template have the same value
 def parse(text: str) -> Limits:
     """Parse an inline pace. Raises InvalidValueError, which names the accepted forms."""
-    match = _INLINE.fullmatch(text)
+    match = _INLINE.fullmatch(text) if len(text) <= LONGEST else None
     if not match or not text or text.rstrip(" ").endswith(","):
         raise InvalidValueError(f"invalid value {quote(text)}: {ACCEPTED}")
     starting, releases, period = match.groups()
