@@ -132,7 +132,7 @@ def controller(
     else:
         installation.publish(mgr, mode, place)
     health = HealthServer(
-        health_host, health_port, ready=lambda: mgr.synced, exposition=metrics.exposition
+        health_host, health_port, ready=lambda: mgr.synced, exposition=metrics.scrape
     )
     servers: list[PageServer] = [health]
     servers += [status_server.server(status_port, mgr)] if status_port is not None else []
