@@ -60,7 +60,7 @@ def list(  # noqa: A001 - the command's name
     if watch:
         from holdfast.webhook.cli.watching import follow_pods  # noqa: PLC0415 - rarely needed
 
-        follow_pods(cluster, path, query, held)
+        follow_pods(cluster, path, query, on_list=held.on_list, on_change=held.on_change)
     else:
         pods = [
             pod for pod in listing.objects(cluster, path, Pod, query) if held_pods.own_gates(pod)

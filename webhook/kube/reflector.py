@@ -82,6 +82,7 @@ class WatchedObject(Protocol):
 
 
 Object = TypeVar("Object", bound=WatchedObject)
+Item = TypeVar("Item")
 Handled = TypeVar("Handled", contravariant=True)  # noqa: PLC0105 - reads better
 
 
@@ -103,6 +104,15 @@ class ResourceEventHandler(Protocol[Handled]):
     def on_delete(self, one: Handled, /) -> None:
         """Take an object that is gone, or no longer matches the selectors."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers(Generic[Item]):
+    """A `ResourceEventHandler` made of functions."""
+
+    on_sync: Callable[[Iterable[Item]], None]
+    on_update: Callable[[Item], None]
+    on_delete: Callable[[Item], None]
 
 
 @dataclass(eq=False)

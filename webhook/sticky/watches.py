@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from holdfast.webhook.kube.client import Api
-from holdfast.webhook.kube.reflector import Reflector, WatchedObject
+from holdfast.webhook.kube.reflector import Handlers, Reflector, WatchedObject
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import (
     Instance,
@@ -36,18 +35,8 @@ MIGRATIONS = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
 NO_KUBEVIRT = "KubeVirt is not installed; sticky VMs are idle until it is"
 
 Work = Callable[[threading.Event], None]
-T = TypeVar("T")
 Kind = TypeVar("Kind", bound=WatchedObject)
 _log = logging.getLogger("holdfast.sticky")
-
-
-@dataclass(frozen=True, slots=True)
-class _Handlers(Generic[T]):
-    """A `ResourceEventHandler` made of functions."""
-
-    on_sync: Callable[[Iterable[T]], None]
-    on_update: Callable[[T], None]
-    on_delete: Callable[[T], None]
 
 
 class VmWatch:
@@ -91,7 +80,7 @@ class VmWatch:
 
     def feeders(self) -> list[tuple[str, Work]]:
         """Return the functions to run in threads, each with a name."""
-        pods = _Handlers(self._sync_pods, self._update_pod, self._delete_pod)
+        pods = Handlers(self._sync_pods, self._update_pod, self._delete_pod)
         follow_pods = self._follow(LauncherPod, pods, PODS, {"labelSelector": kubevirt.LAUNCHERS})
         feeders: list[tuple[str, Work]] = [
             ("vm-pods", follow_pods),
@@ -99,9 +88,9 @@ class VmWatch:
         ]
         if not self._enabled:
             return feeders
-        instances = _Handlers(self._sync_instances, self._update_instance, self._delete_instance)
-        machines = _Handlers(self._sync_vms, self._update_vm, lambda _: None)
-        migrations = _Handlers(self._sync_migrations, self._update_migration, self._end_migration)
+        instances = Handlers(self._sync_instances, self._update_instance, self._delete_instance)
+        machines = Handlers(self._sync_vms, self._update_vm, lambda _: None)
+        migrations = Handlers(self._sync_migrations, self._update_migration, self._end_migration)
         follow_vms = self._follow(VirtualMachine, machines, MACHINES)
 
         def after_instances(stop: threading.Event) -> None:
@@ -120,7 +109,7 @@ class VmWatch:
     def _follow(
         self,
         kind: type[Kind],
-        handlers: _Handlers[Kind],
+        handlers: Handlers[Kind],
         path: str,
         selection: dict[str, str] | None = None,
     ) -> Work:

@@ -167,16 +167,15 @@ def test_one_hostile_pod_does_not_pad_the_rows_of_others(cluster: ServedApi) -> 
 def test_pods_are_followed_in_the_commands_thread() -> None:
     api, seen = FakeApi(held({"delay": "1h"}, name="a")), []
 
-    class Observer:
-        def on_list(self, pods: object) -> None:
-            seen.append(pods)
-            api.put_pod(held({"delay": "1h"}, name="b"))
+    def on_list(pods: object) -> None:
+        seen.append(pods)
+        api.put_pod(held({"delay": "1h"}, name="b"))
 
-        def on_change(self, pod: Pod, *, is_deleted: bool) -> None:
-            seen.append((pod.metadata.name, is_deleted))
-            raise KeyboardInterrupt
+    def on_change(pod: Pod, *, is_deleted: bool) -> None:
+        seen.append((pod.metadata.name, is_deleted))
+        raise KeyboardInterrupt
 
-    watching.follow_pods(api, "/api/v1/pods", {}, Observer())
+    watching.follow_pods(api, "/api/v1/pods", {}, on_list=on_list, on_change=on_change)
     api.close()
     assert seen[1:] == [("b", False)]
 
