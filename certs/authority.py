@@ -109,11 +109,6 @@ def not_after(certificate: bytes) -> datetime:
     return _loaded(x509.load_pem_x509_certificate, certificate).not_valid_after_utc
 
 
-def issued_at(certificate: bytes) -> datetime:
-    """Return when the first certificate in a PEM text of ours was issued. Raises ValueError."""
-    return _loaded(x509.load_pem_x509_certificate, certificate).not_valid_before_utc + BACKDATED
-
-
 def issued_by(certificate: bytes, bundle: bytes) -> bool:
     """Return whether a CA in a PEM bundle issued a certificate; False if either is invalid."""
     try:
@@ -143,13 +138,18 @@ class Certificate:
     dns_names: frozenset[str]
     is_ca: bool
 
+    @property
+    def issued_at(self) -> datetime:
+        """When it was issued, if it is one of ours."""
+        return self.not_before + BACKDATED
+
     def valid_at(self, now: datetime) -> bool:
         """Return whether it is valid at this time."""
         return self.not_before <= now < self.not_after
 
     def remaining_share(self, now: datetime) -> float:
         """Return the share of its lifetime, counted from its issue, that is left."""
-        lifetime = self.not_after - self.not_before - BACKDATED
+        lifetime = self.not_after - self.issued_at
         return (self.not_after - now) / lifetime if lifetime else 0.0
 
 

@@ -213,9 +213,7 @@ def _is_replaced(signer: Certificate, observed: Observation, plan: Plan) -> bool
         bool(observed.served)
         and not observed.unknown
         and all(authority.signed_by(one, signer) for one in (*stored, *observed.served))
-        and all(
-            observed.now - one.not_before - authority.BACKDATED >= plan.settling for one in stored
-        )
+        and all(observed.now - one.issued_at >= plan.settling for one in stored)
     )
 
 

@@ -27,7 +27,7 @@ from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.report import explanation, trace
 from holdfast.webhook.report.doctor import diagnosis, installation
 from holdfast.webhook.report.doctor.diagnosis import Finding
-from holdfast.webhook.report.doctor.installation import KeptPods, Runs
+from holdfast.webhook.report.doctor.installation import Runs
 from holdfast.webhook.report.next_steps import PodFacts
 from holdfast.webhook.report.obstacles import Template
 from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
@@ -856,11 +856,7 @@ INSTALLATION: Sequence[Mistake] = (
     ),
     Mistake(
         "a deleted namespace stays, because the controller is gone",
-        _found(
-            lambda: installation.kept(
-                KeptPods("shop", ["db-1"], "holdfast.dev/sticky"), terminating=True
-            )
-        ),
+        _found(lambda: installation.kept("shop", ["db-1"], terminating=True)),
         "terminating namespace shop",
         "kubectl -n shop patch pod db-1",
     ),

@@ -94,7 +94,8 @@ def _installed(api: Api, time: listing.Time, own: str, namespace: str) -> Iterat
     namespaces = webhook_checks.namespaces(called)
     is_elsewhere = bool(namespaces) and own not in namespaces and not about_deployments
     is_read = Level.UNKNOWN not in [one.level for one in (*about_deployments, *about_webhooks)]
-    if is_read and not is_elsewhere and not webhook_checks.has_url(called):
+    is_outside = any(client.get("url") for _, client in called)  # as with holdfast dev
+    if is_read and not is_elsewhere and not is_outside:
         names = [one.name for one in states]
         yield from installation.incomplete(own, names, registered=bool(found))
     yield from about_webhooks

@@ -12,7 +12,7 @@ from holdfast.webhook.model.freezes import NAMESPACES
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.report.doctor import diagnosis, installation
 from holdfast.webhook.report.doctor.diagnosis import Finding
-from holdfast.webhook.report.doctor.installation import KeptPods, Runs
+from holdfast.webhook.report.doctor.installation import Runs
 from holdfast.webhook.runtime import dev
 
 Document = dict[str, Any]
@@ -79,6 +79,4 @@ def kept(api: Api, now_ms: int) -> Iterator[Finding]:
     for namespace, names in found.items():
         there = listing.one(api, f"{NAMESPACES}/{quote(namespace, safe='')}", Document) or {}
         terminating = (there.get("status") or {}).get("phase") == "Terminating"
-        yield installation.kept(
-            KeptPods(namespace, names, kubevirt.STICKY), terminating=terminating
-        )
+        yield installation.kept(namespace, names, terminating=terminating)

@@ -5,7 +5,6 @@ import binascii
 import re
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -58,11 +57,6 @@ def namespaces(called: Iterable[tuple[str, Document]]) -> list[str]:
     """Return the namespaces of the Services that the API server calls."""
     services = (client.get("service") for _, client in called)
     return sorted({str(one.get("namespace", "")) for one in services if one})
-
-
-def has_url(called: Iterable[tuple[str, Document]]) -> bool:
-    """Return whether the API server calls a server outside the cluster, as with holdfast dev."""
-    return any(client.get("url") for _, client in called)
 
 
 def judged(
@@ -138,15 +132,9 @@ def _by_url(address: str, bundle: bytes, now_ms: int) -> Iterator[Finding]:
 
 def _served(address: str, pem: bytes, bundle: bytes, now_ms: int) -> Iterator[Finding]:
     trusted = authority.issued_by(pem, bundle)
-    ages = [now_ms - at.timestamp() * 1_000 for at in _issue_times(bundle)]
-    rotates = any(age < ROTATION_MS for age in ages)
+    issued = [one.issued_at.timestamp() * 1_000 for one in authority.read_all(bundle)]
+    rotates = any(now_ms - at_ms < ROTATION_MS for at_ms in issued)
     return diagnosis.served(address, _expiry(pem), now_ms, trusted=trusted, rotates=rotates)
-
-
-def _issue_times(bundle: bytes) -> Iterator[datetime]:
-    for pem in _CERTIFICATE.findall(bundle):
-        with suppress(ValueError):
-            yield authority.issued_at(pem)
 
 
 def _ready(api: Api, namespace: str, service: str) -> int:

@@ -3,8 +3,8 @@
 import enum
 import json
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
 
+from holdfast.webhook.model.kubevirt import STICKY
 from holdfast.webhook.report import table
 from holdfast.webhook.report.doctor.diagnosis import Finding, Level
 from holdfast.webhook.report.doctor.rollouts import WEBHOOK
@@ -29,14 +29,6 @@ class Runs(enum.Enum):
     DEPLOYMENT = enum.auto()
     DEV = enum.auto()
     NOTHING = enum.auto()
-
-
-class KeptPods(NamedTuple):
-    """Deleted pods of a namespace, and the finalizer that keeps them."""
-
-    namespace: str
-    names: Sequence[str]
-    finalizer: str
 
 
 def start(runs: Runs, namespace: str) -> str:
@@ -144,16 +136,15 @@ def virt_controllers(accounts: Sequence[tuple[str, bool]]) -> Iterator[Finding]:
         yield Finding(Level.WARNING, about, text, f"{cure}, or delete the others")
 
 
-def kept(pods: KeptPods, *, terminating: bool) -> Finding:
-    """Judge deleted pods that a finalizer of Holdfast keeps."""
-    names = pods.names[:_MOST_NAMED]
-    patch = json.dumps({"metadata": {"$deleteFromPrimitiveList/finalizers": [pods.finalizer]}})
+def kept(namespace: str, names: Sequence[str], *, terminating: bool) -> Finding:
+    """Judge deleted pods of a namespace that Holdfast's finalizer keeps."""
+    patch = json.dumps({"metadata": {"$deleteFromPrimitiveList/finalizers": [STICKY]}})
     state = "terminating namespace" if terminating else "namespace"
     return Finding(
         Level.PROBLEM,
         "deleted pods",
-        f"{table.counted(len(pods.names), 'deleted pod')} in {state} {pods.namespace} kept by "
-        f"finalizer {pods.finalizer}: {table.some(pods.names, _MOST_NAMED)}",
-        f"without a controller, run: kubectl -n {pods.namespace} patch pod {' '.join(names)} "
-        f"-p '{patch}'",
+        f"{table.counted(len(names), 'deleted pod')} in {state} {namespace} kept by finalizer "
+        f"{STICKY}: {table.some(names, _MOST_NAMED)}",
+        f"without a controller, run: kubectl -n {namespace} patch pod "
+        f"{' '.join(names[:_MOST_NAMED])} -p '{patch}'",
     )

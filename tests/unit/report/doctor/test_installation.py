@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.webhook.report.doctor import installation
 from holdfast.webhook.report.doctor.diagnosis import Level
-from holdfast.webhook.report.doctor.installation import KeptPods, Runs
+from holdfast.webhook.report.doctor.installation import Runs
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,7 @@ def test_size(length: int, levels: list[Level]) -> None:
 
 
 def test_kept_pods_and_the_command_that_frees_them() -> None:
-    found = installation.kept(
-        KeptPods("shop", ["db-1", "db-2"], "holdfast.dev/sticky"), terminating=True
-    )
+    found = installation.kept("shop", ["db-1", "db-2"], terminating=True)
     command, patch = found.cure.rstrip("'").split(" -p '")
 
     assert found.text == (
