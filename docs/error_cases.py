@@ -60,7 +60,6 @@ from holdfast.webhook.model.annotations import (
     decide_due,
 )
 from holdfast.webhook.model.nodes import Node
-from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies import vms
@@ -692,9 +691,7 @@ COMMANDS: Sequence[Case] = (
     Case(
         lambda: _preview(make_pod({"delay": 15})),  # type: ignore[dict-item]
     ),
-    Case(
-        lambda: _raised(lambda: sticky._all(_WITHOUT_KUBEVIRT, "shop", "virtualmachines", Pod, {}))
-    ),
+    Case(lambda: _raised(lambda: sticky._machine(_WITHOUT_KUBEVIRT, "shop", "db"))),
     Case(lambda: _raised(lambda: sticky._machine(_MISSING, "shop", "db"))),
     Case(lambda: _raised(lambda: sticky._existing(_MISSING, "node-9"))),
     Case(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -12,12 +13,13 @@ import click
 import msgspec
 
 from holdfast.webhook.cli import commands, nodes, options, targets, terminal
+from holdfast.webhook.cli.connection import CommandCluster
 from holdfast.webhook.cli.printing import Printing, View, printing
 from holdfast.webhook.cli.webhook_checks import LABEL
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.framework import cel
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.client import MERGE_PATCH, Api
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import (
     Instance,
@@ -31,11 +33,9 @@ from holdfast.webhook.report import sticky_vms, table
 from holdfast.webhook.report.pod_status import NodeState
 from holdfast.webhook.report.sticky_vms import StickyVm
 from holdfast.webhook.runtime import pipelines
+from holdfast.webhook.sticky.reconciler import ArgsForPod
 
-MERGE_PATCH = "application/merge-patch+json"
 _CURE = "give the cluster's configuration with --config"
-_INSTANCES = "virtualmachineinstances"
-_FORBIDDEN, _NOT_FOUND = 403, 404
 
 EXAMPLES = """\b
 Examples:
@@ -75,11 +75,10 @@ def list_vms(
     """List VMs and the nodes that they return to."""
     time = listing.Time()
     cluster = target.connect(time.observe)
-    settings = StickySettings(installed.setup(cluster))
     namespace = scope.within(cluster)
-    read = _machines(cluster, namespace, scope.selector, settings)
+    read = _machines(cluster, installed, scope)
     found = [sticky_vms.described(*each) for each in read]
-    _warn(cluster, [args for _, _, args in read])
+    _warn_of_mismatch(cluster, [args for _, _, args in read])
     now_ms = time.now_ms()
     view: View[StickyVm] = View(
         "StickyVM",
@@ -98,9 +97,9 @@ def list_vms(
 def show(*, vm: str, installed: options.Installed, target: options.Target) -> None:
     """Show where a VM runs, and the node that it returns to."""
     cluster = target.connect()
-    settings = StickySettings(installed.setup(cluster))
+    args_for = _args_for(cluster, installed)
     machine, vmi = _machine(cluster, cluster.namespace, vm)
-    args = settings.of(machine, vmi)
+    args = args_for(sticky_vms.next_pod(machine, vmi))
     one = sticky_vms.described(machine, vmi, args)
     node = _state_for(cluster, one.node, machine) if one.node else None
     title = f"VM {machine.metadata.namespace}/{vm}"
@@ -110,7 +109,7 @@ def show(*, vm: str, installed: options.Installed, target: options.Target) -> No
         shown += filter(None, [nodes.recreated(cluster, machine, args)])
     lines = [(f"  {line}", "") for line in shown]
     terminal.write([(title, "bold"), *lines])
-    _warn(cluster, [args])
+    _warn_of_mismatch(cluster, [args])
 
 
 @sticky.command("set", epilog="Example: holdfast sticky set db node-2")
@@ -121,10 +120,8 @@ def show(*, vm: str, installed: options.Installed, target: options.Target) -> No
 @options.target
 def set_node(*, vm: str, node: str, installed: options.Installed, target: options.Target) -> None:
     """Set the node of a VM, from its next start."""
-    cluster = target.connect()
-    settings = StickySettings(installed.setup(cluster))
-    record = _Record(cluster, cluster.namespace, vm, settings)
-    suffix = target.suffix
+    cluster, suffix = target.connect(), target.suffix
+    record = _Record(cluster, installed, vm)
     _existing(cluster, node)
     record.write(node)
     loose = sticky_vms.loose(record.vm, record.args)
@@ -147,12 +144,9 @@ def clear(*, vm: str, installed: options.Installed, target: options.Target) -> N
 
     The scheduler picks the node.
     """
-    cluster = target.connect()
-    settings = StickySettings(installed.setup(cluster))
-    record = _Record(cluster, cluster.namespace, vm, settings)
-    suffix = target.suffix
+    record = _Record(target.connect(), installed, vm)
     record.write(None)
-    terminal.write([(f"VM {record.name} no longer has a recorded node{suffix}", "green")])
+    terminal.write([(f"VM {record.name} no longer has a recorded node{target.suffix}", "green")])
     record.warn_if_waiting()
 
 
@@ -178,9 +172,8 @@ def move(
     The old node need not exist any more, as after it was renamed.
     """
     cluster = target.connect()
-    settings = StickySettings(installed.setup(cluster))
     state = _existing(cluster, new)
-    read = _machines(cluster, scope.within(cluster), scope.selector, settings)
+    read = _machines(cluster, installed, scope)
     found = [
         (vm, args, sticky_vms.waiting_start(vm, vmi))
         for vm, vmi, args in read
@@ -198,9 +191,7 @@ def move(
     failed = [
         vm for vm, args, _ in found if not _move(cluster, vm, new, args, suffix=target.suffix)
     ]
-    warnings = [(f"warning: {waiting}", "yellow") for _, _, waiting in found if waiting]
-    if warnings:
-        terminal.write(warnings)
+    _warn(*(waiting for _, _, waiting in found))
     _warn_of(state)
     if failed:
         count = f"{len(failed)} of {table.counted(len(found), 'VM')}"
@@ -226,27 +217,21 @@ def _write(api: Api, vm: VirtualMachine, change: dict[str, Any]) -> None:
     api.request("PATCH", kubevirt.vm_path(*vm.key), body=body, content_type=MERGE_PATCH)
 
 
-class StickySettings:
-    """The sticky plugin's arguments, by the configuration; each VM's profile has its own."""
-
-    def __init__(self, setup: pipelines.Setup) -> None:
-        """Load the profiles of a configuration. Raises ConfigurationError."""
-        self._profiles = pipelines.load_profiles(setup)
-
-    def of(self, vm: TemplatedMachine, vmi: Instance | None) -> StickyArgs | None:
-        """Give the arguments for a VM's pods; None where the plugin does not run for them."""
-        return pipelines.sticky_args(self._profiles, sticky_vms.next_pod(vm, vmi))
+def _args_for(cluster: CommandCluster, installed: options.Installed) -> ArgsForPod:
+    """Load the profiles of the configuration. Raises ConfigurationError."""
+    return partial(pipelines.sticky_args, pipelines.load_profiles(installed.setup(cluster)))
 
 
 class _Record:
     """The record of one VM, which a person changes. Raises CommandError or ClusterError."""
 
-    def __init__(self, api: Api, namespace: str, name: str, settings: StickySettings) -> None:
-        self._api = api
-        self.vm, self._vmi = _machine(api, namespace, name)
-        self.name = f"{self.vm.metadata.namespace}/{name}"
-        self.args = _required(self.vm, settings.of(self.vm, self._vmi))
-        _require_heard(api, self.args)
+    def __init__(self, cluster: CommandCluster, installed: options.Installed, name: str) -> None:
+        args_for = _args_for(cluster, installed)
+        self._api = cluster
+        self.vm, self._vmi = _machine(cluster, cluster.namespace, name)
+        self.name = "/".join(self.vm.key)
+        self.args = _required(self.vm, args_for(sticky_vms.next_pod(self.vm, self._vmi)))
+        _require_heard(cluster, self.args)
 
     def write(self, node: str | None) -> None:
         """Change the record; the UID makes the API server reject a VM that was recreated."""
@@ -254,22 +239,18 @@ class _Record:
 
     def warn_if_waiting(self) -> None:
         """Say that a VM that waits to start has a pod with the node recorded before."""
-        waiting = sticky_vms.waiting_start(self.vm, self._vmi)
-        if waiting:
-            terminal.write([(f"warning: {waiting}", "yellow")])
+        _warn(sticky_vms.waiting_start(self.vm, self._vmi))
 
 
 def _required(vm: VirtualMachine, args: StickyArgs | None) -> StickyArgs:
     if args is None:
-        name = f"{vm.metadata.namespace}/{vm.metadata.name}"
-        raise CommandError(f"VM {name}: {sticky_vms.loose(vm, args)}; {_CURE}")
+        raise CommandError(f"VM {'/'.join(vm.key)}: {sticky_vms.loose(vm, args)}; {_CURE}")
     return args
 
 
 def _require_heard(api: Api, args: StickyArgs) -> None:
     """Refuse to write an annotation that the cluster does not read. Raises CommandError."""
-    unheard = _mismatch(api, args)
-    if unheard:
+    if unheard := _mismatch(api, args):
         raise CommandError(unheard)
 
 
@@ -282,7 +263,7 @@ def _mismatch(api: Api, args: StickyArgs) -> str:
     try:
         found = [*listing.objects(api, path, dict[str, Any], {"labelSelector": LABEL})]
     except ApiStatusError as exc:
-        if exc.status != _FORBIDDEN:
+        if exc.status != 403:
             raise
         return ""
     expressions = [
@@ -297,12 +278,10 @@ def _mismatch(api: Api, args: StickyArgs) -> str:
     return f"Holdfast in this cluster does not read annotation {key} of VMs; {_CURE}"
 
 
-def _warn(api: Api, followed: Iterable[StickyArgs | None]) -> None:
+def _warn_of_mismatch(api: Api, followed: Iterable[StickyArgs | None]) -> None:
     """Warn if this configuration differs from the cluster's."""
     by_key = {args.node_annotation: args for args in followed if args}
-    mismatches = [text for text in (_mismatch(api, args) for args in by_key.values()) if text]
-    lines = [(f"warning: {text}", "yellow") for text in mismatches]
-    terminal.write(lines, err=True)
+    _warn(*(_mismatch(api, args) for args in by_key.values()), err=True)
 
 
 def _machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Instance | None]:
@@ -315,14 +294,18 @@ def _machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Ins
 
 
 def _machines(
-    api: Api, namespace: str, selector: str, settings: StickySettings
+    cluster: CommandCluster, installed: options.Installed, scope: options.Scope
 ) -> list[tuple[TemplatedMachine, Instance | None, StickyArgs | None]]:
     """Read VMs, with the VMI of their name and the arguments that apply to their pods."""
-    query = {"labelSelector": selector}
-    machines = _all(api, namespace, "virtualmachines", TemplatedMachine, query)
-    running = {one.key: one for one in _all(api, namespace, _INSTANCES, Instance, {})}
+    args_for, namespace = _args_for(cluster, installed), scope.within(cluster)
+    root = kubevirt.API_PATH + (f"/namespaces/{quote(namespace, safe='')}" if namespace else "")
+    query = {"labelSelector": scope.selector}
+    with _kubevirt_required():
+        machines = [*listing.objects(cluster, f"{root}/virtualmachines", TemplatedMachine, query)]
+        instances = listing.objects(cluster, f"{root}/virtualmachineinstances", Instance)
+        running = {one.key: one for one in instances}
     both = [(vm, running.get(vm.key)) for vm in machines]
-    return [(vm, vmi, settings.of(vm, vmi)) for vm, vmi in both]
+    return [(vm, vmi, args_for(sticky_vms.next_pod(vm, vmi))) for vm, vmi in both]
 
 
 def _state_for(api: Api, node: str, vm: TemplatedMachine) -> NodeState:
@@ -332,8 +315,11 @@ def _state_for(api: Api, node: str, vm: TemplatedMachine) -> NodeState:
 
 
 def _warn_of(state: NodeState) -> None:
-    if state.problem:
-        terminal.write([(f"warning: {state.name}: {state.problem}", "yellow")])
+    _warn(state.problem and f"{state.name}: {state.problem}")
+
+
+def _warn(*texts: str, err: bool = False) -> None:
+    terminal.write([(f"warning: {text}", "yellow") for text in texts if text], err=err)
 
 
 def _existing(api: Api, name: str) -> NodeState:
@@ -343,21 +329,13 @@ def _existing(api: Api, name: str) -> NodeState:
     return state
 
 
-def _all(
-    api: Api, namespace: str, resource: str, kind: type[listing.T], query: dict[str, str]
-) -> list[listing.T]:
-    within = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
-    with _kubevirt_required():
-        return [*listing.objects(api, f"/apis/kubevirt.io/v1{within}/{resource}", kind, query)]
-
-
 @contextmanager
 def _kubevirt_required() -> Iterator[None]:
     """Say so where a cluster does not have VMs at all. Raises CommandError then."""
     try:
         yield
     except ApiStatusError as exc:
-        if exc.status == _NOT_FOUND:
+        if exc.status == 404:
             raise CommandError(
                 "this cluster has no KubeVirt, so there are no VMs; choose another --context"
             ) from None
