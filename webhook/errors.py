@@ -3,9 +3,6 @@
 Each message is one line: what is wrong, where, and what to do.
 """
 
-_NOT_FOUND = 404
-_REFUSED = frozenset({401, 403})
-
 
 class HoldfastError(Exception):
     """Base class of all errors raised by Holdfast."""
@@ -60,12 +57,12 @@ class ApiStatusError(ClusterError):
 
         Any other 404 means that the kind is not served, or comes from a proxy.
         """
-        return self.status == _NOT_FOUND and self.reason == "NotFound"
+        return self.status == 404 and self.reason == "NotFound"
 
     @property
     def is_refused(self) -> bool:
         """Whether the user lacks a permission, or valid credentials."""
-        return self.status in _REFUSED
+        return self.status in {401, 403}
 
 
 class UnreachableError(ClusterError):

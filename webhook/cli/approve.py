@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -59,7 +59,7 @@ def decide(target: options.Target, choice: PodChoice, *, denied: str | None) -> 
         right=("approve or deny pods", APPROVE_VERB, APPROVER),
         concerns=lambda pod: GATE in pod.gates,
         unconcerned=lambda pod: f"{_shown(pod)} not {done}: it does not wait for an approval",
-        write=_Decision(cluster, _user(cluster), denied, done).write,
+        write=partial(_write, cluster, _user(cluster), denied, done),
     ).run(cluster, choice, target.suffix)
 
 
@@ -71,31 +71,22 @@ def _user(api: Api) -> str:
     return str(listing.decoded(answer, path, safe_json.ANY)["status"]["userInfo"]["username"])
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    """A decision to write to pods: the user, and for a denial its reason."""
-
-    api: Api
-    user: str
-    denied: str | None
-    done: str
-
-    def write(self, pod: Pod) -> tuple[str, str]:
-        """Write it to a pod, and return the outcome or the problem."""
-        path, problem, uid = pod_path(*pod.key), "it kept changing; try again", pod.metadata.uid
-        found: Pod | None = pod
-        for _ in range(ATTEMPTS):
-            if found is None or found.metadata.uid != uid or GATE not in found.gates:
-                problem = "it no longer waits for an approval"
-                break
-            operations = patch(found, _edits(found, self.user, self.denied))
-            guarded = patching.guarded(uid, found.metadata.resource_version, operations)
-            refusal = patching.write(self.api, path, guarded, timeout=READ_TIMEOUT)
-            if refusal is None:
-                reason = reasons.shown(found.annotations.get(KEY, ""))
-                return f"{_shown(pod)} {self.done} by {self.user}: {reason}", ""
-            problem, found = str(refusal), listing.one(self.api, path, Pod)
-        return "", f"{_shown(pod)} not {self.done}: {problem}"
+def _write(api: Api, user: str, denied: str | None, done: str, pod: Pod) -> tuple[str, str]:
+    """Write a decision to a pod, and return the outcome or the problem."""
+    path, problem, uid = pod_path(*pod.key), "it kept changing; try again", pod.metadata.uid
+    found: Pod | None = pod
+    for _ in range(ATTEMPTS):
+        if found is None or found.metadata.uid != uid or GATE not in found.gates:
+            problem = "it no longer waits for an approval"
+            break
+        operations = patch(found, _edits(found, user, denied))
+        guarded = patching.guarded(uid, found.metadata.resource_version, operations)
+        refusal = patching.write(api, path, guarded, timeout=READ_TIMEOUT)
+        if refusal is None:
+            reason = reasons.shown(found.annotations.get(KEY, ""))
+            return f"{_shown(pod)} {done} by {user}: {reason}", ""
+        problem, found = str(refusal), listing.one(api, path, Pod)
+    return "", f"{_shown(pod)} not {done}: {problem}"
 
 
 def _shown(pod: Pod) -> str:

@@ -30,18 +30,14 @@ def candidates(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
     target = replace(options.Target(**flags), request_timeout=TIMEOUT_MS)
     try:
         if kind in _KUBECONFIG:
-            found = _kubeconfig(kind, target)
+            known = Kubeconfig(client.kubeconfigs(target.kubeconfig)).merged()[kind]
+            found = (str(one["name"]) for one in known)
         else:
             written, slash, _ = incomplete.rpartition("/")
             found = (f"{written}{slash}{name}" for name in _cluster(kind, written, target))
         return sorted(name for name in found if name.startswith(incomplete))
     except (HoldfastError, click.ClickException, OSError):
         return []  # a shell shows no message while it completes
-
-
-def _kubeconfig(kind: str, target: options.Target) -> Iterable[str]:
-    files = client.kubeconfigs(target.kubeconfig)
-    return [str(one["name"]) for one in Kubeconfig(files).merged()[kind]]
 
 
 def _cluster(kind: str, written: str, target: options.Target) -> Iterable[str]:

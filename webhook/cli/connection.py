@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.webhook import safe_json
 from holdfast.webhook.errors import HoldfastError
-from holdfast.webhook.kube.client import JSON, MERGE_PATCH, READ_TIMEOUT, Cluster, OnEnd, Query
+from holdfast.webhook.kube.client import MERGE_PATCH, Cluster, OnEnd
 from holdfast.webhook.model import messages
 
 if TYPE_CHECKING:
@@ -39,38 +39,26 @@ class CommandCluster(Cluster):
 
     conduct = Conduct()
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Query | None = None,
-        body: bytes | None = None,
-        content_type: str = JSON,
-        timeout: float = READ_TIMEOUT,
-    ) -> bytes:
+    def request(self, method: str, path: str, **options: Any) -> bytes:
         """Send a request, or in a dry run, one that stores nothing."""
         if method in _WRITES and self.conduct.dry_run == "client":
-            return merged(self.request("GET", path), body if content_type == MERGE_PATCH else None)
+            is_merge = options.get("content_type") == MERGE_PATCH
+            return merged(self.request("GET", path), options["body"] if is_merge else None)
         if method in _WRITES and self.conduct.dry_run == "server":
-            query = {**(query or {}), "dryRun": "All"}
+            options["query"] = {**(options.get("query") or {}), "dryRun": "All"}
+        if self.conduct.timeout:
+            options["timeout"] = self.conduct.timeout
         began, outcome = time.monotonic(), "OK"
         try:
-            return super().request(
-                method,
-                path,
-                query=query,
-                body=body,
-                content_type=content_type,
-                timeout=self.conduct.timeout or timeout,
-            )
+            return super().request(method, path, **options)
         except HoldfastError as exc:
             outcome = str(exc)
             raise
         finally:
             if self.conduct.verbosity >= _LOGS_REQUESTS:
                 took = (time.monotonic() - began) * 1_000
-                shown = messages.escape(f"{method} {self._url(path, query)}: {outcome}")
+                url = self._url(path, options.get("query"))
+                shown = messages.escape(f"{method} {url}: {outcome}")
                 click.echo(f"{shown} in {took:.0f} ms", err=True)
 
     def begin(self, path: str, body: bytes, *, timeout: float, on_end: OnEnd) -> bool:

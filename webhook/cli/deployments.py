@@ -1,6 +1,6 @@
 """What `holdfast doctor` reads of the installation's Deployments and configuration."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.webhook.cli import configured, inspection
@@ -86,9 +86,8 @@ def configuration(
         if one.get("webhooks") and one["metadata"]["name"] != dev.NAME
     ]
     if live:
-        same = all(_is_registered(one, wanted[kind]) for kind, one in live)
+        same = all(
+            drift.holds(one["webhooks"], wanted[kind]["webhooks"], longer=True)
+            for kind, one in live
+        )
         yield installation.registered(setup.source, same=same)
-
-
-def _is_registered(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return drift.holds(found["webhooks"], wanted["webhooks"], longer=True)

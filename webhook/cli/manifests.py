@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast.webhook.cli import terminal
+from holdfast.webhook.cli import configured
 from holdfast.webhook.errors import CommandError
 from holdfast.webhook.model import messages
 
@@ -32,10 +32,9 @@ def files(names: Iterable[str], *, recursive: bool) -> Iterator[str]:
             deeper = "" if recursive else "; add -R to read the folders in it"
             raise CommandError(f"{name}: no file ends in .yaml, .yml or .json{deeper}")
         if (folder / "kustomization.yaml").is_file():
-            note = (
-                f"note: {name} has a kustomization.yaml: to preview what it builds, use -k {name}"
+            configured.note(
+                f"{name} has a kustomization.yaml: to preview what it builds, use -k {name}"
             )
-            terminal.write([(note, "yellow")], err=True)
         yield from listed
 
 

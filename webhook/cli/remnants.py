@@ -6,6 +6,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.webhook.cli import rights, terminal
+from holdfast.webhook.cli.configured import FILE
 from holdfast.webhook.config import config
 from holdfast.webhook.controller.pending import with_due
 from holdfast.webhook.controller.releaser import release_patch
@@ -28,9 +29,8 @@ from holdfast.webhook.runtime import dev
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-_CONFIGURATION_FILE = "holdfast.yaml"  # in its ConfigMap
 _VMS = f"{kubevirt.API_PATH}/virtualmachines"
-_NOT_FOUND = 404
+_MOST_NAMED = 3
 _ENDLESS = {approvals.GATE, AFTER}
 """Gates of pods without a due time."""
 
@@ -74,11 +74,11 @@ def is_dev_registered(api: Api) -> bool:
 def configured(api: Api, namespace: str) -> Iterator[config.Configuration]:
     """Read the current and earlier configurations. Raises ClusterError."""
     for each in listing.objects(api, config_maps(namespace), _ConfigMap):
-        text = each.data.get(_CONFIGURATION_FILE)
+        text = each.data.get(FILE)
         if text is None:
             continue
         try:
-            yield config.parse(text.encode(), _CONFIGURATION_FILE)
+            yield config.parse(text.encode(), FILE)
         except ConfigurationError as exc:  # no replica can have used it
             terminal.report(f"ignoring an invalid configuration: {exc}")
 
@@ -88,7 +88,7 @@ def recorded_vms(api: Api, keys: Sequence[str]) -> list[VirtualMachine]:
     try:
         found = list(listing.objects(api, _VMS, VirtualMachine))
     except ApiStatusError as exc:
-        if exc.status == _NOT_FOUND and not discovery.serves(api, "virtualmachines"):
+        if exc.status == 404 and not discovery.serves(api, "virtualmachines"):
             return []
         raise
     return [vm for vm in found if set(keys) & vm.annotations.keys()]
@@ -159,6 +159,6 @@ def rest(namespace: str) -> list[str]:
     ]
 
 
-def named(found: Sequence[Pod], most: int = 3) -> str:
+def named(found: Sequence[Pod]) -> str:
     """Name some of the pods, for a message."""
-    return table.some(["/".join(pod.key) for pod in found], most)
+    return table.some(["/".join(pod.key) for pod in found], _MOST_NAMED)

@@ -32,7 +32,6 @@ _DEFAULTED: Sequence[Document] = [
     for condition in ("not-ready", "unreachable")
 ]
 """Tolerations that the admission plugin DefaultTolerationSeconds adds to every pod."""
-_REFUSED = frozenset({400, 403, 422})
 _BAD_PATCH = "failed to create typed patch object"
 """The API server answers an apply with an unknown field with status 500 and this text."""
 
@@ -64,7 +63,7 @@ class ServerPreview:
             pods = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
             stored = safe_json.decode(safe_json.ANY, self._send("POST", pods, _anonymous(pod), {}))
         except ApiStatusError as exc:
-            if exc.status in _REFUSED or _BAD_PATCH in str(exc):
+            if exc.status in {400, 403, 422} or _BAD_PATCH in str(exc):
                 return Preview(what, refusals=[str(exc)], warnings=warnings or self.warned[:])
             raise
         if pod is document or not known:

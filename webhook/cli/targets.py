@@ -16,8 +16,6 @@ from holdfast.webhook.kube.client import Api, pod_path
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.objects import Pod
 
-LAUNCHER = "kubevirt.io=virt-launcher"
-"""Selects the pods of VMs."""
 _POD = "pod"
 _VMS = frozenset({"virtualmachine", "virtualmachineinstance"})
 _TYPES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
@@ -84,7 +82,7 @@ class NamedTarget:
             raise CommandError(
                 f"this cluster has no {self.plural}; choose another --context"
             ) from None
-        selector = LAUNCHER if self.is_vm else _selector(owner["spec"]["selector"])
+        selector = kubevirt.LAUNCHERS if self.is_vm else _selector(owner["spec"]["selector"])
         query = {"labelSelector": selector}
         pods = listing.objects(api, listing.pods_path(namespace), kind, query)
         return [*(self._own(pods) if self.is_vm else pods)]

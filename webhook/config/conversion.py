@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,7 +30,8 @@ def _with_fix(text: str, kind: type[Any], path: str) -> str:
     _, unknown, name = text.partition("unknown field ")
     schema = msgspec.json.schema(kind)
     if not unknown:
-        accepted = _accepted(schema, path) if "enum" in text else ()
+        values = _part(schema, path).get("enum", ()) if "enum" in text else ()
+        accepted = [str(value) or '""' for value in values]  # as they are written in the file
         fix = f"use {' or '.join(accepted)}" if accepted else _SEE_REFERENCE
         return f"{messages.shorten(text)}: {fix}"
     name = name.strip("`")
@@ -39,11 +40,6 @@ def _with_fix(text: str, kind: type[Any], path: str) -> str:
     listed = f"use {', '.join(others)}" if others else _SEE_REFERENCE
     fix = f"did you mean {' or '.join(near)}?" if near else listed
     return f"unknown field {name!r:.60}: {fix}"
-
-
-def _accepted(schema: Mapping[str, Any], path: str) -> Sequence[str]:
-    """List the values that the field at a path accepts, as they are written in the file."""
-    return [str(value) or '""' for value in _part(schema, path).get("enum", ())]
 
 
 def _part(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:

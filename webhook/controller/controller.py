@@ -17,6 +17,7 @@ from holdfast.webhook.controller.pending import PendingRelease, pending_release
 from holdfast.webhook.controller.releaser import RELEASE_TIMEOUT, Attempt, Outcome, Releaser
 from holdfast.webhook.controller.scheduler import ReleaseScheduler
 from holdfast.webhook.framework.permit import ReleaseDecider
+from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, Begin, boot_time
 from holdfast.webhook.kube.clock_sync import ClockSynchronizer
 from holdfast.webhook.kube.events import EventSink
@@ -42,9 +43,6 @@ from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue.controller import GRACE_SECONDS, Controller, End, Task, TaskResult
 from holdfast.webhook.workqueue.queue import EVERYWHERE
 
-PODS = "/api/v1/pods"
-FIELD_SELECTOR = "spec.nodeName=,status.phase=Pending"
-"""Every pod that can carry a gate, without trusting any label."""
 WORKERS = 40
 """Releases in flight: what one process can drive (see docs/explanation/decisions.md)."""
 WORKERS_OF_ONE = 32
@@ -108,8 +106,8 @@ class ReleaseController:
             api,
             self,
             Pod,
-            path=PODS,
-            selection={"fieldSelector": FIELD_SELECTOR},
+            path=listing.pods_path(""),
+            selection={"fieldSelector": listing.PENDING},  # trusts no label
             on_restart=self._count_restart,
         )
         self._namespaces = Reflector(

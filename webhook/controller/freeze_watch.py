@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable
 
-from holdfast.webhook.model.freezes import Freeze, Freezes, read_freeze
+from holdfast.webhook.model.freezes import Freeze, Freezes, read_freeze, read_freezes
 from holdfast.webhook.model.objects import ApiObject
 
 UNREADABLE_SECONDS = 30.0
@@ -59,8 +59,7 @@ class FreezeWatch:
 
     def on_sync(self, namespaces: Iterable[ApiObject]) -> None:
         """Take these namespaces, and no others, as all there are."""
-        found = [read_freeze(each, self._own) for each in namespaces]
-        self._replace(Freezes(filter(None, found)))
+        self._replace(read_freezes(namespaces, self._own))
         self.unreadable, self._unreadable_since = "", None
         if not self._listed:
             self._listed = True  # only now: before, pods of a frozen namespace would be released

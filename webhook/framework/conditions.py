@@ -30,7 +30,7 @@ def create_condition(profiles: Profiles, pod: str = POD) -> str:
     if pod == POD:
         expressions += [_own(f"{pod}.spec.schedulingGates", "one.name")]
         expressions += [_own(f"{pod}.metadata.finalizers", "one")]
-    return _any(expressions)
+    return any_of(expressions)
 
 
 def validate_condition(profiles: Profiles) -> str:
@@ -47,12 +47,12 @@ def validate_condition(profiles: Profiles) -> str:
             gates[plugin.gate] = None
     expressions += [_own(f"{POD}.spec.schedulingGates", "one.name", known=gates)]
     expressions += [_own(f"{POD}.metadata.finalizers", "one")]
-    return _any(expressions)
+    return any_of(expressions)
 
 
 def restore_condition(profiles: Profiles) -> str:
     """Return the expression that is true for every update of a VM that may lose annotations."""
-    return _any(plugin.restore_match() for plugin in profiles.plugins)
+    return any_of(plugin.restore_match() for plugin in profiles.plugins)
 
 
 def update_condition(profiles: Profiles, pod: str = POD) -> str:
@@ -86,7 +86,7 @@ def template_condition(profiles: Profiles, *pods: str) -> str:
     matched = [plugin.match(pod) for plugin in profiles.plugins if plugin.validates_templates]
     changed = f"{optional(pod)} != {optional(_old(pod))}"
     keyed = by_operation(create_condition(profiles, pod), update_condition(profiles, pod))
-    return f"({keyed}) || ({_CREATED} || {changed}) && ({_any(matched)})"
+    return f"({keyed}) || ({_CREATED} || {changed}) && ({any_of(matched)})"
 
 
 def _any_template_condition(profiles: Profiles, pods: Sequence[str]) -> str:
@@ -102,7 +102,7 @@ def _any_template_condition(profiles: Profiles, pods: Sequence[str]) -> str:
         entries = (f"{{'template': {optional(pod)}.orValue({{}})}}" for pod in pods)
         listed = f"[{', '.join(entries)}]"
     changed = f"{optional(field)} != {optional(_old(field))}"
-    asks = _any(plugin.match(f"each{within}") for plugin in profiles.plugins)
+    asks = any_of(plugin.match(f"each{within}") for plugin in profiles.plugins)
     return f"({_CREATED} || {changed}) && {listed}.exists(each, {asks})"
 
 
@@ -123,7 +123,8 @@ def _old(pod: str) -> str:
     return "oldObject" + pod.removeprefix(POD)
 
 
-def _any(expressions: Iterable[str]) -> str:
+def any_of(expressions: Iterable[str]) -> str:
+    """Return the expression that is true if one of these is; "false" ones are left out."""
     tests = [one for one in dict.fromkeys(expressions) if one != "false"]
     return " || ".join(f"({test})" for test in tests) or "false"
 

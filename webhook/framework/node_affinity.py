@@ -156,12 +156,12 @@ def _unmet(term: Term, node: Node) -> Sequence[Requirement]:
     return [
         one
         for one in term
-        if not _meets(node.metadata.name if one.is_field else node.labels.get(one.key), one)
+        if not meets(node.metadata.name if one.is_field else node.labels.get(one.key), one)
     ]
 
 
-def _meets(value: str | None, requirement: Requirement) -> bool:
-    """Return whether a label's value, None if the node lacks it, meets a requirement."""
+def meets(value: str | None, requirement: Requirement) -> bool:
+    """Return whether a label's value, None if there is none, meets a requirement."""
     match requirement.operator:
         case "In":
             return value in requirement.values

@@ -14,8 +14,6 @@ from holdfast.webhook.model import kubevirt
 GROUPS = "/apis"
 """Lists the API groups; every account may read it."""
 
-_NOT_FOUND = 404
-
 
 class _Named(msgspec.Struct):
     name: str
@@ -38,7 +36,7 @@ def serves(api: Api, resource: str, *, timeout: float = READ_TIMEOUT) -> bool:
     try:
         served = listing.read(api, kubevirt.API_PATH, _Resources, timeout=timeout).resources
     except ApiStatusError as exc:
-        if exc.status != _NOT_FOUND:
+        if exc.status != 404:
             raise
         groups = listing.read(api, GROUPS, _Groups, timeout=timeout).groups
         if any(group.name == kubevirt.GROUP for group in groups):

@@ -42,7 +42,6 @@ TIMEOUT = 5.0
 NOTE_LENGTH = 1_000
 """Bytes of a note; the API server accepts 1024."""
 
-_CONFLICT = 409
 _NAME_LENGTH = 200  # of 253 characters that a name may have; the hash comes after it
 _log = logging.getLogger("holdfast.controller")
 
@@ -144,7 +143,7 @@ class EventRecorder(EventSink):
         try:
             self.api.request("POST", path, body=msgspec.json.encode(body), timeout=TIMEOUT)
         except ApiStatusError as exc:
-            if exc.status != _CONFLICT:  # published already
+            if exc.status != 409:  # published already
                 _log.debug("event %s of %s/%s: %s", event.reason, *event.regarding, exc)
         except ClusterError as exc:
             self.on_dropped()

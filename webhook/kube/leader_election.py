@@ -46,7 +46,6 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 _MOST_TRANSITIONS = 2**31 - 1
 """The API server rejects more."""
-_CONFLICT = 409
 _log = logging.getLogger("holdfast.leader")
 
 
@@ -120,7 +119,7 @@ class Leader:
             self._try()
         except ClusterError as exc:
             self._lease = None  # read it again
-            lost_race = isinstance(exc, ApiStatusError) and exc.status == _CONFLICT
+            lost_race = isinstance(exc, ApiStatusError) and exc.status == 409
             if not lost_race:
                 _log.warning("cannot acquire or renew Lease %s: %s", self._shown, exc)
         self._report()

@@ -14,7 +14,7 @@ from holdfast.webhook.errors import ApiStatusError, ClusterError, HandleError, I
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model import durations, syntax
 from holdfast.webhook.model.annotations import DOMAIN
-from holdfast.webhook.model.objects import REVISION_LABEL, ObjectKey, OwnerReference, Pod
+from holdfast.webhook.model.objects import REVISION_LABEL, ObjectKey, Pod
 from holdfast.webhook.threads import ThreadPool
 
 DELAY_FROM = f"{DOMAIN}/delay-from"
@@ -29,7 +29,6 @@ _FAILED_MS = 60_000
 _PAUSES = (1.0, 4.0)
 """Seconds before a lookup that failed is tried again."""
 _THREADS = 4
-_FORBIDDEN = 403
 _FROM_POD = "the delay counts from the pod's creation"
 
 
@@ -129,7 +128,7 @@ class Origins:
                 return _origin(revision, self._handle.lookup.get(revision.path) or {})
             except ClusterError as exc:
                 problem = exc
-                if isinstance(exc, ApiStatusError) and exc.status == _FORBIDDEN:
+                if isinstance(exc, ApiStatusError) and exc.status == 403:
                     break
         until_ms = self._handle.bounds_ms()[0] + _FAILED_MS
         return Origin(None, f"{_FROM_POD}: {revision.what} cannot be read: {problem}", until_ms)
@@ -154,13 +153,9 @@ def revision_of(pod: Pod) -> Revision | None:
     label = pod.labels.get(REVISION_LABEL, "")
     if group != "apps" or owner.kind not in {"StatefulSet", "DaemonSet"} or not label:
         return None
-    name = _controller_revision(owner, label)
+    # a StatefulSet's label has the whole name, a DaemonSet's the hash alone
+    name = label if owner.kind == "StatefulSet" else f"{owner.name}-{label}"
     return Revision(f"/apis/apps/{where}/controllerrevisions/{name}", f"ControllerRevision {name}")
-
-
-def _controller_revision(owner: OwnerReference, label: str) -> str:
-    """Return the name: a StatefulSet's label has all of it, a DaemonSet's the hash alone."""
-    return label if owner.kind == "StatefulSet" else f"{owner.name}-{label}"
 
 
 def _origin(revision: Revision, found: Mapping[str, object]) -> Origin:

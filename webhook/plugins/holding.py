@@ -22,7 +22,6 @@ from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
 
 BOUND = "holdfast: not held: spec.nodeName is already set: use a nodeSelector instead"
 """The warning about a pod that has a node: the API server rejects one that has a gate as well."""
-_FORBIDDEN = 403
 
 
 class HoldingPlugin(Plugin):
@@ -51,7 +50,8 @@ class HoldingPlugin(Plugin):
             return reject(str(exc))
         # The API server rejects a pod that has both a gate and a node.
         if pod.spec.node_name:
-            return success(*filter(_removes, edits), warnings=[BOUND])
+            removals = [one for one in edits if isinstance(one, RemoveAnnotation)]  # of copies
+            return success(*removals, warnings=[BOUND])
         return success(AddGate(self.gate), *edits)
 
     def validate(self, pod: Pod, context: Context) -> Result:
@@ -112,15 +112,10 @@ class HoldingPlugin(Plugin):
         except (HandleError, NoCredentialsError):
             pass
         except ApiStatusError as exc:
-            if exc.status != _FORBIDDEN:
+            if exc.status != 403:
                 raise
         # Without the component for KubeVirt, the account of a default installation counts.
         return username == kubevirt.CONTROLLER_ACCOUNT
-
-
-def _removes(edit: Edit) -> bool:
-    """Return whether an edit removes what was copied from another pod."""
-    return isinstance(edit, RemoveAnnotation)
 
 
 def _is_awaited(pod: Pod) -> bool:

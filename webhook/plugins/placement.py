@@ -72,7 +72,9 @@ class Placement(Plugin):
         self.scheduler_names = {rule.scheduler_name for rule in args.rules} - {""}
         self._book = RuleBook(args.rules)
         self._edits_of = {rule.name: rule.edits() for rule in args.rules}
-        self._versions = {rule.name: _version(rule) for rule in args.rules}
+        self._versions = {
+            one.name: hashlib.sha256(msgspec.json.encode(one)).hexdigest()[:8] for one in args.rules
+        }
 
     def match(self, pod: str) -> str:
         """Match pods that a rule selects."""
@@ -184,10 +186,6 @@ def _is_pinned(pod: Pod) -> bool:
 
 def _is_held(pod: Pod) -> bool:
     return any(gate.startswith(OWN_PREFIX) for gate in pod.gates)
-
-
-def _version(rule: Rule) -> str:
-    return hashlib.sha256(msgspec.json.encode(rule)).hexdigest()[:8]
 
 
 def _recorded(pod: Pod) -> dict[str, str]:

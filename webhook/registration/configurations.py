@@ -105,10 +105,12 @@ class Registration:
         """Reject invalid values in templates; the pods are validated again."""
         pods = [f"{cel.POD}.{template}" for template in templates]
         strays = StrayKeys(profiles)
-        condition = _any(
-            conditions.template_condition(profiles, *pods),
-            *map(strays.match, pods),
-            strays.match_workload(resource.kind for resource in resources),
+        condition = conditions.any_of(
+            [
+                conditions.template_condition(profiles, *pods),
+                *map(strays.match, pods),
+                strays.match_workload(resource.kind for resource in resources),
+            ]
         )
         kinds = [(resource.group, resource.name) for resource in resources]
         name, selectors = _TEMPLATE_NAMES[templates[0]], Selectors(profiles.selectors.namespaces)
@@ -164,10 +166,6 @@ class Registration:
             "timeoutSeconds": TIMEOUT_SECONDS,
             "admissionReviewVersions": ["v1"],
         }
-
-
-def _any(*expressions: str) -> str:
-    return " || ".join(f"({one})" for one in expressions if one != "false") or "false"
 
 
 def digest(profiles: Profiles) -> str:

@@ -28,11 +28,6 @@ TYPES = {CA_SECRET: "Opaque", LEAF_SECRET: "kubernetes.io/tls"}
 MOST_STEPS = 6
 """Writes per reconciliation: more than a bootstrap needs."""
 
-_CONFLICT = 409
-"""HTTP status of a write that lost a race."""
-_INVALID = 422
-"""HTTP status of a write of an immutable Secret."""
-
 _log = logging.getLogger("holdfast.certificates")
 
 
@@ -84,7 +79,7 @@ class CertificateSecrets:
                 self._write(name, secrets[name], rotation.carry_out(step, observed, self.plan))
             except ApiStatusError as exc:
                 # After a lost race all that was read is outdated; without a CA there is no bundle.
-                if exc.status == _CONFLICT or Authority.read(observed.authority) is None:
+                if exc.status == 409 or Authority.read(observed.authority) is None:
                     raise
                 return self._bundle(observed), exc
             self.metrics.certificate_writes.labels(step.action.name.lower()).inc()
@@ -108,7 +103,7 @@ class CertificateSecrets:
             if before.get("immutable"):
                 raise ApiStatusError(
                     f"Secret {name} is immutable and cannot be renewed; delete it",
-                    status=_INVALID,
+                    status=422,
                     reason="Invalid",
                 )
             # `before` has the resourceVersion, so a change that others made meanwhile is not lost.

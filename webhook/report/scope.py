@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.webhook.framework import node_affinity
 from holdfast.webhook.framework.profiles import NO_SELECTORS, Selectors
+from holdfast.webhook.model.edits import Requirement
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
 from holdfast.webhook.registration.configurations import EXCLUDED_NAMESPACES
 
@@ -39,15 +41,9 @@ class AdmissionScope:
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     wanted = selector.get("matchLabels", {})
     return all(labels.get(key) == value for key, value in wanted.items()) and all(
-        _meets(one, labels) for one in selector.get("matchExpressions", ())
+        node_affinity.meets(
+            labels.get(one["key"]),
+            Requirement(one["key"], one["operator"], tuple(one.get("values", ()))),
+        )
+        for one in selector.get("matchExpressions", ())
     )
-
-
-def _meets(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    key, values = requirement["key"], requirement.get("values", ())
-    return {
-        "In": key in labels and labels[key] in values,
-        "NotIn": key not in labels or labels[key] not in values,
-        "Exists": key in labels,
-        "DoesNotExist": key not in labels,
-    }[requirement["operator"]]

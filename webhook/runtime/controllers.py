@@ -53,11 +53,6 @@ class Manager:
         """True once all held pods and all VM pods that wait for a record are known."""
         return self.releases.synced and self.sticky.synced
 
-    @property
-    def failed(self) -> bool:
-        """True if a thread has died, which stops the others."""
-        return self.threads.failed
-
     def publish(self, mode: Mode, service: Service, plan: Plan) -> None:
         """Add the reconciliation of certificates and webhook configurations.
 
@@ -89,11 +84,11 @@ class Manager:
     def run(self) -> None:
         """Run until stopped, then release the Lease. Raises StartError if a thread has died."""
         self.work()
-        if self.failed:
+        if self.threads.failed:
             raise StartError("the controller failed; see the log above")
 
     def work(self) -> None:
-        """Do the same as `run` without raising; `failed` is true if a thread has died."""
+        """Do the same as `run` without raising; `threads.failed` is true if a thread has died."""
         with self.threads:
             self.ended.wait()
             self.threads.stop()

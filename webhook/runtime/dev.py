@@ -64,7 +64,7 @@ def run(
         _server(host, port, serve_arguments) as (server, address, ca),
         _registered(api, Registration(NAME, by_url(address, ca)).configurations(profiles)),
     ):
-        while not controller.synced and not controller.failed and not stop.is_set():
+        while not controller.synced and not controller.threads.failed and not stop.is_set():
             stop.wait(0.02)
         ready(address)
         while not stop.wait(0.2):
@@ -73,7 +73,7 @@ def run(
                     f"the admission server exited with status {server.returncode}; see the log "
                     "above"
                 )
-            if controller.failed:
+            if controller.threads.failed:
                 raise StartError("the controller failed; see the log above")
 
 

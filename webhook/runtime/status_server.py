@@ -38,7 +38,6 @@ MOST_FREEZES = 5
 MOST_PODS = 1_000
 """Held pods of a namespace whose owners a page names: each refresh lists them."""
 _SECOND_MS = 1_000
-_NOT_FOUND = 404
 _log = logging.getLogger("holdfast.controller")
 
 Sample = Callable[[str], float | None]
@@ -118,7 +117,7 @@ def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
         runs = listing.objects(api, f"{api_path}/virtualmachineinstances", Instance)
         instances = {one.key: one for one in islice(runs, most)}
     except ApiStatusError as exc:
-        if exc.status == _NOT_FOUND:
+        if exc.status == 404:
             return None
         raise
     pairs = [(vm, instances.get(vm.key)) for vm in known]

@@ -7,13 +7,13 @@ much memory here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import Instance, LauncherPod
-from holdfast.webhook.model.objects import ApiStruct, Metadata, PodSpec, PodStatus
+from holdfast.webhook.model.objects import ApiStruct, Metadata, OwnerReference, PodSpec, PodStatus
 
 SMALL = 1 << 14
 """Bytes of a pod that is kept in full; the node selector for a host-model CPU alone has 5,000."""
@@ -27,16 +27,11 @@ _ENCODER = msgspec.json.Encoder()
 
 def instance(one: Instance) -> Instance:
     """Return what decides about a VMI and its VM."""
-    metadata, status, owner = one.metadata, one.status, kubevirt.vm_of(one)
+    status = one.status
     ran = [each for each in status.phase_transition_timestamps or () if each.phase == "Running"]
     state = status.migration_state
     return Instance(
-        Metadata(
-            name=metadata.name,
-            namespace=metadata.namespace,
-            uid=metadata.uid,
-            owner_references=None if owner is None else [_bounded(owner)],
-        ),
+        _metadata(one.metadata, kubevirt.vm_of(one)),
         _bounded(one.spec),
         msgspec.structs.replace(
             _bounded(status),
@@ -53,23 +48,26 @@ def pod(one: LauncherPod) -> LauncherPod:
     """
     if len(_ENCODER.encode(one)) <= SMALL:
         return one
-    metadata, owner = one.metadata, kubevirt.vmi_of(one)
-    reason = one.unschedulable
+    metadata, reason = one.metadata, one.unschedulable
     return LauncherPod(
-        Metadata(
-            name=metadata.name,
-            namespace=metadata.namespace,
-            uid=metadata.uid,
+        _metadata(
+            metadata,
+            kubevirt.vmi_of(one),
             creation_timestamp=metadata.creation_timestamp,
             deletion_timestamp=metadata.deletion_timestamp,
             annotations=_texts(one.annotations, *_ANNOTATIONS),
             labels=_texts(one.labels, kubevirt.MIGRATION_JOB),
             finalizers=[kubevirt.STICKY] if one.has_finalizer else None,
-            owner_references=None if owner is None else [_bounded(owner)],
         ),
         PodSpec(one.spec.scheduler_name, one.spec.node_name),
         PodStatus(one.status.phase, None if reason is None else [_bounded(reason)]),
     )
+
+
+def _metadata(known: Metadata, owner: OwnerReference | None, **more: Any) -> Metadata:
+    """Keep what identifies an object, and its owner."""
+    owners = None if owner is None else [_bounded(owner)]
+    return Metadata(known.name, "", known.namespace, known.uid, owner_references=owners, **more)
 
 
 def _bounded(one: Struct) -> Struct:

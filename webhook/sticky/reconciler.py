@@ -37,8 +37,6 @@ ATTEMPTS = 8
 CURE = "bind the ClusterRole holdfast-controller-kubevirt of the manifests to the controller"
 """What to do if the controller may not read or write KubeVirt's objects."""
 
-_FORBIDDEN, _NOT_FOUND = 403, 404
-
 ArgsForPod = Callable[[Pod], StickyArgs | None]
 """Returns the arguments that apply to a pod, or None if sticky VMs are not enabled for it."""
 T = TypeVar("T")
@@ -86,7 +84,7 @@ class VmReconciler:
             timeout = SLOW_ADMISSION_TIMEOUT if needs_long_timeout else TIMEOUT
             self._reconcile(key, pods, result, timeout)
         except ClusterError as exc:
-            cure = f" ({CURE})" if getattr(exc, "status", 0) == _FORBIDDEN else ""
+            cure = f" ({CURE})" if getattr(exc, "status", 0) == 403 else ""
             result.problem = f"{exc}{cure}"
             result.retry_after = getattr(exc, "retry_after", None)
         return result
@@ -195,7 +193,7 @@ class VmReconciler:
         """
         if exc.is_not_found:
             return True
-        if exc.status != _NOT_FOUND or not path.startswith(kubevirt.API_PATH):
+        if exc.status != 404 or not path.startswith(kubevirt.API_PATH):
             return False
         _, resource, *_ = path.removeprefix(f"{kubevirt.API_PATH}/namespaces/").split("/")
         return not discovery.serves(self._api, resource, timeout=TIMEOUT)

@@ -103,10 +103,6 @@ class ObjectIndex:
                 self._kinds[target.kind].discard(pod.key[0], target, uid)
 
 
-def _nothing() -> None:
-    return None
-
-
 @dataclass(eq=False)
 class _FollowedKind:
     """The state of all objects of a kind. It is a ResourceEventHandler.
@@ -117,7 +113,7 @@ class _FollowedKind:
     kind: WaitedKind
     index: ObjectIndex
     waiting: WaitingPods
-    stop: Callable[[], None] = _nothing
+    stop: Callable[[], None] = lambda: None
     states: dict[ObjectKey, frozenset[str]] = field(default_factory=dict)
     problem: str = ""
     pods: dict[ObjectKey, dict[WaitedTarget, _Pods]] = field(default_factory=dict)

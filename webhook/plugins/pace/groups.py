@@ -50,10 +50,6 @@ class PaceMember(NamedTuple):
     limits: Limits
     timeout_ms: int
 
-    def is_recalled(self, uid: str) -> bool:
-        """Return whether it has a slot from an earlier term."""
-        return uid in self.group.recalled
-
     def named(self, uid: str) -> Metadata:
         """Return the metadata that an Event needs."""
         return Metadata(namespace=self.pod[0], name=self.pod[1], uid=uid)

@@ -134,7 +134,8 @@ class PaceSlots:
             self._ended &= seen
             for uid in gone:
                 self._members[uid].group.end(uid)
-            recalled = [(one.pod, 0) for uid, one in self._members.items() if one.is_recalled(uid)]
+            members = self._members.items()
+            recalled = [(one.pod, 0) for uid, one in members if uid in one.group.recalled]
         self._call(recalled, ())
         for uid in list(self._members):
             self._change(uid, lambda _group, _uid: None)
