@@ -10,7 +10,8 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from urllib.parse import quote
 
@@ -35,6 +36,8 @@ RATE = 20.0
 BURST = 500.0
 WARNINGS = 100.0
 """Extra burst for warnings: a person should see them among however many other Events."""
+RELEASES = 100
+"""Releases that are remembered, for the status page."""
 YIELD_SECONDS = 1.0
 """How long an Event waits while releases are saturated: it costs as much as a release."""
 POLL_SECONDS = 0.1
@@ -82,9 +85,18 @@ class EventSink:
         """Publish queued Events until `stop` is set."""
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A pod that was released, and the note of its Event."""
+
+    pod: ObjectKey
+    at_ms: int
+    note: str
+
+
 @dataclass(eq=False)
 class EventRecorder(EventSink):
-    """Publishes Events to the API server."""
+    """Publishes Events to the API server, and remembers the last releases."""
 
     api: Api
     _: KW_ONLY
@@ -96,6 +108,7 @@ class EventRecorder(EventSink):
     def __post_init__(self) -> None:
         self._waiting: queue.PriorityQueue[tuple[bool, int, Event]] = queue.PriorityQueue()
         self._numbers = itertools.count()
+        self._released: deque[Released] = deque(maxlen=RELEASES)
         self._tokens, self._filled_at = BURST + WARNINGS, self.now()
         self.saturated: Callable[[], bool] = lambda: False
         """Whether there is more urgent work than Events; the manager sets it."""
@@ -107,6 +120,8 @@ class EventRecorder(EventSink):
 
     def record(self, event: Event) -> None:
         """Queue an Event, or drop it if the queue is full."""
+        if event.reason == RELEASED:
+            self._released.append(Released(event.regarding, self.now_ms(), event.note))
         if self._waiting.qsize() < (BURST + WARNINGS if event.warning else BURST):
             self._waiting.put((not event.warning, next(self._numbers), event))
         else:
@@ -126,6 +141,10 @@ class EventRecorder(EventSink):
                 self._publish(event)
             else:
                 self.on_dropped()
+
+    def released(self) -> Sequence[Released]:
+        """Return the last releases, the oldest first."""
+        return self._released.copy()  # at once, whatever other threads do
 
     def _take_token(self, event: Event) -> bool:
         now = self.now()

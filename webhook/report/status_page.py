@@ -12,7 +12,7 @@ from html import escape
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from holdfast.webhook.controller.history import Released
+from holdfast.webhook.kube.events import Released
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import NEVER_MS
 from holdfast.webhook.model.objects import ObjectKey

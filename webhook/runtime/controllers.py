@@ -8,7 +8,6 @@ from functools import partial
 
 from holdfast.certs.rotation import Plan
 from holdfast.webhook.controller.controller import ReleaseController
-from holdfast.webhook.controller.history import ReleaseHistory
 from holdfast.webhook.errors import StartError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.profiles import Profiles
@@ -45,7 +44,7 @@ class Manager:
     releases: ReleaseController
     sticky: StickyController
     threads: ThreadGroup
-    history: ReleaseHistory
+    recorder: EventRecorder
     ended: threading.Event
 
     @property
@@ -131,14 +130,13 @@ def controller(
 
     recorder = EventRecorder(cluster, now_ms=now_ms, on_dropped=metrics.events_dropped.inc)
     leader = _leader(cluster, metrics, lease_namespace, server_time)
-    history = ReleaseHistory(recorder, now_ms=now_ms)
     leading = leader.leading if leader else lambda: True
     releases = ReleaseController(
         cluster,
         decider,
         clock,
         metrics,
-        recorder=history,
+        recorder=recorder,
         leading=leading,
         namespace=lease_namespace or OWN_NAMESPACE,
         begin=cluster.begin,
@@ -148,7 +146,7 @@ def controller(
         cluster,
         partial(pipelines.sticky_args, decider.profiles),
         metrics,
-        enabled=pipelines.first_sticky_args(decider.profiles) is not None,
+        enabled=pipelines.has_sticky(decider.profiles),
         recorder=recorder,
         may_write=leading,
         may_sweep=lambda: releases.synced,  # both list all waiting pods, which doubles the memory
@@ -180,7 +178,7 @@ def controller(
         releases,
         sticky,
         threads,
-        history,
+        recorder,
         ended,
     )
 

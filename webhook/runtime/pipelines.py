@@ -90,7 +90,8 @@ def digest(setup: Setup) -> str:
 def sticky_plugin(profiles: Profiles, pod: Pod) -> Sticky | None:
     """Return the sticky plugin of a pod's profile; None if the profile does not enable it."""
     profile = profiles.select(pod)
-    return None if profile is None else _sticky(profile.plugins)
+    found = (one for one in (profile.plugins if profile else ()) if isinstance(one, Sticky))
+    return next(found, None)
 
 
 def sticky_args(profiles: Profiles, pod: Pod) -> StickyArgs | None:
@@ -99,10 +100,9 @@ def sticky_args(profiles: Profiles, pod: Pod) -> StickyArgs | None:
     return None if plugin is None else plugin.args
 
 
-def first_sticky_args(profiles: Profiles) -> StickyArgs | None:
-    """Return the sticky plugin's arguments in the first profile that enables it, or None."""
-    plugin = _sticky(profiles.plugins)
-    return None if plugin is None else plugin.args
+def has_sticky(profiles: Profiles) -> bool:
+    """Return whether a profile enables the sticky plugin."""
+    return any(isinstance(one, Sticky) for one in profiles.plugins)
 
 
 def count_paces(profiles: Profiles) -> dict[str, tuple[int, int]]:
@@ -115,10 +115,6 @@ def window_states(profiles: Profiles, now_ms: int) -> dict[str, str]:
     """Describe whether each configured window is open, by its name."""
     plugins = (one for one in profiles.plugins if isinstance(one, Window))
     return {name: text for one in plugins for name, text in one.states(now_ms).items()}
-
-
-def _sticky(found: Sequence[Plugin]) -> Sticky | None:
-    return next((plugin for plugin in found if isinstance(plugin, Sticky)), None)
 
 
 def build_profiles(

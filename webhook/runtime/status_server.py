@@ -74,7 +74,7 @@ def status(mgr: Manager, selection: Selection) -> Status:
         except ClusterError as exc:
             found.append(Fact("Owners", f"cannot be listed: {exc}", Level.WARNING))
     seen = None
-    if pipelines.first_sticky_args(mgr.profiles) is not None:
+    if pipelines.has_sticky(mgr.profiles):
         try:
             seen = machines(mgr.cluster, partial(pipelines.sticky_args, mgr.profiles))
         except ClusterError as exc:
@@ -84,7 +84,7 @@ def status(mgr: Manager, selection: Selection) -> Status:
         now_ms,
         found,
         held,
-        mgr.history.released(),
+        mgr.recorder.released(),
         seen,
         paces=pipelines.count_paces(mgr.profiles),
         windows=pipelines.window_states(mgr.profiles, now_ms),

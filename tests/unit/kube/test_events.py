@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.kube import events
-from holdfast.webhook.kube.events import Event, EventRecorder, EventSink, event_object
+from holdfast.webhook.kube.events import Event, EventRecorder, EventSink, Released, event_object
 from tests.support.builders import CREATED_MS
 from tests.support.fakes import FakeApi, raising, status_error, unreachable
 
@@ -194,6 +194,16 @@ def test_warnings_are_told_while_others_come_faster_than_they_may() -> None:
     notes = [json.loads(body)["note"] for body in world.api.bodies]
     assert [note for note in notes if note.startswith("at")] == [f"at {n}" for n in range(60)]
     assert len(notes) == 500 + 59 * 20
+
+
+def test_last_releases_are_remembered() -> None:
+    recorder = World().recorder
+    recorder.record(replace(EVENT, reason=events.HELD))
+    for number in range(events.RELEASES + 5):
+        recorder.record(replace(EVENT, note=str(number)))
+    notes = [str(number) for number in range(5, events.RELEASES + 5)]
+    assert [one.note for one in recorder.released()] == notes
+    assert recorder.released()[0] == Released(EVENT.regarding, CREATED_MS, "5")
 
 
 def test_event_sink_drops_events() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.controller.history import Released
+from holdfast.webhook.kube.events import Released
 from holdfast.webhook.model.annotations import NEVER_MS
 from holdfast.webhook.report import status_page
 from holdfast.webhook.report.doctor.diagnosis import Level
