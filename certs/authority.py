@@ -7,6 +7,7 @@ Pure: the caller passes the time, and gets bytes. Keys are P-256 and serial numb
 import enum
 import ipaddress
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 T = TypeVar("T")
+Extension = TypeVar("Extension", bound=x509.ExtensionType)
 
 CA_LIFETIME = timedelta(days=365)
 LEAF_LIFETIME = timedelta(days=30)
@@ -116,15 +118,11 @@ def issued_by(certificate: bytes, bundle: bytes) -> bool:
         authorities = _loaded(x509.load_pem_x509_certificates, bundle)
     except ValueError:
         return False
-    return any(_issued(leaf, one) for one in authorities)
-
-
-def _issued(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
-    try:
-        leaf.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
+    for one in authorities:
+        with suppress(ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            leaf.verify_directly_issued_by(one)
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,31 +189,25 @@ def _loaded(load: Callable[[bytes], T], content: bytes) -> T:
 
 def _read(found: x509.Certificate) -> Certificate:
     try:
+        names = _extension(found, x509.SubjectAlternativeName)
+        constraints = _extension(found, x509.BasicConstraints)
         return Certificate(
             pem=found.public_bytes(serialization.Encoding.PEM),
             fingerprint=found.fingerprint(hashes.SHA256()).hex(),
             not_before=found.not_valid_before_utc,
             not_after=found.not_valid_after_utc,
-            dns_names=frozenset(_dns_names(found)),
-            is_ca=_is_ca(found),
+            dns_names=frozenset(names.get_values_for_type(x509.DNSName) if names else ()),
+            is_ca=constraints is not None and constraints.ca,
         )
     except (x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as exc:
         raise ValueError(f"an extension of the certificate cannot be read: {exc}") from exc
 
 
-def _dns_names(found: x509.Certificate) -> list[str]:
+def _extension(found: x509.Certificate, kind: type[Extension]) -> Extension | None:
     try:
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        return found.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
-        return []
-    return names.value.get_values_for_type(x509.DNSName)
-
-
-def _is_ca(found: x509.Certificate) -> bool:
-    try:
-        return found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return False
+        return None
 
 
 def pair_matches(pair: KeyPair) -> bool:

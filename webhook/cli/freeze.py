@@ -27,17 +27,13 @@ Examples:
 
 def frozen(command: options.Function) -> options.Function:
     """Give a command `everywhere` and `own`: what it freezes or thaws."""
-    for option in (
-        click.option(
-            "--all",
-            "everywhere",
-            is_flag=True,
-            help="All namespaces, by the annotation of Holdfast's own.",
-        ),
-        options.holdfast_namespace,
-    ):
-        command = option(command)
-    return command
+    everywhere = click.option(
+        "--all",
+        "everywhere",
+        is_flag=True,
+        help="All namespaces, by the annotation of Holdfast's own.",
+    )
+    return options.holdfast_namespace(everywhere(command))
 
 
 @commands.command(epilog=EXAMPLES)

@@ -1,6 +1,7 @@
 """What Holdfast leaves in a cluster, and `holdfast uninstall` removes."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -33,10 +34,6 @@ _VMS = f"{kubevirt.API_PATH}/virtualmachines"
 _MOST_NAMED = 3
 _ENDLESS = {approvals.GATE, AFTER}
 """Gates of pods without a due time."""
-
-
-class _ConfigMap(msgspec.Struct):
-    data: dict[str, str] = {}
 
 
 def pods(api: Api) -> list[Pod]:
@@ -73,8 +70,8 @@ def is_dev_registered(api: Api) -> bool:
 
 def configured(api: Api, namespace: str) -> Iterator[config.Configuration]:
     """Read the current and earlier configurations. Raises ClusterError."""
-    for each in listing.objects(api, config_maps(namespace), _ConfigMap):
-        text = each.data.get(FILE)
+    for each in listing.objects(api, config_maps(namespace), dict[str, Any]):
+        text = (each.get("data") or {}).get(FILE)
         if text is None:
             continue
         try:

@@ -1,20 +1,14 @@
 """Read-only lookups for plugins."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
-
-from holdfast.webhook import safe_json
-from holdfast.webhook.errors import ApiStatusError, NoCredentialsError, StartError, UnreachableError
-
-if TYPE_CHECKING:
-    from holdfast.webhook.kube.client import Api
+from holdfast.webhook.errors import NoCredentialsError, StartError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import Api
 
 TIMEOUT = 1.0
 """Seconds for one lookup, connecting included: two fit into the 2.5 s that a review may take."""
@@ -70,15 +64,6 @@ class ClusterLookup:
         try:
             self.connect()
             assert self._api is not None  # noqa: S101 - set by `connect`
-            found = safe_json.decode(safe_json.ANY, self._api.request("GET", path, timeout=TIMEOUT))
+            return listing.one(self._api, path, dict[str, Any], timeout=TIMEOUT)
         except StartError as exc:
             raise NoCredentialsError(str(exc)) from exc
-        except ApiStatusError as exc:
-            if exc.is_not_found:
-                return None
-            raise
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise UnreachableError(f"the response for {path} is not valid: {exc}") from exc
-        if not isinstance(found, dict):
-            raise UnreachableError(f"the response for {path} is not an object")
-        return found

@@ -119,7 +119,7 @@ class Placement(Plugin):
         if not found or _left_alone(pod):
             return skip()
         edits = self._edits(found, _recorded(pod))
-        return success(*edits, warnings=[one.text for one in _conflicts(pod, found)])
+        return success(*edits, warnings=[text for _, text in _conflicts(pod, found)])
 
     def _for(self, pod: Pod, namespace: str) -> list[Rule]:
         return self._book.matching(pod, namespace)
@@ -212,20 +212,12 @@ class _Claim:
     requirement: Requirement
 
 
-@dataclass(frozen=True, slots=True)
-class _Conflict:
-    """A rule that no node can meet together with the pod's other requirements, and why."""
-
-    rule: Rule
-    text: str
-
-
 def _resolved(pod: Pod, found: Sequence[Rule], edits: Iterable[Edit] = ()) -> Result:
     conflicts = _conflicts(pod, found)
-    rejections = [one.text for one in conflicts if one.rule.on_conflict == "reject"]
+    rejections = [text for rule, text in conflicts if rule.on_conflict == "reject"]
     if rejections:
         return reject("; ".join(rejections))
-    texts = [*(one.text for one in conflicts), *_shorter_tolerations(pod, found)]
+    texts = [*(text for _, text in conflicts), *_shorter_tolerations(pod, found)]
     return success(*edits, warnings=[f"holdfast: {text}" for text in texts])
 
 
@@ -251,20 +243,20 @@ def _shorter_tolerations(pod: Pod, found: Iterable[Rule]) -> Iterator[str]:
             )
 
 
-def _conflicts(pod: Pod, found: Sequence[Rule]) -> list[_Conflict]:
-    """Find the rules that contradict the pod's own requirements, or an earlier rule's.
+def _conflicts(pod: Pod, found: Sequence[Rule]) -> list[tuple[Rule, str]]:
+    """Find the rules that contradict the pod's own requirements, or an earlier rule's, and why.
 
     Such a rule rules out the last alternative of the pod's node affinity.
     """
     if len(found) < 2 and not pod.node_selector and node_affinity.terms(pod) is None:
         return []  # no rule contradicts itself: `placement_checks` rejects that
     ways = _ways(pod, dict.fromkeys(one.key for rule in found for one in rule.required))
-    conflicts: list[_Conflict] = []
+    conflicts: list[tuple[Rule, str]] = []
     for rule in found:
         tightened = [[*way, *_claims(f"rule {rule.name}", rule.required)] for way in ways]
         still = [way for way in tightened if not node_affinity.impossible(_required(way))]
         if ways and not still:
-            conflicts.append(_Conflict(rule, _described(rule, ways[0])))
+            conflicts.append((rule, _described(rule, ways[0])))
         ways = still
     return conflicts
 

@@ -116,7 +116,15 @@ class WebhookReconciler:
         replicas_seen = self.ask(self.api, self.service)
         bundle: bytes | None = None
         if self.certificates is not None:
-            bundle, problem = self._renew(self.certificates, now, bundles, replicas_seen)
+            bundle, problem = self.certificates.reconcile(
+                now,
+                known_for=timedelta(seconds=self._steadiness.seconds(local)),
+                bundles=bundles,
+                trusted={
+                    ca: timedelta(seconds=local - at) for ca, at in self._trusted_since.items()
+                },
+                asked=replicas_seen,
+            )
             problems += [problem] if problem is not None else []
         # Without any bundle no replica is trusted: an empty list would mean that all are.
         trust = (bundles or [b""]) if bundle is None else [bundle]
@@ -124,24 +132,6 @@ class WebhookReconciler:
         problems += self._publish(live, bundle, may_publish=not self._blocker)
         if problems:
             raise ClusterError("; ".join(map(str, problems)))
-
-    def _renew(
-        self,
-        certificates: CertificateSecrets,
-        now: datetime,
-        bundles: Sequence[bytes],
-        replicas_seen: Sequence[Replica],
-    ) -> tuple[bytes, ClusterError | None]:
-        local = self.now()
-        return certificates.reconcile(
-            now,
-            known_for=timedelta(seconds=self._steadiness.seconds(local)),
-            bundles=bundles,
-            trusted={
-                ca: timedelta(seconds=local - since) for ca, since in self._trusted_since.items()
-            },
-            asked=replicas_seen,
-        )
 
     def _publish(
         self, live: Mapping[str, Configuration], bundle: bytes | None, *, may_publish: bool

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import node_affinity
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
@@ -24,14 +23,9 @@ def find(api: Api, name: str, pod: LauncherPod | None) -> str:
 
     None is a pod that is bound to the node already.
     """
-    if not syntax.is_object_name(name):
-        return problem_of(name, None, pod)
-    try:
-        node = listing.read(api, f"/api/v1/nodes/{quote(name, safe='')}", Node, timeout=TIMEOUT)
-    except ApiStatusError as exc:
-        if not exc.is_not_found:
-            raise
-        return problem_of(name, None, pod)
+    node = None
+    if syntax.is_object_name(name):
+        node = listing.one(api, f"/api/v1/nodes/{quote(name, safe='')}", Node, timeout=TIMEOUT)
     return problem_of(name, node, pod)
 
 

@@ -79,8 +79,8 @@ def test_failure_is_told(api: FakeApi, error: ClusterError) -> None:
         pytest.param(b"", f"the response for {PATH} is not valid: ", id="empty"),
         pytest.param(b"<html>", f"the response for {PATH} is not valid: ", id="of a proxy"),
         pytest.param(b'{"a": "\xff"}', f"the response for {PATH} is not valid: ", id="no UTF-8"),
-        pytest.param(b"[]", f"the response for {PATH} is not an object", id="a list"),
-        pytest.param(b"null", f"the response for {PATH} is not an object", id="null"),
+        pytest.param(b"[]", f"the response for {PATH} is not valid: ", id="a list"),
+        pytest.param(b"null", f"the response for {PATH} is not valid: ", id="null"),
     ],
 )
 def test_answer_that_is_no_object(api: FakeApi, answer: bytes, expected: str) -> None:
