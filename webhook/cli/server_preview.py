@@ -1,6 +1,6 @@
 """Previews of pods and workloads by the API server, for `holdfast preview --dry-run=server`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.framework import json_patch
 from holdfast.webhook.framework.profiles import DEFAULT_SCHEDULER
 from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query
 from holdfast.webhook.model import workloads
@@ -22,15 +23,7 @@ DECIDED: Mapping[str, tuple[str, ...]] = {
 }
 """The pod fields that Holdfast may write; others are omitted."""
 
-_DEFAULTED: Sequence[Document] = [
-    {
-        "effect": "NoExecute",
-        "key": f"node.kubernetes.io/{condition}",
-        "operator": "Exists",
-        "tolerationSeconds": 300,
-    }
-    for condition in ("not-ready", "unreachable")
-]
+_DEFAULTED = [json_patch.write_toleration(one) for one in json_patch.DEFAULT_TOLERATIONS]
 """Tolerations that the admission plugin DefaultTolerationSeconds adds to every pod."""
 _BAD_PATCH = "failed to create typed patch object"
 """The API server answers an apply with an unknown field with status 500 and this text."""

@@ -169,7 +169,7 @@ def _tolerations(pod: Pod, edits: Sequence[Tolerate]) -> list[Operation]:
     present = pod.spec.tolerations
     wanted = [replace(edit, operator=edit.operator or _EQUAL) for edit in edits]
     known = [read_toleration(toleration) for toleration in present or ()]
-    added = [_written(edit) for edit in _new(wanted, known)]
+    added = [write_toleration(edit) for edit in _new(wanted, known)]
     # The first toleration of a taint counts, and the API server's defaults would come first.
     replaced = [
         index
@@ -199,7 +199,8 @@ def read_toleration(toleration: Toleration) -> Tolerate:
     )
 
 
-def _written(edit: Tolerate) -> dict[str, Any]:
+def write_toleration(edit: Tolerate) -> dict[str, Any]:
+    """Return the toleration that an edit adds."""
     fields = {
         "key": edit.key,
         "operator": edit.operator,
