@@ -37,6 +37,7 @@ from holdfast.webhook.cli import (
     sticky,
     targets,
     terminal,
+    vm_records,
 )
 from holdfast.webhook.cli import list as list_command
 from holdfast.webhook.cli import preview as preview_command
@@ -691,17 +692,17 @@ COMMANDS: Sequence[Case] = (
     Case(
         lambda: _preview(make_pod({"delay": 15})),  # type: ignore[dict-item]
     ),
-    Case(lambda: _raised(lambda: sticky._machine(_WITHOUT_KUBEVIRT, "shop", "db"))),
-    Case(lambda: _raised(lambda: sticky._machine(_MISSING, "shop", "db"))),
+    Case(lambda: _raised(lambda: vm_records.machine(_WITHOUT_KUBEVIRT, "shop", "db"))),
+    Case(lambda: _raised(lambda: vm_records.machine(_MISSING, "shop", "db"))),
     Case(lambda: _raised(lambda: sticky._existing(_MISSING, "node-9"))),
     Case(
-        lambda: sticky._mismatch(
+        lambda: vm_records.mismatch(
             _Alike({"metadata": {}, "items": [_OTHERWISE]}), sticky_policy.StickyArgs()
         ),
         "The cluster uses another `nodeAnnotation`, or disables `sticky`. `set` and `clear` then "
         "write nothing; `list` and `show` print this as a warning.",
     ),
-    Case(lambda: _raised(lambda: sticky._required(_VM_OF_SHOP, None))),
+    Case(lambda: _raised(lambda: vm_records.required(_VM_OF_SHOP, None))),
     Case(lambda: _raised(lambda: terminal.check_outcome(["pod shop/web-0 not released"], 2))),
     Case(
         lambda: _raised(listing.Time().now_ms),

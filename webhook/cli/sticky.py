@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Iterable
 
 import click
-import msgspec
 
-from holdfast.webhook.cli import commands, nodes, options, targets, terminal
-from holdfast.webhook.cli.connection import CommandCluster
+from holdfast.webhook.cli import commands, nodes, options, targets, terminal, vm_records
 from holdfast.webhook.cli.printing import Printing, View, printing
-from holdfast.webhook.cli.webhook_checks import LABEL
 from holdfast.webhook.errors import ApiStatusError, CommandError
-from holdfast.webhook.framework import cel
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import MERGE_PATCH, Api
-from holdfast.webhook.model import kubevirt
+from holdfast.webhook.kube.client import Api
 from holdfast.webhook.model.kubevirt import (
-    Instance,
     TemplatedMachine,
-    VirtualMachine,
 )
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
-from holdfast.webhook.registration import configurations
 from holdfast.webhook.report import sticky_vms, table
 from holdfast.webhook.report.pod_status import NodeState
 from holdfast.webhook.report.sticky_vms import StickyVm
-from holdfast.webhook.runtime import pipelines
-from holdfast.webhook.sticky.reconciler import ArgsForPod
-
-_CURE = "give the cluster's configuration with --config"
 
 EXAMPLES = """\b
 Examples:
@@ -76,7 +60,7 @@ def list_vms(
     time = listing.Time()
     cluster = target.connect(time.observe)
     namespace = scope.within(cluster)
-    read = _machines(cluster, installed, scope)
+    read = vm_records.machines(cluster, installed, scope)
     found = [sticky_vms.described(*each) for each in read]
     _warn_of_mismatch(cluster, [args for _, _, args in read])
     now_ms = time.now_ms()
@@ -97,9 +81,9 @@ def list_vms(
 def show(*, vm: str, installed: options.Installed, target: options.Target) -> None:
     """Show where a VM runs, and the node that it returns to."""
     cluster = target.connect()
-    args_for = _args_for(cluster, installed)
-    machine, vmi = _machine(cluster, cluster.namespace, vm)
-    args = args_for(sticky_vms.next_pod(machine, vmi))
+    find_args = vm_records.args_for(cluster, installed)
+    machine, vmi = vm_records.machine(cluster, cluster.namespace, vm)
+    args = find_args(sticky_vms.next_pod(machine, vmi))
     one = sticky_vms.described(machine, vmi, args)
     node = _state_for(cluster, one.node, machine) if one.node else None
     title = f"VM {machine.metadata.namespace}/{vm}"
@@ -121,7 +105,7 @@ def show(*, vm: str, installed: options.Installed, target: options.Target) -> No
 def set_node(*, vm: str, node: str, installed: options.Installed, target: options.Target) -> None:
     """Set the node of a VM, from its next start."""
     cluster, suffix = target.connect(), target.suffix
-    record = _Record(cluster, installed, vm)
+    record = vm_records.VmRecord(cluster, installed, vm)
     _existing(cluster, node)
     record.write(node)
     loose = sticky_vms.loose(record.vm, record.args)
@@ -131,7 +115,7 @@ def set_node(*, vm: str, node: str, installed: options.Installed, target: option
     else:
         terminal.write([(f"VM {record.name} returns to {node} at its next start{suffix}", "green")])
     _warn_of(_state_for(cluster, node, record.vm))
-    record.warn_if_waiting()
+    _warn(record.waiting)
 
 
 @sticky.command(epilog="Example: holdfast sticky clear db")
@@ -144,10 +128,10 @@ def clear(*, vm: str, installed: options.Installed, target: options.Target) -> N
 
     The scheduler picks the node.
     """
-    record = _Record(target.connect(), installed, vm)
+    record = vm_records.VmRecord(target.connect(), installed, vm)
     record.write(None)
     terminal.write([(f"VM {record.name} no longer has a recorded node{target.suffix}", "green")])
-    record.warn_if_waiting()
+    _warn(record.waiting)
 
 
 @sticky.command(epilog="Example: holdfast sticky move --from node-1 --to node-4 -A")
@@ -173,14 +157,14 @@ def move(
     """
     cluster = target.connect()
     state = _existing(cluster, new)
-    read = _machines(cluster, installed, scope)
+    read = vm_records.machines(cluster, installed, scope)
     found = [
         (vm, args, sticky_vms.waiting_start(vm, vmi))
         for vm, vmi, args in read
         if args is not None and sticky_policy.recorded_node(vm, args) == old
     ]
     for args in {args.node_annotation: args for _, args, _ in found}.values():
-        _require_heard(cluster, args)
+        vm_records.require_heard(cluster, args)
     if not found:
         click.echo(f"No VM returns to {old}; nothing was changed.", err=True)
         return
@@ -204,7 +188,7 @@ def _move(api: Api, vm: TemplatedMachine, node: str, args: StickyArgs, *, suffix
     change["metadata"]["resourceVersion"] = vm.metadata.resource_version
     name = "/".join(vm.key)
     try:
-        _write(api, vm, change)
+        vm_records.write(api, vm, change)
     except ApiStatusError as exc:
         terminal.write([(f"VM {name} not moved: {exc}", "red")])
         return False
@@ -212,100 +196,10 @@ def _move(api: Api, vm: TemplatedMachine, node: str, args: StickyArgs, *, suffix
     return True
 
 
-def _write(api: Api, vm: VirtualMachine, change: dict[str, Any]) -> None:
-    body = msgspec.json.encode(change)
-    api.request("PATCH", kubevirt.vm_path(*vm.key), body=body, content_type=MERGE_PATCH)
-
-
-def _args_for(cluster: CommandCluster, installed: options.Installed) -> ArgsForPod:
-    """Load the profiles of the configuration. Raises ConfigurationError."""
-    return partial(pipelines.sticky_args, pipelines.load_profiles(installed.setup(cluster)))
-
-
-class _Record:
-    """The record of one VM, which a person changes. Raises CommandError or ClusterError."""
-
-    def __init__(self, cluster: CommandCluster, installed: options.Installed, name: str) -> None:
-        args_for = _args_for(cluster, installed)
-        self._api = cluster
-        self.vm, self._vmi = _machine(cluster, cluster.namespace, name)
-        self.name = "/".join(self.vm.key)
-        self.args = _required(self.vm, args_for(sticky_vms.next_pod(self.vm, self._vmi)))
-        _require_heard(cluster, self.args)
-
-    def write(self, node: str | None) -> None:
-        """Change the record; the UID makes the API server reject a VM that was recreated."""
-        _write(self._api, self.vm, sticky_vms.record(self.vm, node, self.args))
-
-    def warn_if_waiting(self) -> None:
-        """Say that a VM that waits to start has a pod with the node recorded before."""
-        _warn(sticky_vms.waiting_start(self.vm, self._vmi))
-
-
-def _required(vm: VirtualMachine, args: StickyArgs | None) -> StickyArgs:
-    if args is None:
-        raise CommandError(f"VM {'/'.join(vm.key)}: {sticky_vms.loose(vm, args)}; {_CURE}")
-    return args
-
-
-def _require_heard(api: Api, args: StickyArgs) -> None:
-    """Refuse to write an annotation that the cluster does not read. Raises CommandError."""
-    if unheard := _mismatch(api, args):
-        raise CommandError(unheard)
-
-
-def _mismatch(api: Api, args: StickyArgs) -> str:
-    """Say so where the registered webhooks do not look at the annotation: the cluster has another.
-
-    Nothing is said where none is registered, or where they may not be read.
-    """
-    path = configurations.path("validating", "").rstrip("/")
-    try:
-        found = [*listing.objects(api, path, dict[str, Any], {"labelSelector": LABEL})]
-    except ApiStatusError as exc:
-        if exc.status != 403:
-            raise
-        return ""
-    expressions = [
-        condition.get("expression", "")
-        for configuration in found
-        for webhook in configuration.get("webhooks") or ()
-        for condition in webhook.get("matchConditions") or ()
-    ]
-    key = args.node_annotation
-    if not expressions or any(cel.string(key) in one for one in expressions):
-        return ""
-    return f"Holdfast in this cluster does not read annotation {key} of VMs; {_CURE}"
-
-
 def _warn_of_mismatch(api: Api, followed: Iterable[StickyArgs | None]) -> None:
     """Warn if this configuration differs from the cluster's."""
     by_key = {args.node_annotation: args for args in followed if args}
-    _warn(*(_mismatch(api, args) for args in by_key.values()), err=True)
-
-
-def _machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Instance | None]:
-    """Read a VM, and the VMI of its name."""
-    with _kubevirt_required():
-        found = listing.one(api, kubevirt.vm_path(namespace, name), TemplatedMachine)
-        if found is not None:
-            return found, listing.one(api, kubevirt.vmi_path(namespace, name), Instance)
-    raise CommandError(f"VM {namespace}/{name} not found; see holdfast sticky list -n {namespace}")
-
-
-def _machines(
-    cluster: CommandCluster, installed: options.Installed, scope: options.Scope
-) -> list[tuple[TemplatedMachine, Instance | None, StickyArgs | None]]:
-    """Read VMs, with the VMI of their name and the arguments that apply to their pods."""
-    args_for, namespace = _args_for(cluster, installed), scope.within(cluster)
-    root = kubevirt.API_PATH + (f"/namespaces/{quote(namespace, safe='')}" if namespace else "")
-    query = {"labelSelector": scope.selector}
-    with _kubevirt_required():
-        machines = [*listing.objects(cluster, f"{root}/virtualmachines", TemplatedMachine, query)]
-        instances = listing.objects(cluster, f"{root}/virtualmachineinstances", Instance)
-        running = {one.key: one for one in instances}
-    both = [(vm, running.get(vm.key)) for vm in machines]
-    return [(vm, vmi, args_for(sticky_vms.next_pod(vm, vmi))) for vm, vmi in both]
+    _warn(*(vm_records.mismatch(api, args) for args in by_key.values()), err=True)
 
 
 def _state_for(api: Api, node: str, vm: TemplatedMachine) -> NodeState:
@@ -327,16 +221,3 @@ def _existing(api: Api, name: str) -> NodeState:
     if state.missing:
         raise CommandError(f"node {name} not found; see kubectl get nodes")
     return state
-
-
-@contextmanager
-def _kubevirt_required() -> Iterator[None]:
-    """Say so where a cluster does not have VMs at all. Raises CommandError then."""
-    try:
-        yield
-    except ApiStatusError as exc:
-        if exc.status == 404:
-            raise CommandError(
-                "this cluster has no KubeVirt, so there are no VMs; choose another --context"
-            ) from None
-        raise

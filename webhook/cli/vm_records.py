@@ -1,0 +1,134 @@
+"""Read VMs for commands, and write the nodes that they return to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.webhook.cli import options
+from holdfast.webhook.cli.connection import CommandCluster
+from holdfast.webhook.cli.webhook_checks import LABEL
+from holdfast.webhook.errors import ApiStatusError, CommandError
+from holdfast.webhook.framework import cel
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.client import MERGE_PATCH, Api
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.kubevirt import Instance, TemplatedMachine, VirtualMachine
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.registration import configurations
+from holdfast.webhook.report import sticky_vms
+from holdfast.webhook.runtime import pipelines
+from holdfast.webhook.sticky.reconciler import ArgsForPod
+
+_CURE = "give the cluster's configuration with --config"
+
+
+def args_for(cluster: CommandCluster, installed: options.Installed) -> ArgsForPod:
+    """Load the profiles of the configuration. Raises ConfigurationError."""
+    return partial(pipelines.sticky_args, pipelines.load_profiles(installed.setup(cluster)))
+
+
+class VmRecord:
+    """The record of one VM, which a person changes. Raises CommandError or ClusterError."""
+
+    def __init__(self, cluster: CommandCluster, installed: options.Installed, name: str) -> None:
+        find_args = args_for(cluster, installed)
+        self._api = cluster
+        self.vm, self._vmi = machine(cluster, cluster.namespace, name)
+        self.name = "/".join(self.vm.key)
+        self.args = required(self.vm, find_args(sticky_vms.next_pod(self.vm, self._vmi)))
+        require_heard(cluster, self.args)
+
+    def write(self, node: str | None) -> None:
+        """Change the record; the UID makes the API server reject a VM that was recreated."""
+        write(self._api, self.vm, sticky_vms.record(self.vm, node, self.args))
+
+    @property
+    def waiting(self) -> str:
+        """Says that the VM waits to start with the node recorded before; empty if it does not."""
+        return sticky_vms.waiting_start(self.vm, self._vmi)
+
+
+def write(api: Api, vm: VirtualMachine, change: dict[str, Any]) -> None:
+    """Send a merge patch of a VM. Raises ClusterError."""
+    body = msgspec.json.encode(change)
+    api.request("PATCH", kubevirt.vm_path(*vm.key), body=body, content_type=MERGE_PATCH)
+
+
+def machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Instance | None]:
+    """Read a VM, and the VMI of its name."""
+    with _kubevirt_required():
+        found = listing.one(api, kubevirt.vm_path(namespace, name), TemplatedMachine)
+        if found is not None:
+            return found, listing.one(api, kubevirt.vmi_path(namespace, name), Instance)
+    raise CommandError(f"VM {namespace}/{name} not found; see holdfast sticky list -n {namespace}")
+
+
+def machines(
+    cluster: CommandCluster, installed: options.Installed, scope: options.Scope
+) -> list[tuple[TemplatedMachine, Instance | None, StickyArgs | None]]:
+    """Read VMs, with the VMI of their name and the arguments that apply to their pods."""
+    find_args, namespace = args_for(cluster, installed), scope.within(cluster)
+    root = kubevirt.API_PATH + (f"/namespaces/{quote(namespace, safe='')}" if namespace else "")
+    query = {"labelSelector": scope.selector}
+    with _kubevirt_required():
+        machines = [*listing.objects(cluster, f"{root}/virtualmachines", TemplatedMachine, query)]
+        instances = listing.objects(cluster, f"{root}/virtualmachineinstances", Instance)
+        running = {one.key: one for one in instances}
+    both = [(vm, running.get(vm.key)) for vm in machines]
+    return [(vm, vmi, find_args(sticky_vms.next_pod(vm, vmi))) for vm, vmi in both]
+
+
+def required(vm: VirtualMachine, args: StickyArgs | None) -> StickyArgs:
+    """Require that the sticky plugin runs for a VM. Raises CommandError."""
+    if args is None:
+        raise CommandError(f"VM {'/'.join(vm.key)}: {sticky_vms.loose(vm, args)}; {_CURE}")
+    return args
+
+
+def require_heard(api: Api, args: StickyArgs) -> None:
+    """Refuse to write an annotation that the cluster does not read. Raises CommandError."""
+    if unheard := mismatch(api, args):
+        raise CommandError(unheard)
+
+
+def mismatch(api: Api, args: StickyArgs) -> str:
+    """Say so where the registered webhooks do not look at the annotation: the cluster has another.
+
+    Nothing is said where none is registered, or where they may not be read.
+    """
+    path = configurations.path("validating", "").rstrip("/")
+    try:
+        found = [*listing.objects(api, path, dict[str, Any], {"labelSelector": LABEL})]
+    except ApiStatusError as exc:
+        if exc.status != 403:
+            raise
+        return ""
+    expressions = [
+        condition.get("expression", "")
+        for configuration in found
+        for webhook in configuration.get("webhooks") or ()
+        for condition in webhook.get("matchConditions") or ()
+    ]
+    key = args.node_annotation
+    if not expressions or any(cel.string(key) in one for one in expressions):
+        return ""
+    return f"Holdfast in this cluster does not read annotation {key} of VMs; {_CURE}"
+
+
+@contextmanager
+def _kubevirt_required() -> Iterator[None]:
+    """Say so where a cluster does not have VMs at all. Raises CommandError then."""
+    try:
+        yield
+    except ApiStatusError as exc:
+        if exc.status == 404:
+            raise CommandError(
+                "this cluster has no KubeVirt, so there are no VMs; choose another --context"
+            ) from None
+        raise
