@@ -17,7 +17,18 @@ from rich.console import Console
 from bench import page, results
 from bench.peers import build
 from bench.results import Outcome
-from bench.rows import burst, creation, lateness, memory, plugins, scale, scheduler, server
+from bench.rows import (
+    burst,
+    creation,
+    lateness,
+    memory,
+    plugins,
+    scale,
+    scheduler,
+    server,
+    streamed,
+    waiting,
+)
 from bench.size import FULL, SHORT, Size
 from bench.world import World, world
 from controlplane import ensure
@@ -40,8 +51,11 @@ ROWS: Mapping[str, Row] = {
     "latency": Row(creation.measure),
     "lateness": Row(lateness.measure, audit=True),
     "burst": Row(burst.measure, audit=True),
+    "pace": Row(waiting.pace, audit=True),
+    "after": Row(waiting.after, audit=True),
     "scheduler": Row(scheduler.measure, audit=True),
     "scale": Row(scale.measure),
+    "streamed": Row(streamed.measure),
     "memory": Row(memory.measure),
 }
 

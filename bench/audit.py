@@ -54,8 +54,20 @@ def releases(log: Path, namespace: str) -> list[Event]:
         for event in _events(log, namespace)
         if event.verb == "patch"
         and event.object_ref.resource == "pods"
+        and not event.object_ref.subresource
         and event.response_status.code == 200
     ]
+
+
+def statuses(log: Path, namespace: str, resource: str, agent: str) -> dict[str, float]:
+    """Give when the last status of each object from a client was received, since 1970."""
+    return {
+        event.object_ref.name: event.received
+        for event in _events(log, namespace)
+        if (event.object_ref.resource, event.object_ref.subresource) == (resource, "status")
+        and event.user_agent.startswith(agent)
+        and event.response_status.code == 200
+    }
 
 
 def bindings(log: Path, namespace: str) -> list[Event]:

@@ -16,7 +16,7 @@ import psutil
 from bench.servers import STOP_SECONDS, BenchError, cpu_seconds
 from controlplane.ports import free_ports
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 HELD = "holdfast_held_pods"
 """The metric with the number of held pods that it knows."""
 _ROOT = Path(__file__).resolve().parent.parent

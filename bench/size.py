@@ -27,8 +27,15 @@ class Size:
     """Pods that the delay scheduler plugin holds back, once."""
     burst: int
     """Pods that are due in the same second."""
+    paced: int
+    """Pods of a pace, which become ready after some seconds."""
+    jobs: int
+    """Jobs that complete one after the other, each with `waiters` pods that wait for it."""
+    waiters: int
     held: tuple[int, int]
     """Few and many held pods, between which the cost of a release is compared."""
+    streamed: tuple[int, int]
+    """The same, of pods that no API server stores."""
     released: int
     """Pods whose release is measured among those."""
     idle_seconds: float
@@ -47,7 +54,11 @@ FULL = Size(
     due_rounds=7,
     scheduled=20,
     burst=5_000,
+    paced=200,
+    jobs=50,
+    waiters=20,
     held=(1_000, 100_000),
+    streamed=(1_000, 500_000),
     released=1_000,
     idle_seconds=20.0,
     growth_reviews=1_000_000,
@@ -63,7 +74,11 @@ SHORT = Size(
     due_rounds=1,
     scheduled=2,
     burst=100,
+    paced=6,
+    jobs=2,
+    waiters=2,
     held=(50, 200),
+    streamed=(50, 1_200),
     released=50,
     idle_seconds=1.0,
     growth_reviews=500,

@@ -36,6 +36,10 @@ CREATED_SECONDS = 1.0
 """Seconds before the due time by which the controller knows all pods, so that creating them is not
 measured."""
 TRIES = 4
+NODES = 3
+"""As many as the pods of the row with a pace need; a node takes 110."""
+SLOW_PODS = Path(__file__).with_name("slow_pods.yaml")
+"""Pods with the label `slow` are ready 1 to 5 s after they were scheduled."""
 CLIENTS = 16
 """Connections that create pods; each first creates one extra pod to warm up."""
 PROBE = 100
@@ -163,7 +167,7 @@ def world(*, audit: bool = False) -> Iterator[World]:
     """Run a control plane for as long as the context lasts."""
     with (
         TemporaryDirectory(prefix="holdfast-bench-") as name,
-        ControlPlane(nodes=1, audit=audit) as plane,
+        ControlPlane(nodes=NODES, audit=audit, stages=[SLOW_PODS]) as plane,
     ):
         folder = Path(name)
         user = yaml.safe_load(plane.kubeconfig.read_text())["users"][0]["user"]

@@ -39,7 +39,9 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     details: dict[str, Any] = {"rounds": rounds}
     details["medians"] = {name: statistics.median(rates[name]) for name in rates}
     interval = stats.interval(stats.median_ratio, *pair)
-    return Outcome({key: stats.median_ratio(*pair)}, {key: interval}, details)
+    cpu = statistics.median(one["cpu_us"] for one in rounds[OURS])
+    figures = {key: stats.median_ratio(*pair), "burst_cpu_us_per_release": cpu}
+    return Outcome(figures, {key: interval}, details)
 
 
 def _turn(

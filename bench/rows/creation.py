@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,9 +28,11 @@ from holdfast.webhook.runtime import pipelines
 
 SETTLE_SECONDS = 0.3
 """After the pods of one way are deleted, before the next is measured."""
+NOTICE_SECONDS = 1.0
+"""From a registration to the API server's notice of it."""
 DELAY = {reviews.ANNOTATION: "3600"}
 
-NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED = (
+NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED, UNSELECTED = (
     "none",
     "holdfast",
     "holdfast-called-twice",
@@ -38,9 +41,11 @@ NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED = (
     "cel",
     "fixed-answer",
     "unconcerned",
+    "unselected",
 )
-WAYS = (NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED)
+WAYS = (NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED, UNSELECTED)
 """Each has its own namespace, so that all exist at the same time."""
+NOT_HELD = (NONE, UNCONCERNED, UNSELECTED)
 MUTATING = (ALONE, LEAST)
 """Ways with only a mutating webhook."""
 ASKING = {
@@ -72,6 +77,29 @@ class _Ways:
 
     def create(self, way: str, number: int, clients: int) -> tuple[float, float]:
         """Create pods one way; of one, the mean time in ms and the API server's CPU in µs."""
+        if way == UNSELECTED:
+            with self._registered_elsewhere():
+                return self._create(way, number, clients)
+        return self._create(way, number, clients)
+
+    def calls(self) -> float:
+        """Count the reviews that Holdfast has been asked for."""
+        return _calls(self.holdfast)
+
+    @contextmanager
+    def _registered_elsewhere(self) -> Iterator[None]:
+        """Register Holdfast once more, with selectors that no namespace matches."""
+        made = _configurations(self.there, UNSELECTED, self.holdfast, "no-namespace")
+        for path, configuration in made.items():
+            self.there.post(path.rpartition("/")[0], configuration)
+        time.sleep(NOTICE_SECONDS)
+        try:
+            yield
+        finally:
+            for path in made:
+                self.there.cluster.request("DELETE", path)
+
+    def _create(self, way: str, number: int, clients: int) -> tuple[float, float]:
         api_server = [psutil.Process(self.there.plane.process(API_SERVER).pid)]
         before = cpu_seconds(api_server)
         figures = self.there.create(way, [usual_pod(ASKING[way])], number, clients)
@@ -79,10 +107,6 @@ class _Ways:
         self.there.clear(way)
         time.sleep(SETTLE_SECONDS)
         return figures.mean_ms, used / figures.number * 1e6
-
-    def calls(self) -> float:
-        """Count the reviews that Holdfast has been asked for."""
-        return _calls(self.holdfast)
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
@@ -101,9 +125,8 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     intervals = {
         key: stats.interval(stats.ratio_of_medians, *pair) for key, pair in _pairs(many).items()
     }
-    intervals["unconcerned_added_ratio"] = stats.interval(
-        stats.median_ratio, many[UNCONCERNED], many[NONE]
-    )
+    for way in (UNCONCERNED, UNSELECTED):
+        intervals[f"{way}_added_ratio"] = stats.interval(stats.median_ratio, many[way], many[NONE])
     details: dict[str, Any] = {"rounds": {"16 clients": many, "1 client": one}, **single}
     details["medians_ms"] = {
         "16 clients": {way: statistics.median(many[way]) for way in WAYS},
@@ -145,7 +168,8 @@ def _pairs(times: Times) -> dict[str, tuple[list[float], list[float]]]:
 
 def _added(times: Times) -> dict[str, float]:
     found = {key: stats.ratio_of_medians(*pair) for key, pair in _pairs(times).items()}
-    found["unconcerned_added_ratio"] = stats.median_ratio(times[UNCONCERNED], times[NONE])
+    for way in (UNCONCERNED, UNSELECTED):
+        found[f"{way}_added_ratio"] = stats.median_ratio(times[way], times[NONE])
     return found
 
 
@@ -160,7 +184,7 @@ def _set_up(there: World, others: Mapping[str, Server], ours: Server) -> None:
     for way in WAYS:
         there.namespace(way)
     for way in WAYS:
-        if way in {NONE, CEL}:
+        if way in {NONE, CEL, UNSELECTED}:
             continue
         for path, configuration in _configurations(there, way, others.get(way, ours)).items():
             there.post(path.rpartition("/")[0], configuration)
@@ -173,14 +197,17 @@ def _set_up(there: World, others: Mapping[str, Server], ours: Server) -> None:
         there.until(partial(_works, there, way))
 
 
-def _configurations(there: World, way: str, server: Server) -> Mapping[str, Object]:
+def _configurations(
+    there: World, way: str, server: Server, namespace: str = ""
+) -> Mapping[str, Object]:
     """Register a server for one namespace, all with Holdfast's own conditions."""
     profiles = pipelines.load_profiles(pipelines.Setup())
     address = by_url(f"127.0.0.1:{server.port}", there.certificate.ca)
     made = Registration(f"bench-{way}", address).configurations(profiles)
     for configuration in made.values():
         for webhook in configuration["webhooks"]:
-            webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": way}}
+            labels = {"kubernetes.io/metadata.name": namespace or way}
+            webhook["namespaceSelector"] = {"matchLabels": labels}
     return {
         path: one
         for path, one in made.items()
@@ -195,7 +222,7 @@ def _works(there: World, way: str) -> bool:
     made = msgspec.json.decode(there.cluster.request("POST", path, body=body))
     there.clear(way)
     gates = made["spec"].get("schedulingGates", [])
-    held = [] if way in {NONE, UNCONCERNED} else [{"name": reviews.GATE}]
+    held = [] if way in NOT_HELD else [{"name": reviews.GATE}]
     if gates and gates != held:
         raise BenchError(f"{way}: the pod got {gates}")
     return bool(gates == held)

@@ -20,8 +20,8 @@ from bench.world import Object, World
 from controlplane.ports import free_ports
 from holdfast.webhook.model import kubevirt
 
-DELAY, RULES, STICKY = "delay", "20 rules", "sticky"
-NUMBER = 20
+DELAY, RULES, STICKY = "delay", "500 rules", "sticky"
+NUMBER = 500
 NAMESPACE, NODE = "default", "node-1"
 
 
@@ -42,7 +42,7 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
         rounds = compare(servers, size, step, bodies=bodies)
     costs = {name: [one["cpu_us"] for one in found] for name, found in rounds.items()}
     pairs = {
-        "rules_cost_ratio": (costs[RULES], costs[DELAY]),
+        "rules_500_cost_ratio": (costs[RULES], costs[DELAY]),
         "sticky_cpu_ratio": (costs[STICKY], costs[DELAY]),
     }
     return ratios(pairs, rounds)
@@ -52,11 +52,11 @@ def _check(server: Server, body: bytes) -> None:
     """Make sure that a review does what its name says. Raises BenchError."""
     response = json.loads(text(server, "/mutate", body))["response"]
     if not response["allowed"] or "patch" not in response:
-        raise BenchError(f"{server.name}: the review no changes: {response}")
+        raise BenchError(f"{server.name}: the review makes no changes: {response}")
 
 
 def _configuration() -> Object:
-    """Write twenty rules, of which the last places the pod."""
+    """Write the rules, of which the last places the pod."""
     rules = [
         {
             "name": f"rule-{number}",

@@ -29,7 +29,7 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Measure with few held pods, then with many."""
     few, many = size.held
     there.namespace(HELD)
-    there.post(f"/api/v1/namespaces/{HELD}/pods", _started())
+    there.post(f"/api/v1/namespaces/{HELD}/pods", started())
     with controlling(there.kubeconfig) as controller:
         empty = controller.rss_mb()
     _fill(there, few, step)
@@ -67,23 +67,24 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 
 def _fill(there: World, wanted: int, step: Callable[[str], None]) -> None:
     """Create held pods of all kinds until there are so many."""
-    kinds = [_held(name, value) for name, value in _kinds().items()]
+    kinds = held_of_each_kind()
     while (there_are := there.count(HELD) - 1) < wanted:  # without the one that has started
         step(f"{there_are:,} of {wanted:,} held pods")
         number = min(PART, wanted - there_are)
         there.create(HELD, kinds, max(0, number - CLIENTS), connections=min(CLIENTS, number))
 
 
-def _kinds() -> dict[str, str]:
-    """Give an annotation for each plugin that holds pods; none of them is met meanwhile."""
+def held_of_each_kind() -> list[Object]:
+    """Make a held pod for each plugin that holds pods; none of them is released meanwhile."""
     day = (datetime.now(UTC) + timedelta(days=3)).strftime("%a")
-    return {
+    kinds = {
         DELAY_KEYS[0]: "150h",
         f"{DOMAIN}/window": f"{day} 00:00-23:59",
         PACE: SLOWEST,
         f"{DOMAIN}/after": "job/never",
         approvals.KEY: "measured",
     }
+    return [_held(name, value) for name, value in kinds.items()]
 
 
 def _held(name: str, value: str) -> Object:
@@ -93,7 +94,7 @@ def _held(name: str, value: str) -> Object:
     return made
 
 
-def _started() -> Object:
+def started() -> Object:
     """Make a pod that has been released by the pace, so that no other is within the day."""
     now = durations.canonical_instant(int(time.time() * 1_000))
     made = small_pod({PACE: SLOWEST, RELEASED_ANNOTATION: now})

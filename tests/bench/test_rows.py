@@ -22,7 +22,7 @@ KEYS = {
         "p99_vs_controller_runtime",
     },
     "throughput": {"throughput_vs_controller_runtime"},
-    "plugins": {"rules_cost_ratio", "sticky_cpu_ratio"},
+    "plugins": {"rules_500_cost_ratio", "sticky_cpu_ratio"},
     "latency": {
         "added_latency_vs_controller_runtime",
         "added_latency_vs_cel",
@@ -31,10 +31,14 @@ KEYS = {
         "added_latency_fixed_answer_vs_cel",
         "unconcerned_calls",
         "unconcerned_added_ratio",
+        "unselected_added_ratio",
     },
     "lateness": {"lateness_ms_p50", "lateness_ms_p99"},
-    "burst": {"burst_rate_vs_client_go"},
+    "burst": {"burst_rate_vs_client_go", "burst_cpu_us_per_release"},
+    "pace": {"pace_utilisation"},
+    "after": {"after_ms_p99"},
     "memory": {"webhook_rss_mb", "webhook_rss_growth_mb"},
+    "streamed": {"scale_500k_rss_mb", "scale_500k_growth"},
     "scale": {"scale_rss_mb", "scale_cold_start_s", "scale_idle_cpu_percent", "scale_cpu_growth"},
 }
 EXTRA = {"added_latency_called_twice_vs_cel", "added_latency_fixed_answer_vs_cel"}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.rows.waiting import utilisation
+from bench.world import SLOW_PODS
 from controlplane.launcher import ControlPlane
 from tests.e2e.accounts import controller_kubeconfig
 from tests.e2e.namespace import Namespace, gates, pod, seconds
@@ -18,8 +20,6 @@ from tests.e2e.two_processes import TwoProcesses
 
 pytestmark = pytest.mark.xdist_group("pace")
 
-SLOW = Path(__file__).with_name("slow_pods.yaml")
-
 
 @pytest.fixture(scope="module")
 def slow_cluster() -> Iterator[ControlPlane]:
@@ -27,7 +27,7 @@ def slow_cluster() -> Iterator[ControlPlane]:
 
     It has room for the pods of all tests together: a node takes 110.
     """
-    with ControlPlane(nodes=8, audit=True, stages=[SLOW]) as running:
+    with ControlPlane(nodes=8, audit=True, stages=[SLOW_PODS]) as running:
         yield running
 
 
@@ -98,11 +98,8 @@ def test_as_many_pods_are_starting_as_the_pace_allows(
     ns.eventually(lambda: all_ready(ns, replicas), 3 * replicas)
 
     assert most_starting(ns) == 4
-    since, until = ns.releases(), ready(ns)
-    begin, end = min(since.values()), sorted(since.values())[-4]
-    busy = sum(min(until[name], end) - at for name, at in since.items() if at < end)
     # The benchmark's `pace_utilisation` measures it on a quiet machine.
-    assert busy / (4 * (end - begin)) > least
+    assert utilisation(ns.releases(), ready(ns), slots=4) > least
     assert not any(gates(each) for each in ns.all("pods"))
 
 

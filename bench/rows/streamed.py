@@ -1,0 +1,57 @@
+"""More held pods than a real API server holds here: the controller's memory and its heap alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from bench.controllers import HELD, controlling
+from bench.recorded import RecordedApi, serving
+from bench.results import Outcome
+from bench.rows import scale
+from bench.size import Size
+from bench.world import Object, World, held_pod
+from holdfast.webhook.model.annotations import NOT_BEFORE
+
+NAMESPACE = "recorded"
+LEAD_SECONDS = 10.0
+"""From the first new pod to the due time of all."""
+
+
+def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
+    """Compare few pods and many, of kinds that the API server has stored once."""
+    there.namespace(NAMESPACE)
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    kinds = [there.post(path, one) for one in scale.held_of_each_kind()]
+    started = there.post(path, scale.started())
+    due = there.post(path, held_pod({NOT_BEFORE: _instant(time.time())}))
+    there.clear(NAMESPACE)
+    cpu, peak = {}, 0.0
+    for number in size.streamed:
+        step(f"{number:,} pods")
+        cpu[number], peak = _release(there, RecordedApi(kinds, number, started), due, size.released)
+    few, many = size.streamed
+    figures = {"scale_500k_rss_mb": peak, "scale_500k_growth": cpu[many] / cpu[few]}
+    return Outcome(figures, details={"release_cpu_us": {str(key): cpu[key] for key in cpu}})
+
+
+def _release(there: World, api: RecordedApi, due: Object, number: int) -> tuple[float, float]:
+    """Give the controller's CPU of a release in microseconds, and its peak memory in MiB."""
+    with (
+        serving(api, there.certificate.folder) as kubeconfig,
+        controlling(kubeconfig) as controller,
+    ):
+        at = time.time() + LEAD_SECONDS
+        annotations = {**due["metadata"]["annotations"], NOT_BEFORE: _instant(at)}
+        pod = {**due, "metadata": {**due["metadata"], "annotations": annotations}}
+        api.add(pod, [f"due-{each}" for each in range(number)])
+        there.until(lambda: controller.metric(HELD) == api.number + number)
+        time.sleep(max(0.0, at - 0.5 - time.time()))
+        before = controller.cpu_seconds()
+        there.until(lambda: controller.metric(HELD) == api.number, step=scale.LOOK_SECONDS)
+        return (controller.cpu_seconds() - before) / number * 1e6, controller.peak_rss_mb()
+
+
+def _instant(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
