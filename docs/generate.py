@@ -42,6 +42,8 @@ LONGEST_VALUE = 40
 """Longer values are of interest to tests only."""
 COMMON = 3
 """An option of at least this many commands is described once."""
+BY_HAND = frozenset({"holdfast completion", "holdfast options"})
+"""Commands that the page describes itself."""
 ROOT = Path(__file__).resolve().parent
 
 Option = tuple[str, str]
@@ -101,9 +103,23 @@ def _result(row: Any, accepted: Callable[[Any], str]) -> str:
 # --- configuration -----------------------------------------------------------------------------
 
 
+_CONCEPTS = "https://kubernetes.io/docs/concepts"
+_NODES = f"{_CONCEPTS}/scheduling-eviction"
+KUBERNETES: Mapping[str, str] = MappingProxyType(
+    {
+        "LabelSelector": f"[label selector]({_CONCEPTS}/overview/working-with-objects/labels/)",
+        "SelectorRequirement": "part of a label selector",
+        "NodeRequirement": f"[node requirements]({_NODES}/assign-pod-node/#node-affinity)",
+        "RuleToleration": f"[tolerations]({_NODES}/taint-and-toleration/)",
+        "PluginName": "`{name: PLUGIN}`",
+    }
+)
+"""Parts of the configuration that need no table, most because they are as in Kubernetes."""
+
+
 def fields() -> str:
     """Make the table of each part of the configuration file, from its types."""
-    kinds = schema.with_parts([config.Configuration])
+    kinds = [kind for kind in schema.with_parts([config.Configuration]) if _has_table(kind)]
     return "\n\n".join(f"### {kind.__name__}\n\n{_fields(kind)}" for kind in kinds)
 
 
@@ -112,7 +128,7 @@ def arguments() -> str:
     parts = []
     for plugin in plugins.BUILT_IN:
         parts.append(f"### {plugin.name}\n\n{_fields(plugin.args_type)}")
-        inner = schema.with_parts([plugin.args_type])[1:]
+        inner = filter(_has_table, schema.with_parts([plugin.args_type])[1:])
         parts += [f"#### {kind.__name__}\n\n{_described(kind)}" for kind in inner]
     return "\n\n".join(parts)
 
@@ -120,6 +136,10 @@ def arguments() -> str:
 def schema_file() -> str:
     """Make the JSON Schema of a file that names built-in plugins alone."""
     return json.dumps(schema.schema(plugins.registry(())), indent=2) + "\n"
+
+
+def _has_table(kind: schema.Struct) -> bool:
+    return kind.__name__ not in KUBERNETES
 
 
 def _described(kind: schema.Struct) -> str:
@@ -134,6 +154,8 @@ def _fields(kind: schema.Struct) -> str:
         if meaning is None:
             raise LookupError(f"{each.name} has no meaning: write a docstring under it in {kind}")
         rows.append((f"`{each.encode_name}`", _type(each.type), _default(each), meaning))
+    if not rows:
+        return "No arguments."
     return table(("field", "type", "default", "meaning"), rows)
 
 
@@ -149,7 +171,12 @@ def _type(kind: Any) -> str:
         return f"list of {_type(inner[0])}"
     if origin is dict:
         return "mapping"
-    return {str: "text", int: "whole number", bool: "`true` or `false`"}.get(kind) or kind.__name__
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    return KUBERNETES.get(kind.__name__, kind.__name__)
+
+
+_SIMPLE: Mapping[Any, str] = MappingProxyType({str: "string", int: "integer", bool: "boolean"})
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
@@ -158,6 +185,10 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     value = field.default
     if value is msgspec.NODEFAULT:
         value = field.default_factory()
+    if isinstance(value, msgspec.Struct):
+        return "empty"
+    if value == [config.ProfileConfig()]:
+        return "one, empty"
     text = msgspec.json.encode(value).decode()
     return {'""': "empty", "[]": "empty", "{}": "empty", "null": "none"}.get(text, f"`{text}`")
 
@@ -173,7 +204,11 @@ def commands() -> str:
     flags = option_rows(contexts["holdfast"], GLOBALS, global_flags=True)
     parts = [f"## Global options\n\n{_code(_definitions(flags))}"]
     parts.append(f"## Common options\n\n{_code(_definitions(common))}")
-    parts += [_help(title, context, common) for title, context in contexts.items()]
+    parts += [
+        _help(title, context, common)
+        for title, context in contexts.items()
+        if title not in BY_HAND and not isinstance(context.command, click.Group)
+    ]
     return "\n\n".join(parts)
 
 

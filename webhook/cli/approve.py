@@ -30,8 +30,7 @@ EXAMPLES = """\b
 Examples:
   holdfast approve web-0 web-1
   holdfast approve deployment/web -n shop    asks before approving several pods
-  holdfast approve -l app=web --yes          does not ask
-  holdfast approve web-0 --dry-run=server"""
+  holdfast approve -l app=web --yes          does not ask"""
 
 
 @commands.command(epilog=EXAMPLES)
@@ -42,8 +41,8 @@ def approve(*, choice: PodChoice, target: options.Target) -> None:
     """Approve held pods that wait for an approval.
 
     Your user name is recorded on the pod. You need the verb `approve` on `holds.holdfast.dev`
-    (ClusterRole holdfast-approver) and permission to get and patch pods; with -l or a workload also
-    to list them. An approval replaces an earlier denial.
+    (ClusterRole holdfast-approver), and get and patch on pods; with -l or a workload also list. An
+    approval replaces an earlier denial.
     """
     decide(target, choice, denied=None)
 

@@ -13,7 +13,6 @@ from holdfast.webhook.model import reasons
 EXAMPLES = """\b
 Examples:
   holdfast deny web-0 --reason "change freeze until Monday"
-  holdfast deny deployment/web -n shop
   holdfast deny -l app=web --yes"""
 
 

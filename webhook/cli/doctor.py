@@ -24,11 +24,6 @@ from holdfast.webhook.report.doctor.diagnosis import Finding, Level
 
 Document = dict[str, Any]
 
-EXAMPLES = """\b
-Examples:
-  holdfast doctor
-  holdfast doctor --context production"""
-
 _STYLES = {
     Level.OK: "green",
     Level.WARNING: "yellow",
@@ -37,14 +32,14 @@ _STYLES = {
 }
 
 
-@commands.command(epilog=EXAMPLES)
+@commands.command(epilog="Example: holdfast doctor --context production")
 @options.own_namespace
 @options.target
 def doctor(*, own: str, target: options.Target) -> None:
     """Check webhooks, certificates, the guard, the leader, clocks and overdue pods.
 
-    Each finding says what to do. The exit status is 1 if there is a problem. Anything that you
-    have no permission to read is reported as unknown; the last line then lists what was checked.
+    Each finding says what to do. The exit status is 1 if there is a problem. What you may not read
+    is reported as unknown.
     """
     time = listing.Time()
     cluster = target.connect(time.observe)

@@ -56,8 +56,7 @@ def explain(
 ) -> None:
     """Explain why a pod is held, and what to do about it.
 
-    The plugins run again, with the installed configuration or the one given by --config. Of a
-    workload, all pods are explained. `holdfast describe` is the same command.
+    The plugins run again. `holdfast describe` is the same command.
     """
     wanted = targets.parse_all(names)
     time = listing.Time()

@@ -28,8 +28,7 @@ Examples:
   holdfast list -A -o wide           in all namespaces, with gates and due times
   holdfast list -l app=web --watch   watch the pods of an application
   holdfast list -o name | xargs holdfast release --yes
-  holdfast list -A --sort-by=.due -o custom-columns=POD:.metadata.name,DUE:.due
-  holdfast list -A -o json           for scripts"""
+  holdfast list -A --sort-by=.due -o custom-columns=POD:.metadata.name,DUE:.due"""
 
 
 @commands.command("list", epilog=EXAMPLES)

@@ -29,11 +29,9 @@ from holdfast.webhook.runtime import pipelines
 
 EXAMPLES = """\b
 Examples:
-  holdfast preview -f deployment.yaml
   holdfast preview -R -f manifests/
   holdfast preview -k overlays/production
   curl -fsSL https://example.com/web.yaml | holdfast preview -f -
-  holdfast preview -f deployment.yaml --config holdfast.yaml
   holdfast preview -f deployment.yaml --dry-run=server -n shop
   holdfast preview --strict manifests/*.yaml   in a pre-commit hook or in CI"""
 
@@ -81,8 +79,7 @@ def preview(
 
     Nothing is written, and no cluster is needed unless you give --dry-run=server. The exit status
     is 1 if anything would be rejected, or if pods wait for each other; with --strict, also if there
-    are warnings. Objects that are not pods and have no pod template are not shown. With -v=1,
-    plugins that change nothing are shown as well.
+    are warnings. With -v=1, plugins that change nothing are shown as well.
     """
     if not (files or filename or kustomize):
         raise click.UsageError("give a file with -f, or - for standard input")

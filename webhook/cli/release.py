@@ -18,7 +18,6 @@ from holdfast.webhook.runtime import pipelines
 
 EXAMPLES = """\b
 Examples:
-  holdfast release web-0
   holdfast release web-0 pod/web-1 job/migrate
   holdfast release deployment/web      asks before releasing several pods
   holdfast release -l app=web --yes    does not ask

@@ -21,8 +21,7 @@ _STILL_SERVED = (
 EXAMPLES = """\b
 Examples:
   holdfast uninstall --release wait    wait until held pods are due
-  holdfast uninstall --release now     release held pods immediately
-  holdfast uninstall --release now --purge --yes"""
+  holdfast uninstall --release now     release held pods immediately"""
 
 
 @commands.command(epilog=EXAMPLES)
@@ -64,10 +63,9 @@ def uninstall(
 ) -> None:
     """Remove Holdfast from the cluster without leaving pods stuck.
 
-    First the webhooks are removed, so that no more pods are held. While the controller still runs,
-    held pods are released and VM nodes recorded. Then the controller stops and everything else is
-    removed. If a gate or finalizer cannot be removed, the command stops before it removes anything
-    needed for that: run it again. VMs keep their recorded nodes unless you give --purge.
+    First the webhooks are removed, so that no more pods are held. Held pods are released and VM
+    nodes recorded, and then everything else is removed. If a gate or finalizer cannot be removed,
+    the command stops: run it again.
 
     Where Holdfast is gone already, --release now frees the pods that still have its gates and
     finalizers, for example after a restore.

@@ -15,13 +15,8 @@ from holdfast.webhook.kube.client import Api
 _LABEL = "app.kubernetes.io/version"
 _NOT_INSTALLED = "not installed"
 
-EXAMPLES = """\b
-Examples:
-  holdfast version --client
-  holdfast version -o json"""
 
-
-@commands.command(epilog=EXAMPLES)
+@commands.command(epilog="Example: holdfast version --client")
 @click.option(
     "--client", is_flag=True, help="Show only this command's version; no cluster is needed."
 )

@@ -82,21 +82,20 @@ class ProfileConfig(_Part, frozen=True):
     """The `spec.schedulerName` of the pods that the profile serves; `*` serves all pods that no
     other profile does."""
     namespaces: Annotated[tuple[arg_types.Namespace, ...], arg_types.ONCE] = ()
-    """The namespaces that the profile serves; all if empty. For a pod's namespace, a profile that
-    names it comes before one that serves all."""
+    """The namespaces that the profile serves; all if empty. A profile that names a pod's namespace
+    comes before one that serves all."""
     name: str = ""
-    """The profile's name in metrics and in the annotation `holdfast.dev/profile`; by default the
-    schedulerName. Profiles with one schedulerName need different names."""
+    """The profile's name in metrics and in `holdfast.dev/profile`; by default the schedulerName.
+    Profiles with one schedulerName need different names."""
     plugins: PluginSet = PluginSet()
     """The plugins that run in addition to, or instead of, the default ones."""
     plugin_config: list[PluginConfig] = []
     """The plugins' arguments, once per plugin."""
     run_all_filters: bool = True
-    """Whether the message of a rejected pod names everything that is wrong, or only the first
-    reason."""
+    """Whether the message of a rejected pod names all reasons, or only the first."""
     permit_timeout: arg_types.Delay | None = None
-    """How long a plugin may fail to decide whether a held pod may start. Then the pod is released
-    without it; by default never."""
+    """How long a plugin may fail to decide about a held pod. Then the pod is released without it;
+    by default never."""
 
 
 class SelectorRequirement(_Part, frozen=True, omit_defaults=True):

@@ -62,8 +62,8 @@ class DelayArgs(Args, frozen=True):
     """The longest hold: delay or not-before, whichever is later, plus jitter."""
     on_invalid: Literal["reject", "ignore"] = "reject"
     """Whether a pod with an invalid value is rejected, or admitted without a hold. With `ignore` a
-    pod whose gate another webhook removed is also admitted; a pod that has the gate is still
-    rejected if it would be held for longer than `maxDelay`."""
+    pod whose gate another webhook removed is also admitted; one that has the gate is still
+    rejected beyond `maxDelay`."""
     scheduler_name: str = ""
     """The `schedulerName` that held pods get; empty changes nothing."""
 

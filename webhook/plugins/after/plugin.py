@@ -58,8 +58,8 @@ class CustomKind(Args, frozen=True):
     group: str = ""
     """Its API group; empty for the core group."""
     condition: str = ""
-    """The condition that its objects have to meet, unless the pod selects another one; empty if it
-    is enough that they exist."""
+    """The condition that its objects have to meet, unless the pod selects another one; by default
+    they only have to exist."""
 
 
 class AfterArgs(Args, frozen=True):

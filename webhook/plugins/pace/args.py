@@ -39,8 +39,7 @@ class PaceArgs(Args, frozen=True):
 
     paces: Annotated[tuple[NamedPace, ...], arg_types.ONCE] = ()
     """The paces that pods may name. Profiles share the slots of a pace, so all that define it have
-    to define it alike. Pods may also write numbers, such as `4`: these count the pods of one
-    owner."""
+    to define it alike."""
 
 
 _INLINE = NamedPace(name="", scope="owner")
