@@ -307,10 +307,10 @@ def metrics() -> str:
 
 def _metrics(exposed: Iterable[Metric]) -> str:
     rows = [
-        (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), meaning)
+        (f"`{name}{{{','.join(labels)}}}`" if labels else f"`{name}`", kind, meaning)
         for name, kind, labels, meaning in exposed
     ]
-    return table(("name", "type", "labels", "meaning"), rows)
+    return table(("name and labels", "type", "meaning"), rows)
 
 
 def described_metrics(registry: CollectorRegistry) -> list[Metric]:
@@ -363,7 +363,7 @@ def _quoted(text: str) -> str:
 
 def rights() -> str:
     """Make a table for each role in the manifests."""
-    head = ("API group", "resources", "verbs", "purpose")
+    head = ("resources", "verbs", "purpose")
     return "\n\n".join(f"### {title}\n\n{table(head, rows)}" for title, rows in manifests.roles())
 
 

@@ -24,7 +24,7 @@ USER_FILES = ("rbac/freezer.yaml", "rbac/config-reader.yaml")
 _ROLES = {"ClusterRole": "cluster-wide", "Role": "in Holdfast's namespace"}
 _RULE = "  - apiGroups:"
 
-Row = tuple[str, str, str, str]
+Row = tuple[str, str, str]
 Role = Mapping[str, Any]
 
 
@@ -58,16 +58,19 @@ def rights() -> Iterator[Right]:
 
 
 def roles() -> Iterator[tuple[str, Sequence[Row]]]:
-    """Give the title of each role, and of its rules: API group, resources, verbs, reason.
+    """Give the title of each role, and of its rules: resources, verbs, reason.
 
-    Raises LookupError where a rule has no reason.
+    Rules with the same verbs and reason share a row. Raises LookupError where a rule has no reason.
     """
     for file, document, role in _found((*FILES, *USER_FILES)):
         why = reasons(document)
         if len(why) != len(role["rules"]) or not all(why):
             raise LookupError(f"manifests/{file}: write a comment above each rule of a role")
         title = f"{role['kind']} {role['metadata']['name']}, {_ROLES[role['kind']]}"
-        yield title, [_row(*pair) for pair in zip(role["rules"], why, strict=True)]
+        found: dict[tuple[str, str], list[str]] = {}
+        for rule, reason in zip(role["rules"], why, strict=True):
+            found.setdefault((_code(rule["verbs"]), reason), []).append(_resources(rule))
+        yield title, [(", ".join(what), *key) for key, what in found.items()]
 
 
 def reasons(document: str) -> list[str]:
@@ -92,11 +95,12 @@ def _found(files: Sequence[str]) -> Iterator[tuple[str, str, Role]]:
                 yield file, document, read
 
 
-def _row(rule: Mapping[str, Any], reason: str) -> Row:
+def _resources(rule: Mapping[str, Any]) -> str:
+    """Name the resources as kubectl does: `jobs.batch`."""
     names = rule.get("resourceNames", ())
     only = f", only {_code(names)}" if names else ""
-    groups = _code(group or "core" for group in rule["apiGroups"])
-    return groups, _code(rule["resources"]) + only, _code(rule["verbs"]), reason
+    pairs = product(rule["resources"], rule["apiGroups"])
+    return _code(f"{resource}.{group}".rstrip(".") for resource, group in pairs) + only
 
 
 def _code(words: Any) -> str:

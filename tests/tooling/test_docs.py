@@ -123,6 +123,9 @@ def test_the_manifests_in_the_how_to_are_readable_pods() -> None:
 # --- metrics and Events ------------------------------------------------------------------------
 
 
+MONITORING = ("dashboard.json", "rules.yaml")
+
+
 def metrics() -> Iterator[tuple[str, str]]:
     for registry in generate.REGISTRIES.values():
         for name, kind, _, _ in generate.described_metrics(registry()):
@@ -139,7 +142,9 @@ def test_every_metric_is_described(registry: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in metrics()}))
 def test_every_metric_has_a_use(name: str) -> None:
-    assert name in section("reference/metrics.md", "Queries")
+    monitoring = [ROOT / "manifests" / "monitoring" / file for file in MONITORING]
+    uses = [section("reference/metrics.md", "Queries"), *(one.read_text() for one in monitoring)]
+    assert any(re.search(rf"\b{name}\b|\b{name}_(bucket|sum|count)\b", use) for use in uses)
 
 
 def test_metrics_on_the_pages_exist() -> None:

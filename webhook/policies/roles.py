@@ -17,7 +17,7 @@ metadata:
     app.kubernetes.io/name: holdfast
 """
 _RULE = """\
-  # follows each {name} while pods wait for one
+  # follows these objects while pods wait for one
   - apiGroups: [{group}]
     resources: [{resource}]
     verbs: [list, watch]
@@ -43,7 +43,7 @@ def followed(profiles: Profiles) -> Iterable[WaitedKind]:
 def after_role(profiles: Profiles, namespace: str) -> str:
     """Write the ClusterRole and its binding as YAML."""
     rules = [
-        _RULE.format(name=kind.name, group=kind.group or '""', resource=kind.resource)
+        _RULE.format(group=kind.group or '""', resource=kind.resource)
         for kind in followed(profiles)
     ]
     return (
