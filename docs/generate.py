@@ -105,16 +105,18 @@ def _result(row: Any, accepted: Callable[[Any], str]) -> str:
 
 _CONCEPTS = "https://kubernetes.io/docs/concepts"
 _NODES = f"{_CONCEPTS}/scheduling-eviction"
-KUBERNETES: Mapping[str, str] = MappingProxyType(
+NAMES: Mapping[str, str] = MappingProxyType(
     {
+        "str": "string",
+        "int": "integer",
+        "bool": "boolean",
         "LabelSelector": f"[label selector]({_CONCEPTS}/overview/working-with-objects/labels/)",
-        "SelectorRequirement": "part of a label selector",
         "NodeRequirement": f"[node requirements]({_NODES}/assign-pod-node/#node-affinity)",
         "RuleToleration": f"[tolerations]({_NODES}/taint-and-toleration/)",
         "PluginName": "`{name: PLUGIN}`",
     }
 )
-"""Parts of the configuration that need no table, most because they are as in Kubernetes."""
+"""Names of types that need no table, most because they are as in Kubernetes."""
 
 
 def fields() -> str:
@@ -139,7 +141,7 @@ def schema_file() -> str:
 
 
 def _has_table(kind: schema.Struct) -> bool:
-    return kind.__name__ not in KUBERNETES
+    return kind.__name__ not in {*NAMES, config.SelectorRequirement.__name__}
 
 
 def _described(kind: schema.Struct) -> str:
@@ -171,12 +173,7 @@ def _type(kind: Any) -> str:
         return f"list of {_type(inner[0])}"
     if origin is dict:
         return "mapping"
-    if kind in _SIMPLE:
-        return _SIMPLE[kind]
-    return KUBERNETES.get(kind.__name__, kind.__name__)
-
-
-_SIMPLE: Mapping[Any, str] = MappingProxyType({str: "string", int: "integer", bool: "boolean"})
+    return NAMES.get(kind.__name__, kind.__name__)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
