@@ -38,8 +38,8 @@ _STYLES = {
 def doctor(*, own: str, target: options.Target) -> None:
     """Check webhooks, certificates, the guard, the leader, clocks and overdue pods.
 
-    Each finding says what to do. The exit status is 1 if there is a problem. What you may not read
-    is reported as unknown.
+    Each finding says what to do. The exit status is 1 if there is a problem. Anything that you may
+    not read is reported as unknown.
     """
     time = listing.Time()
     cluster = target.connect(time.observe)
