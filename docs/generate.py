@@ -328,13 +328,9 @@ def described_metrics(registry: CollectorRegistry) -> list[Metric]:
 
 
 def errors() -> str:
-    """Make the tables of messages that do not state their whole remedy themselves."""
-    parts = []
-    for title, cases in error_cases.CASES.items():
-        rows = [error(case) for case in cases if case.note]
-        if rows:
-            parts.append(f"## {title}\n\n{table(('message', 'note'), rows)}")
-    return "\n\n".join(parts)
+    """Make the table of messages that do not state their whole remedy themselves."""
+    found = [error(case) for cases in error_cases.CASES.values() for case in cases if case.note]
+    return table(("message", "what to do"), found)
 
 
 def error(case: error_cases.Case) -> tuple[str, str]:
@@ -346,8 +342,9 @@ def troubleshooting() -> str:
     """Make the tables of ordinary mistakes and their answers."""
     parts = []
     for title, mistakes in MISTAKES.items():
-        rows = [(one.mistake, _quoted(one.answer())) for one in mistakes]
-        parts.append(f"## {title}\n\n{table(('mistake', 'answer'), rows)}")
+        rows = [(one.mistake, _quoted(one.answer())) for one in mistakes if one.is_on_page]
+        if rows:
+            parts.append(f"## {title}\n\n{table(('mistake', 'answer'), rows)}")
     return "\n\n".join(parts)
 
 
@@ -376,8 +373,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
         "reference/configuration.md": {"fields": fields, "arguments": arguments},
         "reference/cli.md": {"commands": commands},
         "reference/metrics.md": {"metrics": metrics},
-        "reference/errors.md": {"errors": errors},
-        "how-to/troubleshooting.md": {"mistakes": troubleshooting},
+        "how-to/troubleshooting.md": {"mistakes": troubleshooting, "errors": errors},
         "explanation/failure-modes.md": {"latest": fault_tables.latest},
         "reference/rights.md": {"rights": rights},
     }

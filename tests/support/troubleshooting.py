@@ -54,12 +54,16 @@ _DELAYED = {"annotations": {"holdfast.dev/delay": "15s"}}
 
 
 class Mistake(NamedTuple):
-    """A mistake, its answer, and what the answer must name: the thing and the fix."""
+    """A mistake, its answer, and what the answer must name: the thing and the fix.
+
+    The page leaves out mistakes like others on it, and those whose answer needs no page.
+    """
 
     mistake: str
     answer: Callable[[], str]
     thing: str
     fix: str
+    is_on_page: bool = True
 
 
 # --- manifests ---------------------------------------------------------------------------------
@@ -139,6 +143,7 @@ MANIFESTS: Sequence[Mistake] = (
         _annotated('holdfast.dev/delay: "-15"'),
         "annotation holdfast.dev/delay",
         "use",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast.dev/delay: 1d`",
@@ -181,12 +186,14 @@ MANIFESTS: Sequence[Mistake] = (
         _annotated("{}", "CronJob", jobTemplate={"metadata": _DELAYED}),
         "spec.jobTemplate.metadata: annotation holdfast.dev/delay",
         "move it to spec.jobTemplate.spec.template.metadata.annotations",
+        is_on_page=False,
     ),
     Mistake(
         "`annotations` in the spec of a template, which only `holdfast preview` sees",
         _annotated("{}", "Deployment", template={"spec": {**_POD_SPEC, **_DELAYED}}),
         "spec.template.spec.annotations",
         "to spec.template.metadata.annotations",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast.io/delay: 15s`",
@@ -235,12 +242,14 @@ MANIFESTS: Sequence[Mistake] = (
         _annotated("holdfast.dev/jitter: some"),
         "annotation holdfast.dev/jitter",
         "use whole seconds",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast.dev/delay-from: revision`",
         _annotated("{delay: 15s, holdfast.dev/delay-from: revision}"),
         "annotation holdfast.dev/delay-from",
         "use pod or owner",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast.dev/window: nights`",
@@ -253,6 +262,7 @@ MANIFESTS: Sequence[Mistake] = (
         _annotated("holdfast.dev/window: Mon 25:00-26:00"),
         "annotation holdfast.dev/window",
         "use",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast.dev/window: Mon 9:00-10:00 Berlin`",
@@ -265,6 +275,7 @@ MANIFESTS: Sequence[Mistake] = (
         _annotated('holdfast.dev/pace: "0"'),
         "annotation holdfast.dev/pace",
         "must be 1 to 10000",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast.dev/pace: slow`",
@@ -277,6 +288,7 @@ MANIFESTS: Sequence[Mistake] = (
         _annotated("holdfast.dev/pace: 4/m"),
         "annotation holdfast.dev/pace",
         'such as "10s" or "1m"',
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast.dev/window: 22:00-06:00 Mon-Fri`",
@@ -307,6 +319,7 @@ MANIFESTS: Sequence[Mistake] = (
         _annotated('holdfast.dev/approval: ""'),
         "annotation holdfast.dev/approval",
         "write a reason",
+        is_on_page=False,
     ),
     Mistake(
         "a delay on a pod with `spec.nodeName`",
@@ -319,24 +332,28 @@ MANIFESTS: Sequence[Mistake] = (
         lambda: _reviewed(make_pod({}, finalizers=["holdfast.dev/sticky"])),
         "finalizer",
         "remove it",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast.dev/sticky: yes` on a VM",
         lambda: _reviewed(make_vm({"holdfast.dev/sticky": "yes"}), kind=_VM),
         "annotation holdfast.dev/sticky",
         "use",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast.dev/sticky-node: Node 1` on a VM",
         lambda: _reviewed(make_vm({"holdfast.dev/sticky-node": "Node 1"}), kind=_VM),
         "annotation holdfast.dev/sticky-node",
         "use a node name",
+        is_on_page=False,
     ),
     Mistake(
         "another `holdfast.dev/sticky-node` on a cloned VM",
         _clone,
         "holdfast.dev/sticky-node-uid",
         "remove",
+        is_on_page=False,
     ),
 )
 
@@ -358,6 +375,7 @@ WORKLOADS: Sequence[Mistake] = (
         _annotated("holdfast.dev/approval: release 2.4", "Job", activeDeadlineSeconds=30),
         "activeDeadlineSeconds",
         "increase or remove it",
+        is_on_page=False,
     ),
     Mistake(
         "a StatefulSet whose pods start one after another, each with a delay",
@@ -414,51 +432,97 @@ def _args(plugin: str, args: str) -> Callable[[], str]:
 
 
 CONFIGURATION: Sequence[Mistake] = (
-    Mistake("a file that is not YAML", _configured("profiles: ["), "holdfast.yaml", "invalid YAML"),
-    Mistake("an empty file", _configured(""), "holdfast.yaml", "begin with"),
+    Mistake(
+        "a file that is not YAML",
+        _configured("profiles: ["),
+        "holdfast.yaml",
+        "invalid YAML",
+        is_on_page=False,
+    ),
+    Mistake("an empty file", _configured(""), "holdfast.yaml", "begin with", is_on_page=False),
     Mistake(
         "`apiVersion: v1`",
         _configured(f"apiVersion: v1\nkind: {config.KIND}"),
         "holdfast.yaml:1: apiVersion",
         "use holdfast.dev/",
+        is_on_page=False,
     ),
     Mistake(
         "the same key twice",
         _configured(f"{_HEAD}profiles: []\nprofiles: []\n"),
         "profiles",
         "remove one",
+        is_on_page=False,
     ),
     Mistake(
-        "an alias", _configured(f"{_HEAD}a: &a x\nb: *a\n"), "holdfast.yaml", "write the value out"
+        "an alias",
+        _configured(f"{_HEAD}a: &a x\nb: *a\n"),
+        "holdfast.yaml",
+        "write the value out",
+        is_on_page=False,
     ),
-    Mistake("`profiles: []`", _configured(f"{_HEAD}profiles: []"), "profiles", "add a profile"),
-    Mistake("`profile:`", _configured(f"{_HEAD}profile: []"), "profile", "did you mean profiles?"),
+    Mistake(
+        "`profiles: []`",
+        _configured(f"{_HEAD}profiles: []"),
+        "profiles",
+        "add a profile",
+        is_on_page=False,
+    ),
+    Mistake(
+        "`profile:`",
+        _configured(f"{_HEAD}profile: []"),
+        "profile",
+        "did you mean profiles?",
+        is_on_page=False,
+    ),
     Mistake(
         "two profiles for all schedulers",
         _configured(f"{_HEAD}profiles: [{{}}, {{}}]"),
         "profiles[1].schedulerName",
         "merge them",
+        is_on_page=False,
     ),
     Mistake(
         "`plugins: {enabled: [{name: place}]}`",
         _configured(f"{_HEAD}profiles: [{{plugins: {{enabled: [{{name: place}}]}}}}]"),
         "unknown plugin 'place'",
         "did you mean",
+        is_on_page=False,
     ),
-    Mistake("`maxDelays: 24h`", _args("delay", "{maxDelays: 24h}"), "maxDelays", "did you mean"),
-    Mistake("`maxDelay: 24`", _args("delay", "{maxDelay: 24}"), "args.maxDelay", "Expected `str`"),
-    Mistake("`maxDelay: 1d`", _args("delay", "{maxDelay: 1d}"), "args.maxDelay", "use whole"),
+    Mistake(
+        "`maxDelays: 24h`",
+        _args("delay", "{maxDelays: 24h}"),
+        "maxDelays",
+        "did you mean",
+        is_on_page=False,
+    ),
+    Mistake(
+        "`maxDelay: 24`",
+        _args("delay", "{maxDelay: 24}"),
+        "args.maxDelay",
+        "Expected `str`",
+        is_on_page=False,
+    ),
+    Mistake(
+        "`maxDelay: 1d`",
+        _args("delay", "{maxDelay: 1d}"),
+        "args.maxDelay",
+        "use whole",
+        is_on_page=False,
+    ),
     Mistake(
         "`onInvalid: refuse`",
         _args("delay", "{onInvalid: refuse}"),
         "args.onInvalid",
         "use ignore or reject",
+        is_on_page=False,
     ),
     Mistake(
         "a rule that changes nothing",
         _args("placement", "{rules: [{name: a, when: {label: b, exists: true}}]}"),
         "rules[0]",
         "add require",
+        is_on_page=False,
     ),
     Mistake(
         "a rule that no node can meet",
@@ -469,6 +533,7 @@ CONFIGURATION: Sequence[Mistake] = (
         ),
         "rules[0]",
         "change or remove one",
+        is_on_page=False,
     ),
 )
 
@@ -526,19 +591,21 @@ _POD = (
 _WAITING = f"{_POD.format('a', 'pod/b')}---\n{_POD.format('b', 'pod/a')}"
 
 COMMANDS: Sequence[Mistake] = (
-    Mistake("`holdfast lst`", _command("lst"), "lst", "Did you mean"),
-    Mistake("`holdfast preview`", _command("preview"), "-f", "give a file"),
+    Mistake("`holdfast lst`", _command("lst"), "lst", "Did you mean", is_on_page=False),
+    Mistake("`holdfast preview`", _command("preview"), "-f", "give a file", is_on_page=False),
     Mistake(
         "`holdfast preview` on a missing file",
         _command("preview", "-f", "@web.yaml"),
         "web.yaml",
         "name a readable file",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast preview` on a file that is not YAML",
         _command("preview", "-f", "@web.yaml", web="a: ["),
         "web.yaml",
         "correct it there",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast preview` on a ConfigMap",
@@ -557,24 +624,28 @@ COMMANDS: Sequence[Mistake] = (
         _command("preview", "-f", "@web.yaml", "--dry-run=server", "--config", "@holdfast.yaml"),
         "--config cannot be combined",
         "installed configuration",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast check-config` on a missing file",
         _command("check-config", "@holdfast.yaml"),
         "holdfast.yaml",
         "name a readable file",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast freeze -A`",
         _command("freeze", "-A", "--reason", "incident 42"),
         "-A is not supported",
         "use --all",
+        is_on_page=False,
     ),
     Mistake(
         "`holdfast freeze --for 2d`",
         _command("freeze", "--for", "2d", "--reason", "incident 42"),
         'invalid value "2d"',
         '("48h")',
+        is_on_page=False,
     ),
     Mistake("a kubeconfig that does not exist", _missing_kubeconfig, "nowhere", "--kubeconfig"),
     Mistake(
@@ -582,12 +653,14 @@ COMMANDS: Sequence[Mistake] = (
         _connected({"token": "t"}, "staging"),
         'context "staging"',
         'there are: "here"',
+        is_on_page=False,
     ),
     Mistake(
         "a `tokenFile` that cannot be read",
         _connected({"tokenFile": "token"}),
         "tokenFile",
         "name a readable file",
+        is_on_page=False,
     ),
     Mistake(
         "a credential plugin that is not installed",
@@ -600,6 +673,7 @@ COMMANDS: Sequence[Mistake] = (
         _plugin("sh", "-c", "exit 1"),
         "credential plugin sh",
         "its message is above",
+        is_on_page=False,
     ),
     Mistake(
         "no permission",

@@ -194,7 +194,7 @@ def test_message_is_one_line_and_on_the_page_if_it_has_a_note(case: error_cases.
     message = case.produce()
     assert message
     assert message.replace("…", "").isprintable()
-    on_page = row(generate.error(case)) in read("reference/errors.md").splitlines()
+    on_page = row(generate.error(case)) in read("how-to/troubleshooting.md").splitlines()
     assert on_page == bool(case.note), f"run: {generate.COMMAND}"
 
 
