@@ -40,6 +40,8 @@ from tests.support.troubleshooting import MISTAKES
 COMMAND = "python -m docs.generate"
 LONGEST_VALUE = 40
 """Longer values are of interest to tests only."""
+MOST_REJECTED = 8
+"""Values shown of those that are rejected for one reason."""
 COMMON = 3
 """An option of at least this many commands is described once."""
 BY_HAND = frozenset({"holdfast completion", "holdfast options"})
@@ -85,8 +87,17 @@ def _values(rows: Iterable[Any], accepted: Callable[[Any], str]) -> str:
             result = _result(each, accepted)
             grouped.setdefault(result, []).append(f"`{messages.quote(each.value)}`")
     return table(
-        ("result", "values"), [(result, ", ".join(found)) for result, found in grouped.items()]
+        ("result", "values"),
+        [(result, _listed(result, found)) for result, found in grouped.items()],
     )
+
+
+def _listed(result: str, values: Sequence[str]) -> str:
+    shown = values[:MOST_REJECTED] if result.startswith(_REJECTED) else values
+    return ", ".join(shown) + (", …" if len(shown) < len(values) else "")
+
+
+_REJECTED = "rejected: "
 
 
 def _is_accepted(row: Any) -> bool:
@@ -95,7 +106,7 @@ def _is_accepted(row: Any) -> bool:
 
 def _result(row: Any, accepted: Callable[[Any], str]) -> str:
     if not _is_accepted(row):
-        return f"rejected: {row.outcome.in_words}"
+        return f"{_REJECTED}{row.outcome.in_words}"
     canonical = accepted(row.outcome)
     return "accepted as written" if canonical == row.value else canonical
 
