@@ -144,18 +144,8 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
                 _STICKY,
                 "test_user_moves_a_vm_and_clears_its_record",
             ),
-            Elsewhere(
-                r"kubectl annotate vm db .*node='Node",
-                "tests/e2e/test_sticky_admission.py",
-                "test_vm_with_an_invalid_annotation_is_rejected",
-            ),
             Elsewhere(r"kubectl annotate vm db .*sticky=false", _STICKY, "sticky=true"),
             Elsewhere(r"kubectl (un)?cordon", _STICKY, "test_vm_waits_for_its_node"),
-            Elsewhere(
-                r"kubectl create -f launcher.json",
-                "tests/e2e/test_sticky_admission.py",
-                "test_dry_run_as_kubevirt_shows_affinity_and_finalizer",
-            ),
             Elsewhere(r"kubectl get .*\| sh$", "tests/e2e/test_pages.py", "sticky-vms.md"),
             Elsewhere(r"holdfast sticky list", _STICKY, "(differs)"),
         ),
