@@ -250,7 +250,8 @@ def help_file() -> str:
 
 def _help(title: str, context: click.Context, common: Sequence[Option]) -> str:
     formatter, command, options = context.make_formatter(), context.command, _options(context)
-    command.format_usage(context, formatter)
+    if command.collect_usage_pieces(context) != [command.options_metavar]:
+        command.format_usage(context, formatter)
     command.format_help_text(context, formatter)
     own = [option for option in options if option not in common]
     if own:
