@@ -41,7 +41,7 @@ COMMAND = "python -m docs.generate"
 LONGEST_VALUE = 40
 """Longer values are of interest to tests only."""
 MOST_REJECTED = 8
-"""Values shown of those that are rejected for one reason."""
+"""Values shown for each reason of a rejection."""
 COMMON = 3
 """An option of at least this many commands is described once."""
 BY_HAND = frozenset({"holdfast completion", "holdfast options"})

@@ -21,6 +21,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 REUSE = 10
 """A scrape gives the last exposition for so many times as long as it took to make. Otherwise a
 hundred clients, which need no credentials, could take all of the processor with short requests."""
+LONGEST_REUSE = 1.0
+"""Seconds, so that metrics are recent on a busy machine, too."""
 
 _PATHS = ("mutate", "validate")
 _PLUGIN_BUCKETS = (2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 2.5)
@@ -99,7 +101,7 @@ class _Metrics:
         if began >= self._scraped_until:
             self._scraped = self.exposition()
             ended = self.now()
-            self._scraped_until = ended + REUSE * (ended - began)
+            self._scraped_until = ended + min(REUSE * (ended - began), LONGEST_REUSE)
         return self._scraped
 
 
