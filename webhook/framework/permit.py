@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from holdfast.webhook.errors import PluginFailedError, described
@@ -150,26 +149,27 @@ class ReleaseDecider:
         return [plugin for plugin in profile.holding if plugin.gate in gates] if profile else []
 
     def _decide(self, pod: Pod, now_ms: int, ask: Callable[[Plugin, Pod, int], Due]) -> Due:
-        holders = self._holders(pod)
-        decisions = [ask(one, pod, pod.created_ms) for one in holders if one.permit_is_final]
+        holders, created_ms = self._holders(pod), pod.created_ms
+        decisions = [ask(one, pod, created_ms) for one in holders if one.permit_is_final]
         no_holder = DELAY_GATE in pod.gates and all(one.gate != DELAY_GATE for one in holders)
         if no_holder or not holders:
             decisions.append(_by_annotations(pod))
-        due = _latest(decisions) if decisions else Due(pod.created_ms)
-        known_ms = max((one.at_ms for one in decisions if one.at_ms < NEVER_MS), default=0)
+        due = _latest(decisions) if decisions else Due(created_ms)
         others = [one for one in holders if not one.permit_is_final]
-        if not others:
-            return due if due.at_ms < NEVER_MS else replace(due, earliest_ms=known_ms)
         at_ms = max(due.at_ms, now_ms)
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS if others else 0):
             later = _latest(ask(plugin, pod, at_ms) for plugin in others)
             if later.at_ms <= at_ms:
-                due = replace(due, problem="; ".join(filter(None, (due.problem, later.problem))))
+                problem = "; ".join(filter(None, (due.problem, later.problem)))
+                due = due._replace(problem=problem)
                 break
             due, at_ms = later, later.at_ms
-            if at_ms >= NEVER_MS:
+            if at_ms >= NEVER_MS or len(others) == 1:  # nobody objects to its own time
                 break
-        return replace(due, recheck=True, earliest_ms=known_ms)
+        if due.at_ms < NEVER_MS:
+            return due._replace(recheck=True) if others else due
+        known_ms = max((one.at_ms for one in decisions if one.at_ms < NEVER_MS), default=0)
+        return due._replace(recheck=bool(others), earliest_ms=known_ms)
 
     def _foresee(self, plugin: Plugin, pod: Pod, at_ms: int) -> Due:
         if plugin.permit_may_block or plugin.name in allowed_plugins(pod.annotations):

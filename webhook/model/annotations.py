@@ -6,7 +6,8 @@ creation is the API server's.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import durations, messages
@@ -95,8 +96,7 @@ def is_remark(problem: str) -> bool:
     return all(one == NOTHING_ASKED or f" {HOLD_REMOVED} " in one for one in problem.split("; "))
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(NamedTuple):
     """When a held pod is due, what is wrong with its annotations, and what it waits for.
 
     `recheck` if the plugins have to be asked again when it is due. `open_ended` if it may be due
@@ -109,7 +109,7 @@ class Due:
     reason: str = ""
     recheck: bool = False
     open_ended: bool = False
-    earliest_ms: int = field(default=0, compare=False)
+    earliest_ms: int = 0
 
 
 def allowed_plugins(annotations: Mapping[str, str]) -> Sequence[str]:

@@ -1,7 +1,6 @@
 """Freezes: annotations of a namespace that keep its pods from being released. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.webhook.errors import InvalidValueError
@@ -89,4 +88,4 @@ def extended(due: Due, freeze: Freeze | None) -> Due:
     if freeze is None or freeze.until_ms <= due.at_ms < NEVER_MS:
         return due
     reason = "; ".join(filter(None, (str(freeze), due.reason)))
-    return replace(due, at_ms=max(freeze.until_ms, due.at_ms), reason=reason)
+    return due._replace(at_ms=max(freeze.until_ms, due.at_ms), reason=reason)

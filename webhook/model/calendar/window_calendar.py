@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from functools import cached_property, lru_cache
 from operator import itemgetter
@@ -61,6 +61,8 @@ class Windows:
 
     hours: tuple[OpenHours, ...]
     closed: tuple[Span, ...] = ()
+    _last_search: list[Span] = field(default_factory=lambda: [(1, 0)], compare=False, repr=False)
+    """The last instant asked for, and the first one from there on at which a window is open."""
 
     def is_open(self, at_ms: int) -> bool:
         """Return whether a window is open."""
@@ -73,8 +75,14 @@ class Windows:
         """
         if not _in_range(at_ms):
             return None
+        since_ms, opens_ms = self._last_search[0]
+        if since_ms <= at_ms <= opens_ms:  # as for most pods of a long list
+            return opens_ms
         found = [one.next_open_ms(at_ms, at_ms + _HORIZON_MS) for one in self._calendars]
-        return min((opens for opens in found if opens is not None), default=None)
+        first = min((opens for opens in found if opens is not None), default=None)
+        if first is not None:
+            self._last_search[0] = (at_ms, first)
+        return first
 
     def closes_ms(self, at_ms: int) -> int | None:
         """Return the first instant from `at_ms` on at which no window is open.

@@ -154,6 +154,14 @@ def test_openings_and_closings(opened: Windows, since: str, expected: list[str])
     assert found == expected
 
 
+def test_searches_do_not_influence_each_other() -> None:
+    opened = on(text="Mon 09:00-10:00")
+    monday = parse_instant("2027-01-04T09:00:00Z")
+    instants = [monday - DAY, monday, monday + MINUTE, monday + 2 * DAY, monday - 8 * DAY]
+    expected = [monday] * 2 + [monday + MINUTE, monday + 7 * DAY, monday - 7 * DAY]
+    assert [opened.next_open_ms(at) for at in instants] == expected
+
+
 @pytest.mark.parametrize("at_ms", [-1, 2**62, -(2**62), parse_instant("9999-01-01T00:00:00Z")])
 def test_instants_that_no_calendar_has(at_ms: int) -> None:
     always = windows.parse("00:00-24:00")
