@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 
@@ -12,6 +11,7 @@ from holdfast.webhook.cli import commands, rights, terminal
 from holdfast.webhook.errors import ApiStatusError, ConfigurationError, HoldfastError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.runtime.pipelines import Setup, digest, load_profiles
 
 FILE = "holdfast.yaml"
@@ -47,10 +47,8 @@ def setup(api: Api, own: str, path: Path | None, *, is_quiet: bool = False) -> S
 
 def read(api: Api, own: str) -> Setup | None:
     """Read the configuration of the admission server; None if there is none in this namespace."""
-    core, apps = (
-        f"/{root}/namespaces/{quote(own, safe='')}" for root in ("api/v1", "apis/apps/v1")
-    )
-    deployment = listing.one(api, f"{apps}/deployments/holdfast-webhook", dict[str, Any])
+    path = api_path("apps/v1", "deployments", own, "holdfast-webhook")
+    deployment = listing.one(api, path, dict[str, Any])
     if deployment is None:
         return None
     pod = deployment["spec"]["template"]["spec"]
@@ -63,9 +61,8 @@ def read(api: Api, own: str) -> Setup | None:
     ]
     for volume in pod.get("volumes") or ():
         name = volume.get("configMap", {}).get("name", "")
-        found = name and listing.one(
-            api, f"{core}/configmaps/{quote(name, safe='')}", dict[str, Any]
-        )
+        path = api_path("v1", "configmaps", own, name)
+        found = name and listing.one(api, path, dict[str, Any])
         if found and FILE in (found.get("data") or {}):
             text = str(found["data"][FILE]).encode()
             return Setup(None, disabled, (f"ConfigMap {own}/{name}", text))

@@ -17,6 +17,7 @@ from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.freezes import Freeze, Freezes, read_freezes
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.policies import builder, guard_check, roles
 from holdfast.webhook.policies.pods import CONTROLLER_PODS
 from holdfast.webhook.report import held_pods
@@ -144,16 +145,10 @@ class ControllerChecks:
                 raise
             return
         names = [str(one["metadata"]["namespace"]) for one in found]
-        path = "/api/v1/namespaces/{}/serviceaccounts/{}"
-        yield from installation.virt_controllers(
-            [
-                (
-                    kubevirt.controller_account(name),
-                    listing.one(self.api, path.format(name, kubevirt.CONTROLLER), dict) is not None,
-                )
-                for name in names
-            ]
-        )
+        paths = [api_path("v1", "serviceaccounts", name, kubevirt.CONTROLLER) for name in names]
+        there = [listing.one(self.api, path, dict) is not None for path in paths]
+        accounts = map(kubevirt.controller_account, names)
+        yield from installation.virt_controllers([*zip(accounts, there, strict=True)])
 
 
 def _lease(api: Api) -> tuple[str, int] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import click
 import msgspec
@@ -21,6 +20,7 @@ from holdfast.webhook.kube.client import Api
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import kubevirt, review
 from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.report import explanation, obstacles, trace
 from holdfast.webhook.report.next_steps import PodFacts
@@ -150,8 +150,8 @@ def _template(api: Api, pod: PodWithStatus) -> obstacles.Template | None:
     owner = next((one for one in owners if one.controller and one.kind in _RECREATING), None)
     if owner is None or pod.spec.node_name:
         return None
-    namespace, name = quote(pod.metadata.namespace, safe=""), quote(owner.name, safe="")
-    path = f"/apis/apps/v1/namespaces/{namespace}/{owner.kind.lower()}s/{name}"
+    resource, namespace = f"{owner.kind.lower()}s", pod.metadata.namespace
+    path = api_path("apps/v1", resource, namespace, owner.name)
     try:
         found = listing.one(api, path, dict[str, Any]) or {}
     except ApiStatusError:

@@ -1,7 +1,6 @@
 """`holdfast freeze`: freeze a namespace; and what it shares with `holdfast thaw`."""
 
 from collections.abc import Mapping
-from urllib.parse import quote
 
 import click
 import msgspec
@@ -11,13 +10,9 @@ from holdfast.webhook.errors import ApiStatusError, CommandError, InvalidValueEr
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import MERGE_PATCH, Api
 from holdfast.webhook.model import durations, reasons
-from holdfast.webhook.model.freezes import (
-    FREEZE,
-    FREEZE_UNTIL,
-    NAMESPACES,
-    read_freeze,
-)
+from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL, read_freeze
 from holdfast.webhook.model.objects import ApiObject
+from holdfast.webhook.model.paths import api_path
 
 EXAMPLES = """\b
 Examples:
@@ -95,7 +90,7 @@ def selected(target: options.Target, current: str, own: str) -> str:
 def read(api: Api, namespace: str) -> ApiObject | None:
     """Read a namespace; None if it does not exist or may not be read. Raises ClusterError."""
     try:
-        return listing.one(api, f"{NAMESPACES}/{quote(namespace, safe='')}", ApiObject)
+        return listing.one(api, api_path("v1", "namespaces", name=namespace), ApiObject)
     except ApiStatusError as exc:
         if exc.status != 403:
             raise
@@ -104,7 +99,7 @@ def read(api: Api, namespace: str) -> ApiObject | None:
 
 def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> ApiObject:
     """Set or remove annotations of a namespace, and return it. Raises ClusterError."""
-    path = f"{NAMESPACES}/{quote(namespace, safe='')}"
+    path = api_path("v1", "namespaces", name=namespace)
     try:
         answer = api.request(
             "PATCH",

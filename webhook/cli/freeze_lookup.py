@@ -1,19 +1,14 @@
 """The freezes that concern the pods of a command, as far as its user may read namespaces."""
 
 from collections.abc import Callable, Iterator, Mapping
-from urllib.parse import quote
 
 from holdfast.webhook.cli import configured
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, boot_time
-from holdfast.webhook.model.freezes import (
-    NAMESPACES,
-    Freeze,
-    Freezes,
-    read_freezes,
-)
+from holdfast.webhook.model.freezes import NAMESPACES, Freeze, Freezes, read_freezes
 from holdfast.webhook.model.objects import ApiObject
+from holdfast.webhook.model.paths import api_path
 
 MAX_AGE_SECONDS = 5.0
 """How long a reading is used: `holdfast list --watch` asks every second."""
@@ -71,7 +66,7 @@ class FreezeLookup:
                 raise
 
     def _one(self, name: str) -> Iterator[ApiObject]:
-        found = listing.one(self._api, f"{NAMESPACES}/{quote(name, safe='')}", ApiObject)
+        found = listing.one(self._api, api_path("v1", "namespaces", name=name), ApiObject)
         if found is not None:
             self._labels[name] = found.labels
             yield found

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.model import kubevirt
-from holdfast.webhook.model.freezes import NAMESPACES
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.report.doctor import diagnosis, installation
 from holdfast.webhook.report.doctor.diagnosis import Finding
@@ -41,8 +40,7 @@ def runs(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Runs
 
 def deployment(api: Api, own: str, name: str) -> Document | None:
     """Read a Deployment of this namespace; None if it does not exist. Raises ClusterError."""
-    path = f"/apis/apps/v1/namespaces/{quote(own, safe='')}/deployments/{name}"
-    return listing.one(api, path, Document)
+    return listing.one(api, api_path("apps/v1", "deployments", own, name), Document)
 
 
 def size(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
@@ -57,8 +55,7 @@ def size(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Iter
     yield from installation.size(max(lengths, default=0), limit, "characters of a match condition")
     for volume in _volumes(deployment(api, own, installation.CONTROLLER) or {}):
         if name := (volume.get("configMap") or {}).get("name"):
-            path = f"/api/v1/namespaces/{quote(own, safe='')}/configmaps/{quote(name, safe='')}"
-            found = listing.one(api, path, Document) or {}
+            found = listing.one(api, api_path("v1", "configmaps", own, name), Document) or {}
             length = sum(len(text.encode()) for text in (found.get("data") or {}).values())
             yield from installation.size(length, installation.MAX_BYTES, f"bytes of {name}")
 
@@ -77,6 +74,6 @@ def kept(api: Api, now_ms: int) -> Iterator[Finding]:
         if deleted and pod.has_finalizer and deleted.timestamp() * 1_000 + PATIENCE_MS < now_ms:
             found.setdefault(pod.metadata.namespace, []).append(pod.metadata.name)
     for namespace, names in found.items():
-        there = listing.one(api, f"{NAMESPACES}/{quote(namespace, safe='')}", Document) or {}
+        there = listing.one(api, api_path("v1", "namespaces", name=namespace), Document) or {}
         terminating = (there.get("status") or {}).get("phase") == "Terminating"
         yield installation.kept(namespace, names, terminating=terminating)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from urllib.parse import quote
 
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
@@ -10,12 +9,12 @@ from holdfast.webhook.kube.client import Api
 from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.nodes import Node, PersistentVolume, PersistentVolumeClaim
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report import pod_status
 from holdfast.webhook.report.pod_status import HOSTNAME, NodeState, Pin
 
-NODES = "/api/v1/nodes"
 _TIME = "%Y-%m-%d at %H:%M:%S UTC"
 
 
@@ -27,7 +26,7 @@ def node_state(
     Without permission to read something, the state says so.
     """
     try:
-        found = listing.one(api, f"{NODES}/{quote(name, safe='')}", Node)
+        found = _read(api, name)
     except ApiStatusError as exc:
         return _unreadable(name, exc)
     return _state(api, name, found, pod, claims)
@@ -45,7 +44,7 @@ def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
 def bound(api: Api, name: str) -> Iterator[NodeState]:
     """Read the node to which a pod is bound, if pods on it do not run."""
     try:
-        node = listing.one(api, f"{NODES}/{quote(name, safe='')}", Node)
+        node = _read(api, name)
     except ApiStatusError:
         return
     if node is None:
@@ -60,7 +59,7 @@ def recreated(api: Api, vm: VirtualMachine, args: StickyArgs) -> str:
     if not name or recorded is None:
         return ""
     try:
-        node = listing.one(api, f"{NODES}/{quote(name, safe='')}", Node)
+        node = _read(api, name)
     except ApiStatusError:
         return ""  # the state of the node says so
     created = node.metadata.creation_timestamp if node else None
@@ -72,10 +71,14 @@ def recreated(api: Api, vm: VirtualMachine, args: StickyArgs) -> str:
     )
 
 
+def _read(api: Api, name: str) -> Node | None:
+    return listing.one(api, api_path("v1", "nodes", name=name), Node)
+
+
 def _labelled(api: Api, pin: Pin, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
     label = f"{HOSTNAME}={pin.value}"
     try:
-        found = [*listing.objects(api, NODES, Node, {"labelSelector": label})]
+        found = [*listing.objects(api, api_path("v1", "nodes"), Node, {"labelSelector": label})]
     except ApiStatusError as exc:
         yield _unreadable(pin.value, exc)
         return
@@ -111,10 +114,9 @@ def _state(
 
 def _volume(api: Api, namespace: str, claim: str) -> PersistentVolume | None:
     """Read the volume of a claim; None if the claim or its volume does not exist."""
-    within = f"/api/v1/namespaces/{quote(namespace, safe='')}"
-    path = f"{within}/persistentvolumeclaims/{quote(claim, safe='')}"
+    path = api_path("v1", "persistentvolumeclaims", namespace, claim)
     found = listing.one(api, path, PersistentVolumeClaim)
     name = found.spec.volume_name if found else ""
     if not name:
         return None
-    return listing.one(api, f"/api/v1/persistentvolumes/{quote(name, safe='')}", PersistentVolume)
+    return listing.one(api, api_path("v1", "persistentvolumes", name=name), PersistentVolume)

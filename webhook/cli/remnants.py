@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -20,6 +19,7 @@ from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.limits import MAX_GATES
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.registration import configurations
@@ -30,7 +30,6 @@ from holdfast.webhook.runtime import dev
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-_VMS = f"{kubevirt.API_PATH}/virtualmachines"
 _MOST_NAMED = 3
 _ENDLESS = {approvals.GATE, AFTER}
 """Gates of pods without a due time."""
@@ -70,7 +69,7 @@ def is_dev_registered(api: Api) -> bool:
 
 def configured(api: Api, namespace: str) -> Iterator[config.Configuration]:
     """Read the current and earlier configurations. Raises ClusterError."""
-    for each in listing.objects(api, config_maps(namespace), dict[str, Any]):
+    for each in listing.objects(api, api_path("v1", "configmaps", namespace), dict[str, Any]):
         text = (each.get("data") or {}).get(FILE)
         if text is None:
             continue
@@ -83,7 +82,7 @@ def configured(api: Api, namespace: str) -> Iterator[config.Configuration]:
 def recorded_vms(api: Api, keys: Sequence[str]) -> list[VirtualMachine]:
     """List the VMs with one of these annotations; none without KubeVirt. Raises ClusterError."""
     try:
-        found = list(listing.objects(api, _VMS, VirtualMachine))
+        found = list(listing.objects(api, kubevirt.vm_path("", ""), VirtualMachine))
     except ApiStatusError as exc:
         if exc.status == 404 and not discovery.serves(api, "virtualmachines"):
             return []
@@ -135,11 +134,6 @@ def vm_keys(configured: Iterable[config.Configuration]) -> list[str]:
     return list(dict.fromkeys([*written, *(key for key in chosen if isinstance(key, str))]))
 
 
-def config_maps(namespace: str) -> str:
-    """Return the path of the ConfigMaps with current and earlier configurations."""
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
-
-
 def rest(namespace: str) -> list[str]:
     """List the paths to remove last, in order: policies, namespace, RBAC objects."""
     accounts = (CONTROLLER, f"{CONTROLLER}-after", f"{CONTROLLER}-kubevirt", WEBHOOK)
@@ -150,7 +144,7 @@ def rest(namespace: str) -> list[str]:
             for name in pod_policies.POLICIES
             for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies")
         ),
-        f"/api/v1/namespaces/{quote(namespace, safe='')}",
+        api_path("v1", "namespaces", name=namespace),
         *(f"{RBAC}/clusterrolebindings/{name}" for name in accounts),
         *(f"{RBAC}/clusterroles/{name}" for name in roles),
     ]

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -15,6 +14,7 @@ from holdfast.webhook.kube.client import JSON_PATCH, MERGE_PATCH, Api, pod_path
 from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.registration.secrets import CA_SECRET, LEAF_SECRET
 from holdfast.webhook.report import table
@@ -168,15 +168,15 @@ class Removal:
 
     def remove_made(self) -> None:
         """Remove what the controller has created in its namespace."""
-        core, leases = "/api/v1", "/apis/coordination.k8s.io/v1"
-        within = f"namespaces/{quote(self.namespace, safe='')}"
-        secrets = (f"{core}/{within}/secrets/{name}" for name in (CA_SECRET, LEAF_SECRET))
-        self._delete("certificates and Lease", [*secrets, f"{leases}/{within}/leases/{LEASE}"])
+        own = self.namespace
+        secrets = (api_path("v1", "secrets", own, name) for name in (CA_SECRET, LEAF_SECRET))
+        lease = api_path("coordination.k8s.io/v1", "leases", own, LEASE)
+        self._delete("certificates and Lease", [*secrets, lease])
 
     def remove_rest(self) -> None:
         """Remove the policies, the namespace and the RBAC objects."""
         self._delete("policies, namespace and RBAC objects", remnants.rest(self.namespace))
-        namespace = f"/api/v1/namespaces/{self.namespace}"
+        namespace = api_path("v1", "namespaces", name=self.namespace)
         self._wait_until(
             lambda: listing.one(self.api, namespace, dict) is None,
             f"namespace {self.namespace} still exists; check it with kubectl describe",
@@ -184,8 +184,7 @@ class Removal:
 
     @property
     def _controller(self) -> str:
-        namespace = quote(self.namespace, safe="")
-        return f"/apis/apps/v1/namespaces/{namespace}/deployments/{CONTROLLER}"
+        return api_path("apps/v1", "deployments", self.namespace, CONTROLLER)
 
     def _clear(self, pod: Pod) -> str:
         """Clear a pod, retrying on conflicts; return the error, if any."""

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -13,6 +12,7 @@ from holdfast.webhook.framework import json_patch
 from holdfast.webhook.framework.profiles import DEFAULT_SCHEDULER
 from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query
 from holdfast.webhook.model import workloads
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.report import preview as previews
 from holdfast.webhook.report.preview import Document, Preview
 
@@ -53,7 +53,7 @@ class ServerPreview:
                 warnings = list(dict.fromkeys(self.warned))  # those of the pod would repeat them
                 if document.get("kind") in workloads.VM_KINDS:
                     return Preview(what, warnings=warnings)
-            pods = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+            pods = api_path("v1", "pods", namespace)
             stored = safe_json.decode(safe_json.ANY, self._send("POST", pods, _anonymous(pod), {}))
         except ApiStatusError as exc:
             if exc.status in {400, 403, 422} or _BAD_PATCH in str(exc):
@@ -69,14 +69,13 @@ class ServerPreview:
         )
 
     def _apply(self, document: Document, namespace: str) -> None:
-        group, _, version = str(document.get("apiVersion", "")).rpartition("/")
-        kind = document.get("kind")
+        version, kind = str(document.get("apiVersion", "")), document.get("kind")
+        group = version.rpartition("/")[0]
         plural = next(
             one.name for one in workloads.RESOURCES if (one.group, one.kind) == (group, kind)
         )
-        name = quote(str(previews.metadata_of(document).get("name") or "preview"), safe="")
-        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
-        path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}/{name}"
+        name = str(previews.metadata_of(document).get("name") or "preview")
+        path = api_path(version, plural, namespace, name)
         self._send("PATCH", path, document, {"fieldManager": FIELD_MANAGER, "force": "true"})
 
     def _send(self, method: str, path: str, document: Document, query: Query) -> bytes:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from urllib.parse import quote
 
 import msgspec
 
@@ -15,25 +14,22 @@ from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, pod_path
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.paths import api_path
 
 _POD = "pod"
 _VMS = frozenset({"virtualmachine", "virtualmachineinstance"})
 _TYPES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
-    _POD: ("/api/v1", "pods", ("po",)),
-    "deployment": ("/apis/apps/v1", "deployments", ("deploy",)),
-    "statefulset": ("/apis/apps/v1", "statefulsets", ("sts",)),
-    "replicaset": ("/apis/apps/v1", "replicasets", ("rs",)),
-    "daemonset": ("/apis/apps/v1", "daemonsets", ("ds",)),
-    "job": ("/apis/batch/v1", "jobs", ()),
-    "replicationcontroller": ("/api/v1", "replicationcontrollers", ("rc",)),
-    "virtualmachine": ("/apis/kubevirt.io/v1", "virtualmachines", ("vm", "vms")),
-    "virtualmachineinstance": (
-        "/apis/kubevirt.io/v1",
-        "virtualmachineinstances",
-        ("vmi", "vmis"),
-    ),
+    _POD: ("v1", "pods", ("po",)),
+    "deployment": ("apps/v1", "deployments", ("deploy",)),
+    "statefulset": ("apps/v1", "statefulsets", ("sts",)),
+    "replicaset": ("apps/v1", "replicasets", ("rs",)),
+    "daemonset": ("apps/v1", "daemonsets", ("ds",)),
+    "job": ("batch/v1", "jobs", ()),
+    "replicationcontroller": ("v1", "replicationcontrollers", ("rc",)),
+    "virtualmachine": (kubevirt.VERSION, "virtualmachines", ("vm", "vms")),
+    "virtualmachineinstance": (kubevirt.VERSION, "virtualmachineinstances", ("vmi", "vmis")),
 }
-"""Each type's API path, plural and short names."""
+"""Each type's API version, plural and short names."""
 _BY_NAME = {
     name: kind for kind, (_, plural, short) in _TYPES.items() for name in (kind, plural, *short)
 }
@@ -64,9 +60,8 @@ class NamedTarget:
 
     def path(self, namespace: str) -> str:
         """Return its API path; of a target without a name, that of the list."""
-        root, plural, _ = _TYPES[self.kind]
-        path = f"{root}/namespaces/{quote(namespace, safe='')}/{plural}"
-        return f"{path}/{quote(self.name, safe='')}" if self.name else path
+        version, plural, _ = _TYPES[self.kind]
+        return api_path(version, plural, namespace, self.name)
 
     def pods(self, api: Api, namespace: str, kind: type[listing.T]) -> list[listing.T]:
         """Read its pods, as objects of `kind`. Raises CommandError if it does not exist."""

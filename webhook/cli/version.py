@@ -3,7 +3,6 @@
 import re
 from importlib.metadata import version as own_version
 from typing import Any
-from urllib.parse import quote
 
 import click
 
@@ -11,6 +10,7 @@ from holdfast.webhook.cli import commands, options, terminal
 from holdfast.webhook.errors import ApiStatusError, HoldfastError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
+from holdfast.webhook.model.paths import api_path
 
 _LABEL = "app.kubernetes.io/version"
 _NOT_INSTALLED = "not installed"
@@ -61,7 +61,7 @@ def _write(versions: dict[str, str], output: str | None) -> None:
 
 def _installed(api: Api, namespace: str) -> dict[str, str]:
     """Read the version and the image of the admission server, if the user may."""
-    path = f"/apis/apps/v1/namespaces/{quote(namespace, safe='')}/deployments/holdfast-webhook"
+    path = api_path("apps/v1", "deployments", namespace, "holdfast-webhook")
     try:
         found = listing.one(api, path, dict)
     except ApiStatusError as exc:

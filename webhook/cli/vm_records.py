@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -74,11 +73,11 @@ def machines(
 ) -> list[tuple[TemplatedMachine, Instance | None, StickyArgs | None]]:
     """Read VMs, with the VMI of their name and the arguments that apply to their pods."""
     find_args, namespace = args_for(cluster, installed), scope.within(cluster)
-    root = kubevirt.API_PATH + (f"/namespaces/{quote(namespace, safe='')}" if namespace else "")
+    paths = kubevirt.vm_path(namespace, ""), kubevirt.vmi_path(namespace, "")
     query = {"labelSelector": scope.selector}
     with _kubevirt_required():
-        machines = [*listing.objects(cluster, f"{root}/virtualmachines", TemplatedMachine, query)]
-        instances = listing.objects(cluster, f"{root}/virtualmachineinstances", Instance)
+        machines = [*listing.objects(cluster, paths[0], TemplatedMachine, query)]
+        instances = listing.objects(cluster, paths[1], Instance)
         running = {one.key: one for one in instances}
     both = [(vm, running.get(vm.key)) for vm in machines]
     return [(vm, vmi, find_args(sticky_vms.next_pod(vm, vmi))) for vm, vmi in both]

@@ -7,13 +7,14 @@ import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from holdfast.certs import authority
 from holdfast.webhook.cli import inspection
 from holdfast.webhook.kube import listing, unreachable
 from holdfast.webhook.kube.client import Api
-from holdfast.webhook.registration import configurations
+from holdfast.webhook.model.paths import api_path
+from holdfast.webhook.registration import configurations, replicas
 from holdfast.webhook.registration.secrets import LEAF_SECRET
 from holdfast.webhook.report.doctor import diagnosis, installation, rollouts
 from holdfast.webhook.report.doctor.diagnosis import Finding
@@ -138,19 +139,16 @@ def _served(address: str, pem: bytes, bundle: bytes, now_ms: int) -> Iterator[Fi
 
 
 def _ready(api: Api, namespace: str, service: str) -> int:
-    path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace, safe='')}/endpointslices"
-    query = {"labelSelector": f"kubernetes.io/service-name={service}"}
     return sum(
         (endpoint.get("conditions") or {}).get("ready") is not False
-        for each in listing.objects(api, path, dict, query)
+        for each in replicas.slices(api, namespace, service)
         for endpoint in each.get("endpoints") or ()
     )
 
 
 def _certificate(api: Api, namespace: str) -> bytes:
     """Read the serving certificate from its Secret; the key is discarded."""
-    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets/{LEAF_SECRET}"
-    secret = listing.one(api, path, dict) or {}
+    secret = listing.one(api, api_path("v1", "secrets", namespace, LEAF_SECRET), dict) or {}
     return _decoded(str((secret.get("data") or {}).get("tls.crt") or ""))
 
 

@@ -4,13 +4,26 @@ Editors use the schema to show mistakes. Nothing here decides what is accepted: 
 startup do, with better messages. Patterns use the syntax that Python and ECMAScript share.
 """
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
+
+from holdfast.webhook.errors import ConfigurationError, InvalidValueError
+
+T = TypeVar("T")
 
 _NAME = "[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _DNS_PART = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _DNS_SUBDOMAIN = rf"{_DNS_PART}(?:\.{_DNS_PART})*"
+
+
+def parsed(parse: Callable[[str], T], text: str, where: str) -> T:
+    """Parse a text of the configuration. Raises ConfigurationError, which names the path in it."""
+    try:
+        return parse(text)
+    except InvalidValueError as exc:
+        raise ConfigurationError(f"{where}: {exc}") from None
 
 
 def shaped(**keywords: Any) -> Meta:

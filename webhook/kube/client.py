@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
@@ -43,6 +43,7 @@ from holdfast.webhook.kube.transport import (
     status_error,
 )
 from holdfast.webhook.model import messages
+from holdfast.webhook.model.paths import api_path
 
 if TYPE_CHECKING:
     from kubernetes import client as kubernetes_client
@@ -425,7 +426,7 @@ def _read_response(response: urllib3.BaseHTTPResponse, received: float) -> Respo
 
 def pod_path(namespace: str, name: str) -> str:
     """Return the path of a pod."""
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+    return api_path("v1", "pods", namespace, name)
 
 
 def _unreadable() -> tuple[type[Exception], ...]:

@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from urllib.parse import quote
 
 import msgspec
 
@@ -21,6 +20,7 @@ from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube.client import Api, boot_time
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.objects import ObjectKey
+from holdfast.webhook.model.paths import api_path
 
 HELD = "Held"
 RELEASED = "Released"
@@ -156,9 +156,8 @@ class EventRecorder(EventSink):
         return True
 
     def _publish(self, event: Event) -> None:
-        namespace = event.regarding[0]
         body = event_object(event, now_ms=self.now_ms(), instance=self.instance)
-        path = f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
+        path = api_path("events.k8s.io/v1", "events", event.regarding[0])
         try:
             self.api.request("POST", path, body=msgspec.json.encode(body), timeout=TIMEOUT)
         except ApiStatusError as exc:

@@ -17,13 +17,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
 from holdfast.webhook.errors import ApiStatusError, ClusterError, StartError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
 LEASE = "holdfast-controller"
@@ -236,8 +236,7 @@ class Leader:
 
     @property
     def _path(self) -> str:
-        namespace = quote(self.namespace)
-        return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE}"
+        return api_path("coordination.k8s.io/v1", "leases", self.namespace, LEASE)
 
     @property
     def _shown(self) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
-from urllib.parse import quote
 
 import msgspec
 
@@ -11,6 +10,7 @@ from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, ResponseTooLargeError, UnreachableError
 from holdfast.webhook.kube.client import READ_TIMEOUT, Api, Query, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
+from holdfast.webhook.model.paths import api_path
 
 PAGE = 500
 """Objects per request, as in kubectl, unless they are large."""
@@ -121,4 +121,4 @@ def decoded(body: bytes, path: str, decoder: msgspec.json.Decoder[T]) -> T:
 
 def pods_path(namespace: str) -> str:
     """Return the path of the pods of a namespace, or of all namespaces if it is empty."""
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" if namespace else "/api/v1/pods"
+    return api_path("v1", "pods", namespace)

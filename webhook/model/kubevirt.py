@@ -11,12 +11,12 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
 from holdfast.webhook.model import objects, syntax
 from holdfast.webhook.model.nodes import MountedVolume
+from holdfast.webhook.model.paths import api_path
 
 STICKY = "holdfast.dev/sticky"
 """On a VM: an annotation, `true` or `false`. On its pods: the finalizer that keeps them."""
@@ -29,7 +29,8 @@ VM, VMI = "VirtualMachine", "VirtualMachineInstance"
 POOL, POOL_GROUP = "VirtualMachinePool", "pool.kubevirt.io"
 GROUP = "kubevirt.io"
 """The API group of VMs and VMIs."""
-API_PATH = f"/apis/{GROUP}/v1"
+VERSION = f"{GROUP}/v1"
+API_PATH = f"/apis/{VERSION}"
 """The path of KubeVirt's API; 404 if it is not installed."""
 MIGRATION_JOB = "kubevirt.io/migrationJobUID"
 """The label of a live migration's target pod; it is never removed."""
@@ -298,20 +299,15 @@ def controller_account(namespace: str) -> str:
 
 
 def vm_path(namespace: str, name: str) -> str:
-    """Return the API path of a VM."""
-    return _path("virtualmachines", namespace, name)
+    """Return the API path of a VM; without a name, of all in the namespace, or in all."""
+    return api_path(VERSION, "virtualmachines", namespace, name)
 
 
 def vmi_path(namespace: str, name: str) -> str:
-    """Return the API path of a VMI."""
-    return _path("virtualmachineinstances", namespace, name)
+    """Return the API path of a VMI; without a name, as for VMs."""
+    return api_path(VERSION, "virtualmachineinstances", namespace, name)
 
 
 def migration_path(namespace: str, name: str) -> str:
-    """Return the API path of a migration; without a name, of all in the namespace."""
-    return _path("virtualmachineinstancemigrations", namespace, name)
-
-
-def _path(resource: str, namespace: str, name: str) -> str:
-    path = f"{API_PATH}/namespaces/{quote(namespace, safe='')}/{resource}/{quote(name, safe='')}"
-    return path.rstrip("/")
+    """Return the API path of a migration; without a name, as for VMs."""
+    return api_path(VERSION, "virtualmachineinstancemigrations", namespace, name)

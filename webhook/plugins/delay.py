@@ -88,10 +88,7 @@ class Delay(HoldingPlugin):
         self.keys = (*args.annotations, NOT_BEFORE, JITTER, DELAY_FROM)
         self._origins = Origins(self.handle)
         self.scheduler_names = {args.scheduler_name} - {""}
-        try:
-            self._max_ms = durations.parse_delay(args.max_delay)
-        except InvalidValueError as exc:
-            raise ConfigurationError(f"maxDelay: {exc}") from None
+        self._max_ms = arg_types.parsed(durations.parse_delay, args.max_delay, "maxDelay")
         _check_keys(args.annotations)
 
     def skip_match(self, pod: str) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from holdfast.webhook.errors import ConfigurationError, InvalidValueError
+from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.framework import arg_types
 from holdfast.webhook.framework.plugin import Args
 from holdfast.webhook.model.calendar import windows
 from holdfast.webhook.model.calendar.window_calendar import Windows
-
-_T = TypeVar("_T")
 
 
 class NamedWindow(Args, frozen=True, omit_defaults=True):
@@ -33,22 +30,15 @@ class NamedWindow(Args, frozen=True, omit_defaults=True):
 
         Raises UndecidedError if this machine has no time zone data.
         """
-        zone = _read(windows.parse_zone, self.time_zone, f"{where}.timeZone")
+        zone = arg_types.parsed(windows.parse_zone, self.time_zone, f"{where}.timeZone")
         if not self.open:
             raise ConfigurationError(f"{where}.open: must not be empty: add hours")
         opened = [
-            _read(lambda text: windows.parse(text, zone), text, f"{where}.open[{index}]")
+            arg_types.parsed(lambda text: windows.parse(text, zone), text, f"{where}.open[{index}]")
             for index, text in enumerate(self.open)
         ]
         closed = [
-            _read(windows.parse_dates, text, f"{where}.closed[{index}]")
+            arg_types.parsed(windows.parse_dates, text, f"{where}.closed[{index}]")
             for index, text in enumerate(self.closed)
         ]
         return Windows(tuple(hours for one in opened for hours in one.hours), tuple(closed))
-
-
-def _read(parse: Callable[[str], _T], text: str, where: str) -> _T:
-    try:
-        return parse(text)
-    except InvalidValueError as exc:
-        raise ConfigurationError(f"{where}: {exc}") from None

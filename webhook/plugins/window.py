@@ -71,10 +71,7 @@ class Window(HoldingPlugin):
                     f"windows[{index}].name: {one.name!r:.60} names two windows: rename one of them"
                 )
             self._named[one.name] = one.windows(f"windows[{index}]")
-        try:
-            self._max_ms = durations.parse_delay(args.max_delay)
-        except InvalidValueError as exc:
-            raise ConfigurationError(f"maxDelay: {exc}") from None
+        self._max_ms = arg_types.parsed(durations.parse_delay, args.max_delay, "maxDelay")
 
     # --- admission -----------------------------------------------------------------------------
 

@@ -6,16 +6,16 @@ That needs only permission to list the Service's EndpointSlices.
 
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from holdfast.certs import authority
 from holdfast.certs.authority import Certificate
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration.configurations import NAME
 
 TIMEOUT = 2.0
@@ -62,11 +62,9 @@ class Service:
 
 def ask_all(api: Api, service: Service) -> list[Replica]:
     """Query all replicas. Raises ClusterError if they cannot be listed."""
-    path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(service.namespace)}/endpointslices"
-    query = {"labelSelector": f"kubernetes.io/service-name={service.name}"}
     found = [
         (endpoint["addresses"][0], each["ports"][0]["port"], _called(endpoint))
-        for each in listing.objects(api, path, dict[str, Any], query)
+        for each in slices(api, service.namespace, service.name)
         if each.get("ports") and each["ports"][0].get("port")
         if each.get("addressType") != "FQDN"  # kube-proxy ignores these, and DNS takes long
         for endpoint in each.get("endpoints") or ()
@@ -75,15 +73,19 @@ def ask_all(api: Api, service: Service) -> list[Replica]:
         return list(pool.map(lambda each: _ask(service, *each), found[:MOST]))
 
 
+def slices(api: Api, namespace: str, service: str) -> Iterator[dict[str, Any]]:
+    """Read the EndpointSlices of a Service. Raises ClusterError."""
+    path = api_path("discovery.k8s.io/v1", "endpointslices", namespace)
+    query = {"labelSelector": f"kubernetes.io/service-name={service}"}
+    return listing.objects(api, path, dict[str, Any], query)
+
+
 def rolled_out(api: Api, service: Service) -> bool:
     """Return whether all replicas have the Deployment's current template and are available.
 
     Raises ClusterError if it cannot be read.
     """
-    path = (
-        f"/apis/apps/v1/namespaces/{quote(service.namespace)}"
-        f"/deployments/{quote(service.deployment)}"
-    )
+    path = api_path("apps/v1", "deployments", service.namespace, service.deployment)
     found = listing.read(api, path, dict[str, Any])
     status = found.get("status", {})
     if status.get("observedGeneration", 0) < found["metadata"].get("generation", 0):

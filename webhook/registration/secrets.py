@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -20,6 +19,7 @@ from holdfast.certs.rotation import Action, Authority, Data, Observation, Plan
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import APPLY_PATCH, Api
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration.replicas import Replica
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
@@ -95,7 +95,7 @@ class CertificateSecrets:
         return known.bundle
 
     def _path(self, name: str) -> str:
-        return f"/api/v1/namespaces/{quote(self.namespace)}/secrets/{name}"
+        return api_path("v1", "secrets", self.namespace, name)
 
     def _write(self, name: str, before: dict[str, Any] | None, data: Data) -> None:
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}

@@ -12,12 +12,8 @@ import msgspec
 
 from holdfast.webhook import plugins
 from holdfast.webhook.config import config, conversion
-from holdfast.webhook.errors import (
-    ConfigurationError,
-    InvalidValueError,
-    StartError,
-    described,
-)
+from holdfast.webhook.errors import ConfigurationError, StartError, described
+from holdfast.webhook.framework import arg_types
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.pipeline import AdmissionPipeline
@@ -155,12 +151,9 @@ def build_profiles(
 
 
 def _permit_timeout_ms(profile: config.ProfileConfig, where: str) -> int | None:
-    if profile.permit_timeout is None:
-        return None
-    try:
-        return durations.parse_delay(profile.permit_timeout)
-    except InvalidValueError as exc:
-        raise ConfigurationError(f"{where}.permitTimeout: {exc}") from None
+    text = profile.permit_timeout
+    where = f"{where}.permitTimeout"
+    return None if text is None else arg_types.parsed(durations.parse_delay, text, where)
 
 
 def _check_distinct(profile: config.ProfileConfig, name: str, other: Profile, where: str) -> None:

@@ -110,11 +110,11 @@ def owners_of(api: Api, namespace: str) -> Mapping[ObjectKey, str]:
 
 def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
     """List the first VMs, one more than is shown; None without KubeVirt. Raises ClusterError."""
-    most, api_path = MOST_ROWS + 1, kubevirt.API_PATH
+    most = MOST_ROWS + 1
     try:
-        machines = listing.objects(api, f"{api_path}/virtualmachines", TemplatedMachine)
+        machines = listing.objects(api, kubevirt.vm_path("", ""), TemplatedMachine)
         known = [*islice(machines, most)]
-        runs = listing.objects(api, f"{api_path}/virtualmachineinstances", Instance)
+        runs = listing.objects(api, kubevirt.vmi_path("", ""), Instance)
         instances = {one.key: one for one in islice(runs, most)}
     except ApiStatusError as exc:
         if exc.status == 404:

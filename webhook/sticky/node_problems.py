@@ -6,14 +6,13 @@ are. It reports a lack of room and taints in its own Events.
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 from holdfast.webhook.framework import node_affinity
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.client import Api
 from holdfast.webhook.model import messages, syntax
 from holdfast.webhook.model.kubevirt import SCHEDULABLE, LauncherPod
 from holdfast.webhook.model.nodes import Node
+from holdfast.webhook.model.paths import api_path
 
 TIMEOUT = 5.0
 
@@ -25,7 +24,7 @@ def find(api: Api, name: str, pod: LauncherPod | None) -> str:
     """
     node = None
     if syntax.is_object_name(name):
-        node = listing.one(api, f"/api/v1/nodes/{quote(name, safe='')}", Node, timeout=TIMEOUT)
+        node = listing.one(api, api_path("v1", "nodes", name=name), Node, timeout=TIMEOUT)
     return problem_of(name, node, pod)
 
 

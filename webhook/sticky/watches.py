@@ -29,9 +29,6 @@ from holdfast.webhook.sticky.launchers import LauncherIndex
 from holdfast.webhook.sticky.reconciler import CURE, ArgsForPod
 from holdfast.webhook.sticky.sweep import PODS, OrphanSweep
 
-INSTANCES = "/apis/kubevirt.io/v1/virtualmachineinstances"
-MACHINES = "/apis/kubevirt.io/v1/virtualmachines"
-MIGRATIONS = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
 NO_KUBEVIRT = "KubeVirt is not installed; sticky VMs are idle until it is"
 
 Work = Callable[[threading.Event], None]
@@ -91,7 +88,7 @@ class VmWatch:
         instances = Handlers(self._sync_instances, self._update_instance, self._delete_instance)
         machines = Handlers(self._sync_vms, self._update_vm, lambda _: None)
         migrations = Handlers(self._sync_migrations, self._update_migration, self._end_migration)
-        follow_vms = self._follow(VirtualMachine, machines, MACHINES)
+        follow_vms = self._follow(VirtualMachine, machines, kubevirt.vm_path("", ""))
 
         def after_instances(stop: threading.Event) -> None:
             # A VM is judged by its VMI, so the VMIs have to be known first.
@@ -101,9 +98,9 @@ class VmWatch:
 
         return [
             *feeders,
-            ("vmis", self._follow(Instance, instances, INSTANCES)),
+            ("vmis", self._follow(Instance, instances, kubevirt.vmi_path("", ""))),
             ("vms", after_instances),
-            ("migrations", self._follow(Migration, migrations, MIGRATIONS)),
+            ("migrations", self._follow(Migration, migrations, kubevirt.migration_path("", ""))),
         ]
 
     def _follow(

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.cli.remnants import config_maps, typed
+from holdfast.webhook.cli.remnants import typed
 from holdfast.webhook.cli.removal import Removal
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import discovery, listing
 from holdfast.webhook.kube.client import pod_path
 from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration import configurations
 from tests.support.builders import Document, held, make_pod
 from tests.support.fakes import FakeApi, raising, status_error
 
 NAMESPACE = "holdfast-system"
-DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/holdfast-controller"
+DEPLOYMENT = api_path("apps/v1", "deployments", NAMESPACE, "holdfast-controller")
 MACHINES = f"{kubevirt.API_PATH}/virtualmachines"
 VM = kubevirt.vm_path("shop", "db")
 RECORDED = {"name": "db", "namespace": "shop", "annotations": {kubevirt.STICKY_NODE: "node-1"}}
@@ -30,7 +31,7 @@ Step = Callable[[Removal], Any]
 def installed() -> FakeApi:
     """Create an API with a recorded VM and no other object."""
     api = FakeApi()
-    api.put(config_maps(NAMESPACE), {"metadata": {}, "items": []})
+    api.put(api_path("v1", "configmaps", NAMESPACE), {"metadata": {}, "items": []})
     for path in configurations.paths(""):
         api.put(path.rstrip("/"), {"metadata": {}, "items": []})
     api.put(MACHINES, {"metadata": {}, "items": [{"metadata": RECORDED}]})
