@@ -48,7 +48,8 @@ from holdfast.webhook.errors import ApiStatusError, HoldfastError, UnreachableEr
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.profiles import Verdict
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, Cluster
+from holdfast.webhook.kube.api import Api
+from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.kube.leader_election import own_namespace
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.annotations import (
@@ -551,7 +552,7 @@ START: Sequence[Case] = (
 
 
 class _Alike:
-    """An API that answers everything alike (`holdfast.webhook.kube.client.Api`)."""
+    """An API that answers everything alike (`holdfast.webhook.kube.api.Api`)."""
 
     def __init__(self, answer: object = None, *, status: int = 200, reason: str = "") -> None:
         self._answer, self._status, self._reason = answer, status, reason

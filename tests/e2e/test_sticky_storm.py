@@ -19,7 +19,8 @@ import pytest
 
 from controlplane.launcher import ControlPlane
 from holdfast.webhook.errors import ApiStatusError
-from holdfast.webhook.kube.client import Cluster, pod_path
+from holdfast.webhook.kube.api import pod_path
+from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.kube.reflector import Reflector
 from holdfast.webhook.model.kubevirt import (
     STICKY_NODE,

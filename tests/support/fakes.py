@@ -14,7 +14,7 @@ import jsonpatch
 import jsonpointer
 
 from holdfast.webhook.errors import ApiStatusError, UnreachableError
-from holdfast.webhook.kube.client import (
+from holdfast.webhook.kube.api import (
     APPLY_PATCH,
     JSON,
     JSON_PATCH,
@@ -50,7 +50,7 @@ def apply_patch(document: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
 class FakeApi:
     """An API server backed by a dictionary from API path to object.
 
-    It implements `holdfast.webhook.kube.client.Api`: lists in pages, watches, JSON patches,
+    It implements `holdfast.webhook.kube.api.Api`: lists in pages, watches, JSON patches,
     server-side apply, finalizers and resource versions.
 
     A test injects failures with `before` and `after`: queued actions, one for each request of a
@@ -168,7 +168,7 @@ class FakeApi:
     def writes(self) -> list[tuple[str, str]]:
         return [request for request in self.requests if request[0] != "GET"]
 
-    # --- holdfast.webhook.kube.client.Api ------------------------------------------------------
+    # --- holdfast.webhook.kube.api.Api ------------------------------------------------------
 
     def request(
         self,

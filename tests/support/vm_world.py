@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.webhook.kube.client import pod_path
+from holdfast.webhook.kube.api import pod_path
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.plugins.sticky_policy import StickyArgs

@@ -12,7 +12,7 @@ from holdfast.webhook.cli.selection import PodAction, PodChoice, pod_choice
 from holdfast.webhook.controller.releaser import ATTEMPTS
 from holdfast.webhook.framework.json_patch import patch
 from holdfast.webhook.kube import listing, patching
-from holdfast.webhook.kube.client import READ_TIMEOUT, Api, pod_path
+from holdfast.webhook.kube.api import READ_TIMEOUT, Api, pod_path
 from holdfast.webhook.model import reasons
 from holdfast.webhook.model.approvals import (
     APPROVED_BY,

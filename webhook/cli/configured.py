@@ -10,7 +10,7 @@ import click
 from holdfast.webhook.cli import commands, rights, terminal
 from holdfast.webhook.errors import ApiStatusError, ConfigurationError, HoldfastError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.runtime.pipelines import Setup, digest, load_profiles
 

@@ -12,7 +12,8 @@ import msgspec
 
 from holdfast.webhook import safe_json
 from holdfast.webhook.errors import HoldfastError
-from holdfast.webhook.kube.client import MERGE_PATCH, Cluster, OnEnd
+from holdfast.webhook.kube.api import MERGE_PATCH, OnEnd
+from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.model import messages
 
 if TYPE_CHECKING:

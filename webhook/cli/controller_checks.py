@@ -12,7 +12,7 @@ from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import cel
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.freezes import Freeze, Freezes, read_freezes

@@ -7,7 +7,7 @@ from holdfast.webhook.cli import configured, inspection
 from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.registration import configurations, drift
 from holdfast.webhook.report.doctor import installation, rollouts
 from holdfast.webhook.report.doctor.diagnosis import Finding

@@ -17,7 +17,7 @@ from holdfast.webhook.cli import (
 from holdfast.webhook.cli.controller_checks import ControllerChecks
 from holdfast.webhook.cli.inspection import attempt
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.api import Api, boot_time
 from holdfast.webhook.kube.clock_sync import create_by_dry_run
 from holdfast.webhook.report.doctor import diagnosis, installation
 from holdfast.webhook.report.doctor.diagnosis import Finding, Level

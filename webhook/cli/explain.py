@@ -16,7 +16,7 @@ from holdfast.webhook.errors import ApiStatusError, ClusterError, CommandError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import kubevirt, review
 from holdfast.webhook.model.objects import ObjectKey

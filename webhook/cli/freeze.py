@@ -8,7 +8,7 @@ import msgspec
 from holdfast.webhook.cli import commands, configured, options, rights, terminal
 from holdfast.webhook.errors import ApiStatusError, CommandError, InvalidValueError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import MERGE_PATCH, Api
+from holdfast.webhook.kube.api import MERGE_PATCH, Api
 from holdfast.webhook.model import durations, reasons
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL, read_freeze
 from holdfast.webhook.model.objects import ApiObject

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from holdfast.webhook.cli import configured
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.api import Api, boot_time
 from holdfast.webhook.model.freezes import NAMESPACES, Freeze, Freezes, read_freezes
 from holdfast.webhook.model.objects import ApiObject
 from holdfast.webhook.model.paths import api_path

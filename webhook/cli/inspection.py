@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration import configurations

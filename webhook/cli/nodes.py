@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.nodes import Node, PersistentVolume, PersistentVolumeClaim
 from holdfast.webhook.model.objects import Pod

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.plugins.pace.args import KEY

@@ -12,7 +12,7 @@ from holdfast.webhook.controller.pending import with_due
 from holdfast.webhook.controller.releaser import release_patch
 from holdfast.webhook.errors import ApiStatusError, ConfigurationError
 from holdfast.webhook.kube import discovery, listing, patching
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model import approvals, kubevirt
 from holdfast.webhook.model.annotations import OWN_PREFIX, Due
 from holdfast.webhook.model.edits import Operation

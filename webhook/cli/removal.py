@@ -10,7 +10,7 @@ import msgspec
 from holdfast.webhook.cli import remnants, terminal, webhook_checks
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import JSON_PATCH, MERGE_PATCH, Api, pod_path
+from holdfast.webhook.kube.api import JSON_PATCH, MERGE_PATCH, Api, pod_path
 from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.objects import Pod

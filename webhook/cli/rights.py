@@ -5,7 +5,7 @@ import msgspec
 from holdfast.webhook import safe_json
 from holdfast.webhook.errors import CommandError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.policies.expressions import RELEASE_GROUP, RELEASE_RESOURCE
 
 CONFIG_READER = "holdfast-config-reader"

@@ -10,7 +10,7 @@ from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import json_patch
 from holdfast.webhook.framework.profiles import DEFAULT_SCHEDULER
-from holdfast.webhook.kube.client import APPLY_PATCH, Api, Query
+from holdfast.webhook.kube.api import APPLY_PATCH, Api, Query
 from holdfast.webhook.model import workloads
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.report import preview as previews

@@ -11,7 +11,7 @@ from holdfast.webhook.cli import commands, nodes, options, targets, terminal, vm
 from holdfast.webhook.cli.printing import Printing, View, printing
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model.kubevirt import (
     TemplatedMachine,
 )

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, pod_path
+from holdfast.webhook.kube.api import Api, pod_path
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.paths import api_path

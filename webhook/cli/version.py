@@ -9,7 +9,7 @@ import click
 from holdfast.webhook.cli import commands, options, terminal
 from holdfast.webhook.errors import ApiStatusError, HoldfastError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model.paths import api_path
 
 _LABEL = "app.kubernetes.io/version"

@@ -15,7 +15,7 @@ from holdfast.webhook.cli.webhook_checks import LABEL
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.framework import cel
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import MERGE_PATCH, Api
+from holdfast.webhook.kube.api import MERGE_PATCH, Api
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import Instance, TemplatedMachine, VirtualMachine
 from holdfast.webhook.plugins.sticky_policy import StickyArgs

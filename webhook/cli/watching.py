@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from holdfast.webhook.kube.client import Api, Query
+from holdfast.webhook.kube.api import Api, Query
 from holdfast.webhook.kube.reflector import Handlers, Reflector
 from holdfast.webhook.model.objects import Pod
 

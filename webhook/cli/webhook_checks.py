@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from holdfast.certs import authority
 from holdfast.webhook.cli import inspection
 from holdfast.webhook.kube import listing, unreachable
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration import configurations, replicas
 from holdfast.webhook.registration.secrets import LEAF_SECRET

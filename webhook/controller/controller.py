@@ -18,7 +18,7 @@ from holdfast.webhook.controller.releaser import RELEASE_TIMEOUT, Attempt, Outco
 from holdfast.webhook.controller.scheduler import ReleaseScheduler
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, Begin, boot_time
+from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT, Api, Begin, boot_time
 from holdfast.webhook.kube.clock_sync import ClockSynchronizer
 from holdfast.webhook.kube.events import EventSink
 from holdfast.webhook.kube.reflector import Reflector

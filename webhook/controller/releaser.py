@@ -22,7 +22,7 @@ from holdfast.webhook.errors import ApiStatusError, ClusterError, PluginFailedEr
 from holdfast.webhook.framework.json_patch import patch, pointer
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing, patching
-from holdfast.webhook.kube.client import Api, Begin, pod_path
+from holdfast.webhook.kube.api import Api, Begin, pod_path
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import (
     ALLOWED_ANNOTATION,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
@@ -29,6 +29,15 @@ from holdfast.webhook.errors import (
     UnreachableError,
 )
 from holdfast.webhook.kube import unreachable
+from holdfast.webhook.kube.api import (
+    JSON,
+    JSON_PATCH,
+    READ_TIMEOUT,
+    Observe,
+    OnEnd,
+    Query,
+    boot_time,
+)
 from holdfast.webhook.kube.kubeconfig import Access, load_kubeconfig
 from holdfast.webhook.kube.response_loop import ResponseLoop
 from holdfast.webhook.kube.transport import (
@@ -43,15 +52,12 @@ from holdfast.webhook.kube.transport import (
     status_error,
 )
 from holdfast.webhook.model import messages
-from holdfast.webhook.model.paths import api_path
 
 if TYPE_CHECKING:
     from kubernetes import client as kubernetes_client
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach the API server."""
-READ_TIMEOUT = 30.0
-"""Seconds between two bytes of a response: a release must not hang on one lost packet."""
 POOL_SIZE = 64
 """Idle connections to keep: more than there are threads that send requests."""
 
@@ -68,62 +74,13 @@ takes twice the CPU of reading several at once."""
 NO_SUCCESS = 300
 """The first HTTP status that is an error: an API server does not redirect."""
 
-SLOW_ADMISSION_TIMEOUT = 35.0
-"""Seconds for a write that failed before. Another webhook with `failurePolicy: Ignore` may hang for
-30 s before the API server skips it; the API server itself gives up after 34 s."""
-JSON_PATCH = "application/json-patch+json"
-MERGE_PATCH = "application/merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
-JSON = "application/json"
 _METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 """Asks for metadata only: the response to a JSON Patch is not read."""
-
-Query = Mapping[str, str | int]
-OnEnd = Callable[[ClusterError | None], None]
-"""Takes the end of a request: None, or why it failed."""
-Begin = Callable[..., bool]
-"""Sends a patch as `Cluster.begin` does."""
-Observe = Callable[..., None]
-"""Takes the timing of a response, as `ServerClock.observe` does."""
 
 _TRANSPORT_ERRORS = (*TRANSPORT_ERRORS, urllib3.exceptions.HTTPError)
 _UNAUTHORIZED = 401
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-
-
-class Api(Protocol):
-    """The API of a cluster; tests may provide their own."""
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Query | None = None,
-        body: bytes | None = None,
-        content_type: str = JSON,
-        timeout: float = READ_TIMEOUT,
-    ) -> bytes:
-        """Send a request and return the response's body.
-
-        Raises ApiStatusError for an error status, UnreachableError without a response, and
-        ResponseTooLargeError if the response exceeds its limit.
-        `timeout`, in seconds, limits the wait for the first byte, and each pause after it.
-        """
-        ...
-
-    def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
-        """Stream a response, such as a watch, line by line; `timeout` limits each pause."""
-        ...
-
-
-def boot_time() -> float:
-    """Return seconds of a clock that neither steps nor stops while the machine sleeps."""
-    return time.clock_gettime(_BOOT_CLOCK)
-
-
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Cluster:
@@ -422,11 +379,6 @@ def _read_response(response: urllib3.BaseHTTPResponse, received: float) -> Respo
     data = response.read(LARGEST + 1)
     require_size(len(data))
     return Response(response.status, response.reason or "", headers, data, received)
-
-
-def pod_path(namespace: str, name: str) -> str:
-    """Return the path of a pod."""
-    return api_path("v1", "pods", namespace, name)
 
 
 def _unreadable() -> tuple[type[Exception], ...]:

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.api import Api, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
 
 PROBE_PATH = "/version"

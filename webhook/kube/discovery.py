@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import READ_TIMEOUT, Api
+from holdfast.webhook.kube.api import READ_TIMEOUT, Api
 from holdfast.webhook.model import kubevirt
 
 GROUPS = "/apis"

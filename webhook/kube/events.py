@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass
 import msgspec
 
 from holdfast.webhook.errors import ApiStatusError, ClusterError
-from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.api import Api, boot_time
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.model.paths import api_path

@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.webhook.errors import ApiStatusError, ClusterError, StartError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.api import Api, boot_time
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 

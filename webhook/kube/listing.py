@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, ResponseTooLargeError, UnreachableError
-from holdfast.webhook.kube.client import READ_TIMEOUT, Api, Query, boot_time
+from holdfast.webhook.kube.api import READ_TIMEOUT, Api, Query, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model.paths import api_path
 

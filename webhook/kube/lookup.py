@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.webhook.errors import NoCredentialsError, StartError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 
 TIMEOUT = 1.0
 """Seconds for one lookup, connecting included: two fit into the 2.5 s that a review may take."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.webhook.errors import ApiStatusError
-from holdfast.webhook.kube.client import JSON_PATCH, Api
+from holdfast.webhook.kube.api import JSON_PATCH, Api
 from holdfast.webhook.model.edits import Operation
 
 FIELD_MANAGER = "holdfast-controller"

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, Query, boot_time
+from holdfast.webhook.kube.api import Api, Query, boot_time
 from holdfast.webhook.model.objects import Metadata
 from holdfast.webhook.workqueue.backoff import LONGEST_ASKED
 

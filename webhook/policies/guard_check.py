@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import MERGE_PATCH, Api, pod_path
+from holdfast.webhook.kube.api import MERGE_PATCH, Api, pod_path
 from holdfast.webhook.model import approvals
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.policies.pods import APPROVAL, CONTROLLER_PODS

@@ -20,7 +20,7 @@ from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import APPLY_PATCH, JSON_PATCH, Api, boot_time
+from holdfast.webhook.kube.api import APPLY_PATCH, JSON_PATCH, Api, boot_time
 from holdfast.webhook.kube.patching import FIELD_MANAGER
 from holdfast.webhook.kube.server_clock import ClockStability
 from holdfast.webhook.registration import configurations, drift, replicas

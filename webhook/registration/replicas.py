@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.certs import authority
 from holdfast.certs.authority import Certificate
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.api import Api, boot_time
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration.configurations import NAME
 

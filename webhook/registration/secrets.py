@@ -18,7 +18,7 @@ from holdfast.certs import authority, rotation
 from holdfast.certs.rotation import Action, Authority, Data, Observation, Plan
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import APPLY_PATCH, Api
+from holdfast.webhook.kube.api import APPLY_PATCH, Api
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration.replicas import Replica
 from holdfast.webhook.telemetry.metrics import ControllerMetrics

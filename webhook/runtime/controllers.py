@@ -11,7 +11,8 @@ from holdfast.webhook.controller.controller import ReleaseController
 from holdfast.webhook.errors import StartError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.profiles import Profiles
-from holdfast.webhook.kube.client import Cluster, boot_time
+from holdfast.webhook.kube.api import boot_time
+from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.kube.events import EventRecorder
 from holdfast.webhook.kube.leader_election import Leader
 from holdfast.webhook.kube.lookup import ClusterLookup

@@ -24,7 +24,7 @@ import msgspec
 from holdfast.certs import authority
 from holdfast.webhook.errors import ApiStatusError, ClusterError, StartError
 from holdfast.webhook.framework.profiles import Profiles
-from holdfast.webhook.kube.client import APPLY_PATCH, Api
+from holdfast.webhook.kube.api import APPLY_PATCH, Api
 from holdfast.webhook.registration.configurations import Configuration, Registration, by_url
 
 if TYPE_CHECKING:

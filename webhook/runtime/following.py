@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.kube.reflector import Reflector, ResourceEventHandler
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup

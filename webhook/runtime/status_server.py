@@ -26,7 +26,7 @@ from holdfast.webhook.sticky.reconciler import ArgsForPod
 from holdfast.webhook.telemetry.pages import PageServer, create_app, query
 
 if TYPE_CHECKING:
-    from holdfast.webhook.kube.client import Api
+    from holdfast.webhook.kube.api import Api
     from holdfast.webhook.runtime.controllers import Manager
 
 LOOPBACK = "127.0.0.1"

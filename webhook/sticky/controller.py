@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube import events
-from holdfast.webhook.kube.client import Api, boot_time
+from holdfast.webhook.kube.api import Api, boot_time
 from holdfast.webhook.kube.events import Event, EventSink
 from holdfast.webhook.model.kubevirt import LauncherPod, VirtualMachine
 from holdfast.webhook.model.objects import ObjectKey

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from holdfast.webhook.framework import node_affinity
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model import messages, syntax
 from holdfast.webhook.model.kubevirt import SCHEDULABLE, LauncherPod
 from holdfast.webhook.model.nodes import Node

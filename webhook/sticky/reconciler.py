@@ -14,7 +14,7 @@ from typing import TypeVar
 from holdfast.webhook.errors import ApiStatusError, ClusterError, UnreachableError
 from holdfast.webhook.framework.json_patch import pointer
 from holdfast.webhook.kube import discovery, listing, patching
-from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, Api, pod_path
+from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT, Api, pod_path
 from holdfast.webhook.kube.patching import FIELD_MANAGER
 from holdfast.webhook.model import kubevirt, syntax
 from holdfast.webhook.model.edits import Operation

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model.kubevirt import LauncherPod
 
 PODS = "/api/v1/pods"

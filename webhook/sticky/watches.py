@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.kube.reflector import Handlers, Reflector, WatchedObject
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import (

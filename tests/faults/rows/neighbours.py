@@ -14,7 +14,8 @@ from functools import partial
 import msgspec
 
 from holdfast.webhook.framework.json_patch import pointer
-from holdfast.webhook.kube.client import MERGE_PATCH, Cluster
+from holdfast.webhook.kube.api import MERGE_PATCH
+from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.model.annotations import HELD_LABEL, RELEASED_ANNOTATION
 from tests.e2e.foreign_webhook import Object, other_webhook
 from tests.e2e.namespace import Namespace, gates, pod

@@ -6,7 +6,8 @@ from contextlib import closing, suppress
 import msgspec
 
 from holdfast.webhook.errors import ApiStatusError
-from holdfast.webhook.kube.client import JSON_PATCH, Cluster, pod_path
+from holdfast.webhook.kube.api import JSON_PATCH, pod_path
+from holdfast.webhook.kube.client import Cluster
 from tests.e2e.namespace import Object, created, gates
 from tests.faults.scenario import Names, Scenario
 

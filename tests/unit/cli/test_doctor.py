@@ -13,7 +13,7 @@ from holdfast.webhook.cli import doctor, webhook_checks
 from holdfast.webhook.cli.controller_checks import ControllerChecks
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.client import boot_time
+from holdfast.webhook.kube.api import boot_time
 from holdfast.webhook.model import approvals
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies.builder import InstallationNames

@@ -12,7 +12,7 @@ from holdfast.webhook.cli.freeze import freeze, selected, write
 from holdfast.webhook.cli.freeze_lookup import FreezeLookup
 from holdfast.webhook.cli.options import Target
 from holdfast.webhook.errors import ApiStatusError, CommandError
-from holdfast.webhook.kube.client import JSON, READ_TIMEOUT, Query
+from holdfast.webhook.kube.api import JSON, READ_TIMEOUT, Query
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL, OWN_NAMESPACE
 from tests.support.builders import CREATED_MS, held
 from tests.support.fakes import NAMESPACES, FakeApi, raising, status_error

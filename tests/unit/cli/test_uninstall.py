@@ -13,7 +13,7 @@ from holdfast.webhook.cli.remnants import typed
 from holdfast.webhook.cli.removal import Removal
 from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import discovery, listing
-from holdfast.webhook.kube.client import pod_path
+from holdfast.webhook.kube.api import pod_path
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration import configurations

@@ -16,7 +16,7 @@ from holdfast.webhook.framework.handle import WaitingPods
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import Allow, Permit, Plugin, Result, Wait, success
 from holdfast.webhook.kube import events
-from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT, boot_time
+from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model.annotations import HELD_ANNOTATION, NEVER_MS, RELEASED_ANNOTATION, Due
 from holdfast.webhook.model.edits import SetAnnotation

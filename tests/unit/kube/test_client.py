@@ -13,7 +13,8 @@ from kubernetes.config import ConfigException
 
 from holdfast.webhook.errors import ApiStatusError, ResponseTooLargeError, UnreachableError
 from holdfast.webhook.kube import client, transport
-from holdfast.webhook.kube.client import JSON_PATCH, Cluster
+from holdfast.webhook.kube.api import JSON_PATCH
+from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.kube.kubeconfig import Access
 from tests.unit.kube.test_transport import OK, Server, serve
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.certs import authority
 from holdfast.certs.rotation import Plan
-from holdfast.webhook.kube.client import Api
+from holdfast.webhook.kube.api import Api
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.registration.reconciler import INTERVAL_SECONDS, WebhookReconciler
 from holdfast.webhook.registration.replicas import Replica, Service

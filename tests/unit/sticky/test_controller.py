@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast.webhook.kube import events, reflector
-from holdfast.webhook.kube.client import SLOW_ADMISSION_TIMEOUT
+from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT
 from holdfast.webhook.kube.events import Event
 from holdfast.webhook.model.kubevirt import STICKY_NODE, STICKY_NODE_UID
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
