@@ -23,7 +23,6 @@ pytestmark = pytest.mark.xdist_group("kubevirt")
 ACCOUNT = "system:serviceaccount:kubevirt:kubevirt-controller"
 FINALIZER = "holdfast.dev/sticky"
 RECORD = "holdfast.dev/sticky-node"
-LEGACY = "example.com/sticky-node"
 
 _numbers = itertools.count(1)
 

@@ -1,7 +1,6 @@
 """Whatever is sent as a review: a valid answer or a clean 400, one line in the log, and no 500."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -311,15 +310,6 @@ def test_huge_values_are_answered_with_short_messages(
 
     assert response is not None
     assert response["allowed"] == allowed
-
-
-def lists(length: int) -> Iterator[Any]:
-    terms = [{"matchExpressions": [{"key": "zone", "operator": "Exists"}] * 10}] * (length // 10)
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    yield pytest.param({"schedulingGates": [{"name": "x/y"}] * length}, id="gates")
-    yield pytest.param({"tolerations": [{"operator": "Exists"}] * length}, id="tolerations")
-    yield pytest.param({"nodeSelector": {f"k{n}": "v" for n in range(length)}}, id="nodeSelector")
-    yield pytest.param({"affinity": {"nodeAffinity": required}}, id="terms")
 
 
 def test_log_quotes_names_escaped() -> None:
