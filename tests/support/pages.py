@@ -57,10 +57,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             Elsewhere(r"make test\b", ".ci/run", "make test"),
             Elsewhere(r"\.venv/bin/python -m pytest tests/", "scripts/test", "pytest"),
         ),
-        "docs/start.md": (
-            Elsewhere(r"make up$", "tests/e2e/test_demo.py", "make_up"),
-            Elsewhere(r"holdfast uninstall --release wait", _INSTALLED, '"uninstall"'),
-        ),
+        "docs/start.md": (Elsewhere(r"make up$", "tests/e2e/test_demo.py", "make_up"),),
         "docs/how-to/inspect-and-release.md": (
             Elsewhere(r"holdfast doctor", "tests/e2e/test_cli.py", '"doctor"'),
             Elsewhere(
