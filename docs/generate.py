@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import click
 import msgspec
+import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -40,13 +41,14 @@ from tests.support.troubleshooting import MISTAKES
 COMMAND = "python -m docs.generate"
 LONGEST_VALUE = 40
 """Longer values are of interest to tests only."""
-MOST_REJECTED = 8
+MOST_REJECTED = 4
 """Values shown for each reason of a rejection."""
 COMMON = 3
 """An option of at least this many commands is described once."""
 BY_HAND = frozenset({"holdfast completion", "holdfast options"})
 """Commands that the page describes itself."""
 ROOT = Path(__file__).resolve().parent
+PRIVILEGES = ROOT.parent / "tests" / "support" / "privileges.yaml"
 
 Option = tuple[str, str]
 """An option's names, and its help."""
@@ -373,6 +375,16 @@ def rights() -> str:
     return "\n\n".join(f"### {title}\n\n{table(head, rows)}" for title, rows in manifests.roles())
 
 
+# --- attackers ---------------------------------------------------------------------------------
+
+
+def privileges() -> str:
+    """Make the table of what attackers can do; the file also names the tests of each row."""
+    head = ("attacker", "can", "cannot")
+    rows = yaml.safe_load(PRIVILEGES.read_text(encoding="utf-8"))
+    return table(head, [[each[name] for name in head] for each in rows])
+
+
 # --- pages -------------------------------------------------------------------------------------
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
@@ -387,6 +399,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = MappingProxyType(
         "reference/metrics.md": {"metrics": metrics},
         "how-to/troubleshooting.md": {"mistakes": troubleshooting, "errors": errors},
         "explanation/failure-modes.md": {"latest": fault_tables.latest},
+        "explanation/security.md": {"privileges": privileges},
         "reference/rights.md": {"rights": rights},
     }
 )

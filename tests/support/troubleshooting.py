@@ -565,6 +565,7 @@ INSTALLATION: Sequence[Mistake] = (
         ),
         "no Deployment holdfast-controller in namespace holdfast-system",
         "--namespace",
+        is_on_page=False,
     ),
     Mistake(
         "the guard is not installed",
@@ -600,6 +601,7 @@ INSTALLATION: Sequence[Mistake] = (
         _found(lambda: diagnosis.clock(90.0)),
         "this machine's clock",
         "synchronize the clocks with NTP",
+        is_on_page=False,
     ),
     Mistake(
         "KubeVirt's account has another name",

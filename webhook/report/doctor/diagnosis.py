@@ -69,8 +69,7 @@ def clock(skew_seconds: float) -> Finding:
         Level.WARNING,
         "clock",
         f"this machine's clock is {table.duration(int(skew * 1_000))} {way} the API server's",
-        "synchronize the clocks with NTP: releases use the API server's clock, certificates "
-        "each machine's own",
+        "synchronize the clocks with NTP: certificates depend on each machine's clock",
     )
 
 
@@ -109,14 +108,14 @@ def ca(webhook: str, number: int, not_after: datetime | None, now_ms: int) -> Fi
 
 def guard(user: str, *, restricts: bool | None, refuses: bool) -> Finding:
     """Judge whether the guard restricts this user, if it is installed, and refuses a dry run."""
-    cure = "run holdfast policies with --namespace and --config of this installation, and apply it"
+    cure = (
+        "apply the output of holdfast policies, with --namespace and --config of this installation"
+    )
     if restricts is None:
-        text = "not installed: everyone who may update a pod can release it"
-        install = (
-            "run kubectl apply -k manifests/rbac, then -k manifests/guard; for other keys or "
-            "another namespace, apply what holdfast policies prints instead of the latter"
+        text = "not installed: anyone who may update a pod can release it"
+        return Finding(
+            Level.WARNING, "guard", text, f"run kubectl apply -k manifests/rbac, then {cure}"
         )
-        return Finding(Level.WARNING, "guard", text, install)
     if not restricts:
         return Finding(Level.PROBLEM, "guard", f"it restricts another account than {user}", cure)
     if not refuses:
@@ -132,7 +131,7 @@ def server(address: str, ready: int, cure: str = CHECK_PODS) -> Finding:
     return Finding(
         Level.PROBLEM,
         "server",
-        f"no admission server is ready at {address}, so requesting pods are rejected",
+        f"no admission server is ready at {address}, so new pods that use Holdfast are rejected",
         cure,
     )
 
@@ -183,7 +182,7 @@ def leader(
     """
     if lease is not None and lease[0] and lease[1] > now_ms:
         return Finding(Level.OK, "leader", f"{lease[0]} is the leader")
-    start = f"{start}; meanwhile, holdfast release releases pods by hand"
+    start = f"{start}; until then, release pods with holdfast release"
     waiting = f"{table.counted(len(pods), 'held pod')} wait{'s' if len(pods) == 1 else ''}"
     if lease is None:
         # one that runs alone, as holdfast dev does, needs no Lease

@@ -52,7 +52,7 @@ def size(length: int, limit: int, unit: str) -> Iterator[Finding]:
         if length < limit * _NEAR:
             yield Finding(Level.OK, "configuration", text)
         else:
-            cure = "use fewer placement rules, values and namespaces: beyond it, none is accepted"
+            cure = "use fewer placement rules, values and namespaces before the limit is reached"
             yield Finding(Level.WARNING, "configuration", text, cure)
 
 
@@ -78,8 +78,8 @@ def registered(source: str, *, same: bool) -> Finding:
         Level.WARNING,
         "configuration",
         f"not yet registered: the webhooks differ from {source}",
-        "wait half a minute after the rollout; the log of the leading controller says why it has "
-        "not registered them; compare the versions with holdfast version",
+        "wait half a minute after the rollout; then check the log of the leading controller, and "
+        "compare the versions with holdfast version",
     )
 
 
@@ -116,8 +116,8 @@ def elsewhere(own: str, namespaces: Sequence[str]) -> Finding:
 def may_not_follow(user: str, verb: str, resource: str, lost: str) -> Finding:
     """Say that the controller may not follow objects, and what is lost by that."""
     cure = (
-        "apply manifests/rbac, and what holdfast rbac prints with --namespace and --config of this "
-        "installation; with Helm, add that to after.rules"
+        "apply manifests/rbac and the output of holdfast rbac, with --namespace and --config of "
+        "this installation; with Helm, add the rules to after.rules"
     )
     return Finding(Level.PROBLEM, "permissions", f"{user} may not {verb} {resource}: {lost}", cure)
 
