@@ -99,7 +99,7 @@ def test_page_shows_what_a_creation_takes_each_way() -> None:
         "api_server_us": {"none": 1_483.2},
     }
     shown = page.measured({"details": {"latency": latency}})
-    assert "| none | 14.0 ms | 1.93 ms | 1483 µs |" in shown
+    assert "| no webhooks | 14.0 ms | 1.93 ms | 1483 µs |" in shown
 
 
 def test_page_calculates_from_measurements() -> None:

@@ -25,12 +25,12 @@ from holdfast.webhook.runtime import pipelines
 @click.option(
     "--schema",
     is_flag=True,
-    help="Print the JSON Schema of the file, including all installed plugins.",
+    help="Print the JSON Schema of the file, with all installed plugins.",
 )
 def check_config(
     *, file: Path | None, filename: Path | None, disable_plugin: tuple[str, ...], schema: bool
 ) -> None:
-    """Check a configuration file, and report everything that is wrong with it."""
+    """Validate a configuration file."""
     if schema:
         click.echo(json.dumps(schemas.schema(plugins.registry()), indent=2))
         return

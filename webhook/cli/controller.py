@@ -59,20 +59,29 @@ def _installation(command: options.Function) -> options.Function:
             help="Issuer of the webhook's certificates: this controller (self) or cert-manager. "
             "The leader then also registers the webhooks. With none, it does neither.",
         ),
-        options.option("--webhook-service", default="holdfast-webhook"),
-        options.option("--webhook-deployment", default="holdfast-webhook"),
+        options.option(
+            "--webhook-service", default="holdfast-webhook", help="The webhook's Service."
+        ),
+        options.option(
+            "--webhook-deployment", default="holdfast-webhook", help="The webhook's Deployment."
+        ),
         click.option(
             "--webhook-health-port",
             type=int,
             help="The webhook's --health-port, if it runs with --client-ca.",
         ),
         options.webhook_configuration,
-        options.option("--ca-lifetime", type=commands.DURATION, default="8760h"),
+        options.option(
+            "--ca-lifetime",
+            type=commands.DURATION,
+            default="8760h",
+            help="The lifetime of a CA, which is renewed when a third of it is left.",
+        ),
         options.option(
             "--leaf-lifetime",
             type=commands.DURATION,
             default="720h",
-            help="Certificates are renewed when a third of their lifetime is left.",
+            help="The lifetime of a certificate, which is renewed likewise.",
         ),
         options.option(
             "--ca-propagation",

@@ -18,13 +18,13 @@ Examples:
 
 @commands.command(epilog=EXAMPLES)
 @pod_choice("deny")
-@click.option("--reason", default="", help="Why, for the pod's Event.")
+@click.option("--reason", default="", help="The reason, which the pod's Event shows.")
 @options.dry_run
 @options.target
 def deny(*, choice: PodChoice, reason: str, target: options.Target) -> None:
-    """Deny held pods that wait for an approval: they stay held.
+    """Deny held pods that wait for an approval. They stay held.
 
-    You need the same permissions as for `holdfast approve`, which can still approve them later.
+    You need the same permissions as for `holdfast approve`. Denied pods can still be approved.
     """
     try:
         text = reasons.parse(reason) if reason else ""

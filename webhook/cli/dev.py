@@ -19,7 +19,7 @@ from holdfast.webhook.telemetry.pages import HealthServer
 @options.option(
     "--host",
     default="127.0.0.1",
-    help="The address at which the cluster's API server reaches this machine.",
+    help="The address of this machine for the cluster's API server.",
 )
 @click.option("--port", default=0, help="The port; by default, a free port.")
 @click.option(
@@ -35,7 +35,7 @@ def dev(
     port: int,
     health_port: int,
 ) -> None:
-    """Run server and controller on this machine against a cluster, until Ctrl-C.
+    """Run Holdfast on this machine for a cluster, until Ctrl-C.
 
     It issues certificates, registers the webhooks by URL, and removes them on exit.
     """

@@ -26,19 +26,19 @@ def frozen(command: options.Function) -> options.Function:
         "--all",
         "everywhere",
         is_flag=True,
-        help="All namespaces, by the annotation of Holdfast's own.",
+        help="All namespaces, by an annotation of Holdfast's namespace.",
     )
     return options.holdfast_namespace(everywhere(command))
 
 
 @commands.command(epilog=EXAMPLES)
 @frozen
-@click.option("--reason", required=True, help="Why, for the Events of the pods.")
+@click.option("--reason", required=True, help="The reason, which Events of the pods show.")
 @click.option(
     "--for",
     "length_ms",
     type=commands.DURATION,
-    help="How long, such as 2h; by default, until it is thawed.",
+    help="The duration, such as 2h; by default, until it is thawed.",
 )
 @options.dry_run
 @options.target
@@ -50,10 +50,10 @@ def freeze(
     length_ms: int | None,
     target: options.Target,
 ) -> None:
-    """Freeze a namespace, or all: nothing in it is released until it is thawed.
+    """Freeze a namespace: release none of its held pods until it is thawed.
 
-    Pods are still created and held. `holdfast release` releases single pods in spite of the
-    freeze. You need permission to patch the namespace (ClusterRole holdfast-freezer).
+    `holdfast release` still releases single pods. You need permission to patch the namespace
+    (ClusterRole holdfast-freezer).
     """
     try:
         text = reasons.parse(reason)

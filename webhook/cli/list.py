@@ -34,7 +34,7 @@ Examples:
 @commands.command("list", epilog=EXAMPLES)
 @options.scope
 @printing
-@click.option("-w", "--watch", is_flag=True, help="After the list, print changes until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="After listing, watch for changes until Ctrl-C.")
 @options.installed
 @options.target
 def list(  # noqa: A001 - the command's name

@@ -193,8 +193,8 @@ def installed(command: Function) -> Function:
             "--config",
             "config_path",
             type=FILE,
-            help="A configuration file; by default, the installed configuration. Without an "
-            "installation, the built-in defaults.",
+            help="The configuration file; by default, the installed configuration, or without "
+            "an installation the built-in defaults.",
         ),
     )
 
@@ -207,8 +207,8 @@ def dry_run(command: Function) -> Function:
         default="none",
         expose_value=False,
         callback=lambda ctx, _, value: commands.chosen(ctx).update(dry_run=value),
-        help="With client, only print what would be done; with server, also send it, to be "
-        "checked and not stored.",
+        help="With client, only print what would be done; with server, also send the requests, "
+        "without storing the changes.",
     )(command)
 
 

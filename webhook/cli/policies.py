@@ -22,7 +22,7 @@ from holdfast.webhook.runtime import pipelines
 def policies(
     *, config_path: Path | None, own: str, service_account: str, webhook_configuration: str
 ) -> None:
-    """Print the admission policies that protect holds and Holdfast, as YAML."""
+    """Print the guard's admission policies, as YAML."""
     profiles = pipelines.load_profiles(pipelines.Setup(config_path))
     names = builder.InstallationNames(own, service_account, webhook_configuration)
     click.echo(builder.manifest(pod_policies.policies(profiles, names)), nl=False)

@@ -53,14 +53,14 @@ Make = Callable[[Document], Preview]
     multiple=True,
     help="A YAML or JSON file, or a folder of them; - is standard input.",
 )
-@click.option("-R", "--recursive", is_flag=True, help="Read folders within folders of -f.")
+@click.option("-R", "--recursive", is_flag=True, help="Also read subfolders of -f.")
 @click.option("-k", "--kustomize", multiple=True, help="A folder with a kustomization.")
 @click.option(
     "--dry-run",
     type=click.Choice(["client", "server"]),
     default="client",
     show_default=True,
-    help="With server, ask the API server, which stores nothing; with client, decide here.",
+    help="With server, ask the API server, without storing the objects; with client, decide here.",
 )
 @click.option("--strict", is_flag=True, help="Exit with status 1 also if there are warnings.")
 @options.installed
@@ -76,7 +76,7 @@ def preview(
     installed: options.Installed,
     target: options.Target,
 ) -> None:
-    """Show what Holdfast would change in the pods and templates of files.
+    """Show what Holdfast would change in manifests.
 
     Nothing is written, and no cluster is needed unless you give --dry-run=server. The exit status
     is 1 if anything would be rejected, or if pods wait for each other; with --strict, also if there

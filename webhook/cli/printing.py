@@ -193,7 +193,7 @@ def printing(command: options.Function) -> options.Function:
             help="The output format: json, yaml, name, wide, jsonpath=TEMPLATE, or "
             "custom-columns=NAME:PATH,...",
         ),
-        click.option("--no-headers", is_flag=True, help="Print no headers of columns."),
+        click.option("--no-headers", is_flag=True, help="Do not print column headers."),
         click.option(
             "--sort-by",
             default="",

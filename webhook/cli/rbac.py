@@ -13,6 +13,6 @@ from holdfast.webhook.runtime import pipelines
 @options.config
 @options.own_namespace
 def rbac(*, config_path: Path | None, own: str) -> None:
-    """Print the role with which the controller follows what pods wait for, as YAML."""
+    """Print the ClusterRole that holdfast.dev/after needs, as YAML."""
     profiles = pipelines.load_profiles(pipelines.Setup(config_path))
     click.echo(roles.after_role(profiles, own), nl=False)

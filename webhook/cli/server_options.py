@@ -54,7 +54,7 @@ DISABLE_PLUGIN = click.option(
     multiple=True,
     envvar="HOLDFAST_DISABLE_PLUGINS",
     show_envvar=True,
-    help="Disable a plugin, whatever the configuration says. Can be repeated.",
+    help="Disable a plugin in all profiles. Repeatable.",
 )
 
 

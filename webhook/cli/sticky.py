@@ -103,7 +103,7 @@ def show(*, vm: str, installed: options.Installed, target: options.Target) -> No
 @options.dry_run
 @options.target
 def set_node(*, vm: str, node: str, installed: options.Installed, target: options.Target) -> None:
-    """Set the node of a VM, from its next start."""
+    """Record the node on which a VM starts next."""
     cluster, suffix = target.connect(), target.suffix
     record = vm_records.VmRecord(cluster, installed, vm)
     _existing(cluster, node)
@@ -124,10 +124,7 @@ def set_node(*, vm: str, node: str, installed: options.Installed, target: option
 @options.dry_run
 @options.target
 def clear(*, vm: str, installed: options.Installed, target: options.Target) -> None:
-    """Clear a VM's node, so that its next start records one.
-
-    The scheduler picks the node.
-    """
+    """Clear the recorded node of a VM, so that it can start anywhere."""
     record = vm_records.VmRecord(target.connect(), installed, vm)
     record.write(None)
     terminal.write([(f"VM {record.name} no longer has a recorded node{target.suffix}", "green")])
@@ -135,7 +132,7 @@ def clear(*, vm: str, installed: options.Installed, target: options.Target) -> N
 
 
 @sticky.command(epilog="Example: holdfast sticky move --from node-1 --to node-4 -A")
-@click.option("--from", "old", required=True, metavar="NODE", help="The node that is recorded.")
+@click.option("--from", "old", required=True, metavar="NODE", help="The recorded node.")
 @click.option("--to", "new", required=True, metavar="NODE", help="The node to record instead.")
 @click.option("-y", "--yes", is_flag=True, help="Change the VMs without asking.")
 @options.scope
@@ -151,9 +148,10 @@ def move(
     installed: options.Installed,
     target: options.Target,
 ) -> None:
-    """Set another node for all VMs of a node, from their next start.
+    """Change the recorded node of all VMs of a node.
 
-    The old node need not exist any more, as after it was renamed.
+    It takes effect at the next start of each VM. The old node need not exist, for example after
+    it was renamed.
     """
     cluster = target.connect()
     state = _existing(cluster, new)

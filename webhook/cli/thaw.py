@@ -17,9 +17,10 @@ Examples:
 @options.dry_run
 @options.target
 def thaw(*, own: str, everywhere: bool, target: options.Target) -> None:
-    """End the freeze of a namespace, or of all.
+    """Thaw a namespace: end its freeze.
 
-    Its due pods are released. With --all, namespaces that are frozen themselves stay frozen.
+    Its due pods are then released. With --all, namespaces that are also frozen themselves stay
+    frozen.
     """
     time = listing.Time()
     cluster = target.connect(time.observe)

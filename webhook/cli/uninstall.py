@@ -39,7 +39,7 @@ Examples:
 @click.option(
     "--prepare",
     is_flag=True,
-    help="Leave the policies, the namespace and permissions to the tool that installed them.",
+    help="Keep the policies, the namespace and permissions for the installer to delete.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @options.own_namespace
@@ -47,7 +47,7 @@ Examples:
     "--timeout",
     type=commands.DURATION,
     default="2m",
-    help="How long each step may take. Waiting for held pods to become due is not limited.",
+    help="The time limit of each step, except waiting for held pods to become due.",
 )
 @options.dry_run
 @options.target
@@ -63,12 +63,12 @@ def uninstall(
 ) -> None:
     """Remove Holdfast from the cluster without leaving pods stuck.
 
-    First the webhooks are removed, so that no more pods are held. Held pods are released and VM
-    nodes recorded, and then everything else is removed. If a gate or finalizer cannot be removed,
+    The webhooks are removed first, so that no more pods are held. After held pods are released
+    and VM nodes recorded, everything else is removed. If a gate or finalizer cannot be removed,
     the command stops: run it again.
 
-    Where Holdfast is gone already, --release now frees the pods that still have its gates and
-    finalizers, for example after a restore.
+    If Holdfast has already been removed, --release now removes its gates and finalizers from
+    pods, for example after a restore.
     """
     clock = listing.Time()
     cluster = target.connect(clock.observe)

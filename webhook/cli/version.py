@@ -26,7 +26,7 @@ _NOT_INSTALLED = "not installed"
 )
 @options.target
 def version(*, client: bool, own: str, output: str | None, target: options.Target) -> None:
-    """Show the versions of this command, of the installation and of the cluster.
+    """Show the versions of the command, the installation and the cluster.
 
     A warning follows if the command and the installation are more than one minor version apart.
     """

@@ -48,13 +48,13 @@ class _Metrics:
         )
         self.lookup_seconds = self._histogram(
             "lookup_duration_seconds",
-            "Duration of the lookups of plugins, by outcome (answered, failed).",
+            "Duration of reads by plugins from the API server, by outcome (answered, failed).",
             ["outcome"],
             buckets=_LOOKUP_BUCKETS,
         )
         self.point_seconds = self._histogram(
             "framework_extension_point_duration_seconds",
-            "Duration of an extension point: all plugins of a profile.",
+            "Duration of an extension point for all plugins of a profile.",
             ["extension_point", "status", "profile"],
             buckets=_PLUGIN_BUCKETS,
         )
@@ -145,11 +145,11 @@ class ControllerMetrics(_Metrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held = self._gauge("held_pods", "Pods that are held.")
+        self.held = self._gauge("held_pods", "Held pods.")
         self.holds = self._gauge(
             "holds",
-            "Holds, by plugin and what they wait for (time, plugin, or once due: release, or "
-            "freeze in a frozen namespace); a pod may have several. Gates of unknown plugins are "
+            "Holds, by plugin and reason: time, plugin (it waits for an event), release (due), or "
+            "freeze (due in a frozen namespace). A pod may have several. Unknown plugins are "
             "`other`.",
             ["plugin", "reason"],
         )
@@ -159,8 +159,8 @@ class ControllerMetrics(_Metrics):
         """The plugins counted by name, None for all. Users invent names, so others are `other`."""
         self.pace_starting = self._gauge(
             "pace_starting",
-            "Paced pods that are released and not ready yet, by the name of the pace; `inline` "
-            "stands for all numbers in annotations.",
+            "Paced pods that are released but not ready yet, by the name of the pace; `inline` "
+            "stands for all unnamed paces.",
             ["pace"],
         )
         self.pace_waiting = self._gauge(
@@ -176,14 +176,13 @@ class ControllerMetrics(_Metrics):
         self._counting = threading.Lock()
         self.overdue = self._gauge(
             "overdue_pods",
-            "Held pods past their due time by the API server's clock, without those in frozen "
-            "namespaces.",
+            "Held pods past their due time by the API server's clock, except in frozen namespaces.",
         )
         self.releases = self._counter(
             "releases",
-            "Attempts to release a pod, by outcome (released; gone: deleted or recreated; changed: "
-            "the pod or its holds have changed; retried: failed; early: someone else removed the "
-            "gate before the due time).",
+            "Attempts to release a pod, by outcome: released, gone (deleted or recreated), changed "
+            "(the pod or its holds), retried (after a failure), or early (someone else removed "
+            "the gate before the due time).",
             ["outcome"],
             zip(("released", "gone", "changed", "retried", "early")),
         )
@@ -209,11 +208,12 @@ class ControllerMetrics(_Metrics):
             zip(("recorded", "followed", "marked", "retried")),
         )
         self.vm_pods_kept = self._gauge(
-            "vm_pods_kept", "VM pods kept by Holdfast's finalizer until their node is recorded."
+            "vm_pods_kept", "VM pods with Holdfast's finalizer, whose node is not recorded yet."
         )
         self.vm_pods_kept_back = self._gauge(
             "vm_pods_kept_back",
-            "Kept VM pods that have ended or are being deleted; their VMs wait for the record.",
+            "VM pods that have ended or are being deleted, but keep the finalizer; their VMs wait "
+            "for the record.",
         )
         self.events_dropped = self._counter(
             "events_dropped", "Events dropped by the rate limit or because they could not be sent."
@@ -241,8 +241,8 @@ class ControllerMetrics(_Metrics):
         )
         self.registered = self._gauge(
             "webhooks_registered",
-            "1 if the leader found the webhooks registered as configured; NaN if it does not "
-            "register them (--certificates=none).",
+            "1 if the webhooks are registered as configured; NaN if the leader does not register "
+            "them (--certificates=none).",
         )
         self.registrations = self._counter(
             "webhook_configuration_writes", "Writes of webhook configurations."
@@ -253,7 +253,7 @@ class ControllerMetrics(_Metrics):
         )
         self.guard = self._gauge(
             "guard_refuses",
-            "1 if the guard refused a forbidden patch at the start, in a dry run; NaN if it could "
+            "1 if the guard rejected a forbidden patch at startup, in a dry run; NaN if it could "
             "not be tried.",
         )
         self.guard.set(math.nan)
