@@ -10,8 +10,8 @@ import click
 
 from holdfast.webhook.cli import commands, options, targets
 from holdfast.webhook.errors import HoldfastError
-from holdfast.webhook.kube import client, listing
-from holdfast.webhook.kube.kubeconfig import Kubeconfig
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.kubeconfig import Kubeconfig, kubeconfigs
 from holdfast.webhook.model.annotations import HELD_LABEL
 from holdfast.webhook.model.objects import ApiObject
 
@@ -30,7 +30,7 @@ def candidates(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
     target = replace(options.Target(**flags), request_timeout=TIMEOUT_MS)
     try:
         if kind in _KUBECONFIG:
-            known = Kubeconfig(client.kubeconfigs(target.kubeconfig)).merged()[kind]
+            known = Kubeconfig(kubeconfigs(target.kubeconfig)).merged()[kind]
             found = (str(one["name"]) for one in known)
         else:
             written, slash, _ = incomplete.rpartition("/")

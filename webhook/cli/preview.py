@@ -19,7 +19,7 @@ from holdfast.webhook.cli.server_preview import ServerPreview
 from holdfast.webhook.errors import CommandError, StartError, UnreachableError
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.kube.api import Api
-from holdfast.webhook.kube.client import kubeconfigs
+from holdfast.webhook.kube.kubeconfig import kubeconfigs
 from holdfast.webhook.model import messages
 from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.report import cycles, table

@@ -7,12 +7,10 @@ that takes longer than most commands.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlencode, urlsplit
@@ -38,7 +36,7 @@ from holdfast.webhook.kube.api import (
     Query,
     boot_time,
 )
-from holdfast.webhook.kube.kubeconfig import Access, load_kubeconfig
+from holdfast.webhook.kube.kubeconfig import Access, kubeconfigs, load_access
 from holdfast.webhook.kube.response_loop import ResponseLoop
 from holdfast.webhook.kube.transport import (
     LARGEST,
@@ -79,8 +77,6 @@ _METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 
 _TRANSPORT_ERRORS = (*TRANSPORT_ERRORS, urllib3.exceptions.HTTPError)
 _UNAUTHORIZED = 401
-_DEFAULT_KUBECONFIG = "~/.kube/config"
-_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Cluster:
@@ -136,7 +132,7 @@ class Cluster:
 
         configuration = kubernetes_client.Configuration()
         try:
-            access = _load(configuration, kubeconfig, context, overrides or {})
+            access = load_access(configuration, kubeconfig, context, overrides or {})
             configuration.retries = False  # callers retry: only they know whether it is safe
             configuration.connection_pool_maxsize = POOL_SIZE
             client = kubernetes_client.ApiClient(configuration)
@@ -386,33 +382,3 @@ def _unreadable() -> tuple[type[Exception], ...]:
     from kubernetes.config import ConfigException  # noqa: PLC0415 - slow to import
 
     return OSError, ConfigException, StartError
-
-
-def kubeconfigs(given: Path | None) -> list[Path]:
-    """List the kubeconfigs to merge: the given one, or those that kubectl finds."""
-    if given:
-        return [given.expanduser()]
-    names = (os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG).split(os.pathsep)
-    # unlike Path.expanduser, it accepts an account without a home, as in many containers
-    return [Path(os.path.expanduser(name)) for name in names if name]  # noqa: PTH111
-
-
-def _load(
-    configuration: kubernetes_client.Configuration,
-    kubeconfig: Path | None,
-    context: str | None,
-    overrides: Mapping[str, str],
-) -> Access:
-    """Do as `load_kubeconfig`; without a kubeconfig, use the pod's ServiceAccount, like kubectl."""
-    from kubernetes import config as kubernetes_config  # noqa: PLC0415 - slow to import
-
-    files = kubeconfigs(kubeconfig)
-    chosen = kubeconfig or context or overrides or os.environ.get("KUBECONFIG")
-    # KUBECONFIG counts even if its files are missing: it does not mean the pod's cluster
-    if not chosen and not any(file.exists() for file in files):
-        renew = partial(kubernetes_config.load_incluster_config, client_configuration=configuration)
-        with suppress(kubernetes_config.ConfigException):
-            renew()
-            namespace = _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else ""
-            return Access(renew, namespace)
-    return load_kubeconfig(configuration, files, context, overrides)

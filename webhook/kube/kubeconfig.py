@@ -12,8 +12,10 @@ import io
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -33,6 +35,8 @@ _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFil
 _FROM_PLUGIN = ("token", "cert_file", "key_file", "expiry")
 """The loader's fields that a credential plugin sets."""
 _CURRENT = "current-context"
+_DEFAULT = "~/.kube/config"
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _Content = dict[str, Any]
 
@@ -71,7 +75,7 @@ class Access:
     """How to reach a cluster, apart from what the client's configuration has."""
 
     renew: Callable[[], None]
-    """Read the token file and run the credential plugin again. Raises as `load_kubeconfig`."""
+    """Read the token file and run the credential plugin again. Raises as `load_access`."""
     namespace: str = ""
     """The default namespace; empty if none is named."""
     has_expired: Callable[[], bool] = lambda: False
@@ -80,16 +84,46 @@ class Access:
     """The headers that make requests for another user."""
 
 
-def load_kubeconfig(
+def kubeconfigs(given: Path | None) -> list[Path]:
+    """List the kubeconfigs to merge: the given one, or those that kubectl finds."""
+    if given:
+        return [given.expanduser()]
+    names = (os.environ.get("KUBECONFIG") or _DEFAULT).split(os.pathsep)
+    # unlike Path.expanduser, it accepts an account without a home, as in many containers
+    return [Path(os.path.expanduser(name)) for name in names if name]  # noqa: PTH111
+
+
+def load_access(
+    configuration: Configuration,
+    kubeconfig: Path | None,
+    context: str | None,
+    overrides: Mapping[str, str],
+) -> Access:
+    """Fill in a configuration as kubectl does: from kubeconfigs, or from the pod's ServiceAccount.
+
+    Raises StartError, or what the client raises.
+    """
+    from kubernetes import config as kubernetes_config  # noqa: PLC0415 - slow to import
+
+    files = kubeconfigs(kubeconfig)
+    chosen = kubeconfig or context or overrides or os.environ.get("KUBECONFIG")
+    # KUBECONFIG counts even if its files are missing: it does not mean the pod's cluster
+    if not chosen and not any(file.exists() for file in files):
+        renew = partial(kubernetes_config.load_incluster_config, client_configuration=configuration)
+        with suppress(kubernetes_config.ConfigException):
+            renew()
+            namespace = _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else ""
+            return Access(renew, namespace)
+    return _load(configuration, files, context, overrides)
+
+
+def _load(
     configuration: Configuration,
     files: Iterable[Path],
     context: str | None,
     overrides: Mapping[str, str],
 ) -> Access:
-    """Fill in a configuration. Raises StartError, or what the client raises.
-
-    To renew does not read the files again, one of which may be a pipe.
-    """
+    """Do as `load_access`. To renew does not read the files again, one of which may be a pipe."""
     from holdfast.webhook.kube.exec_plugin import PluginLoader  # noqa: PLC0415 - slow to import
 
     found = Kubeconfig(files)
