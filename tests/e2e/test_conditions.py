@@ -161,6 +161,12 @@ def test_a_new_pod_is_stored_without_a_check_only_where_there_is_nothing_to_say(
         pytest.param({"delay": "15"}, ["holdfast.dev/delay"], False, id="held as it asks"),
         pytest.param({"holdfast.dev/delay": "604800"}, ["holdfast.dev/delay"], False, id="most"),
         pytest.param({"delay": "15"}, ["x.io/y", "holdfast.dev/delay"], False, id="another's gate"),
+        pytest.param(
+            {"delay": "15", "holdfast.dev/allowed": "delay"},
+            ["holdfast.dev/delay"],
+            True,
+            id="another webhook ends the hold",
+        ),
         pytest.param({"delay": "15"}, [], True, id="the gate is gone"),
         pytest.param({"delay": "15"}, ["x.io/y"], True, id="another's gate alone"),
         pytest.param({"delay": "604801"}, ["holdfast.dev/delay"], True, id="too long"),

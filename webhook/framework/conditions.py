@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.webhook.framework.cel import POD, has_annotation, optional, string, strings
 from holdfast.webhook.framework.profiles import Profiles
-from holdfast.webhook.model.annotations import OWN_PREFIX
+from holdfast.webhook.model.annotations import ALLOWED_ANNOTATION, OWN_PREFIX
 from holdfast.webhook.model.workloads import RESOURCES
 
 _CREATED = "request.operation == 'CREATE'"
@@ -36,13 +36,16 @@ def create_condition(profiles: Profiles, pod: str = POD) -> str:
 def validate_condition(profiles: Profiles) -> str:
     """Return the expression that is true for every new pod to be validated by a call.
 
-    A pod is left out if every plugin that it concerns can skip its validation.
+    A pod is left out if every plugin that it concerns can skip its validation. Only the call finds
+    that another webhook has added the annotation that ends holds.
     """
     expressions: list[str] = []
     gates: dict[str, None] = {}
+    ended = has_annotation((ALLOWED_ANNOTATION,), POD)
     for plugin in profiles.plugins:
         match, skipped = plugin.match(POD), plugin.skip_match(POD)
-        expressions.append(match if skipped == "false" else f"({match}) && !({skipped})")
+        checked = f"(!({skipped}) || {ended})"
+        expressions.append(match if skipped == "false" else f"({match}) && {checked}")
         if skipped != "false" and plugin.gate:
             gates[plugin.gate] = None
     expressions += [_own(f"{POD}.spec.schedulingGates", "one.name", known=gates)]

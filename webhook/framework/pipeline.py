@@ -25,6 +25,7 @@ from holdfast.webhook.model.edits import (
     SetAnnotation,
     SetLabel,
 )
+from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import Workload
 
@@ -187,9 +188,8 @@ class AdmissionPipeline:
         workload = review.workload
         where = f"{workload.path}.metadata: " if workload else ""
         reasons = [where + reason for reason in _added_finalizers(review, profile)]
-        if profile is not _NO_PROFILE and _is_allowed_at_creation(review):
-            text = f"annotation {ALLOWED_ANNOTATION}: a new pod cannot have it"
-            reasons.append(f"{text}: {messages.CALL_LAST}")
+        if profile is not _NO_PROFILE and review.workload is None and review.old is None:
+            reasons += (f"{one}: {messages.CALL_LAST}" for one in self._forged(profile, review.pod))
         warnings = self._stray_keys.warnings(review)
         for place, result in self._validations(profile, where, context):
             warnings.extend(result.warnings)
@@ -200,6 +200,21 @@ class AdmissionPipeline:
         # Several plugins may hold the pods of a template that is harmed by any hold.
         warnings = [*dict.fromkeys(warnings)]
         return Verdict(Code.REJECT if reasons else Code.SUCCESS, (), reasons, warnings)
+
+    def _forged(self, profile: Profile, pod: Pod) -> Iterator[str]:
+        """Name the annotations that others have added after `mutate`, and that end a hold.
+
+        A profile without the plugin that holds the pod would release it.
+        """
+        if ALLOWED_ANNOTATION in pod.annotations:
+            yield f"annotation {ALLOWED_ANNOTATION}: a new pod cannot have it"
+        recorded = self.profiles.by_name.get(pod.annotations.get(PROFILE_ANNOTATION, ""), profile)
+        kept = {plugin.gate for plugin in recorded.holding}
+        if any(one.gate in pod.gates and one.gate not in kept for one in profile.holding):
+            yield (
+                f"annotation {PROFILE_ANNOTATION}: {messages.quote(recorded.name)} is not the "
+                f"profile {messages.quote(profile.name)} that holds this pod"
+            )
 
     def _validations(
         self, profile: Profile, where: str, context: Context
@@ -235,12 +250,6 @@ def _joined(verdicts: Sequence[Verdict]) -> Verdict:
     reasons = [reason for one in verdicts for reason in one.reasons]
     warnings = dict.fromkeys(warning for one in verdicts for warning in one.warnings)
     return Verdict(Code.REJECT if rejected else Code.SUCCESS, (), reasons, [*warnings])
-
-
-def _is_allowed_at_creation(review: PodReview) -> bool:
-    """Return whether others have added the annotation that ends holds after `mutate` removed it."""
-    is_new_pod = review.workload is None and review.old is None
-    return is_new_pod and ALLOWED_ANNOTATION in review.pod.annotations
 
 
 def _find_excess(review: PodReview) -> str:

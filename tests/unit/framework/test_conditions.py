@@ -31,7 +31,9 @@ def test_create_condition_has_no_duplicates() -> None:
 def test_validate_condition_leaves_out_what_the_plugins_skip() -> None:
     delay = make_delay()
     expected = (
-        f"(({delay.match('object')}) && !({delay.skip_match('object')})) || "
+        f"(({delay.match('object')}) && (!({delay.skip_match('object')}) || "
+        "has(object.metadata.annotations) && "
+        "('holdfast.dev/allowed' in object.metadata.annotations))) || "
         "(has(object.spec.schedulingGates) && object.spec.schedulingGates.exists("
         "one, one.name.startsWith('holdfast.dev/') && !(one.name in ['holdfast.dev/delay']))) || "
         "(has(object.metadata.finalizers) && object.metadata.finalizers.exists("

@@ -23,6 +23,7 @@ from holdfast.webhook.model.annotations import (
     HELD_LABEL,
     PROFILE_ANNOTATION,
 )
+from holdfast.webhook.model.approvals import KEY as APPROVAL
 from holdfast.webhook.model.edits import (
     AddGate,
     RemoveAnnotation,
@@ -69,6 +70,21 @@ def test_new_pod_with_allowances_that_others_added_is_rejected() -> None:
     assert RemoveAnnotation(ALLOWED_ANNOTATION) in mutated.edits
     verdict = pipeline.validate(read_review(pod), now_ms=CREATED_MS)
     assert "holdfast.dev/allowed: a new pod cannot have it" in verdict.message
+    stored = read_review(pod, operation="UPDATE", old=pod)
+    assert pipeline.validate(stored, now_ms=CREATED_MS).code is not Code.REJECT
+
+
+def test_new_pod_whose_profile_others_replaced_is_rejected() -> None:
+    pipeline = make_pipeline(PROFILES)
+    asked = {APPROVAL: "release 2.4", PROFILE_ANNOTATION: "spacecloud"}
+    pod = make_pod(asked, gates=[APPROVAL])
+    verdict = pipeline.validate(read_review(pod), now_ms=CREATED_MS)
+    assert verdict.message.startswith(
+        'annotation holdfast.dev/profile: "spacecloud" is not the profile "*" that holds this pod'
+    )
+    # a copy, which no plugin holds, and a profile that holds it as well
+    for one in (make_pod(asked, node="n1"), make_pod(asked | {PROFILE_ANNOTATION: "mine"})):
+        assert "profile" not in pipeline.validate(read_review(one), now_ms=CREATED_MS).message
     stored = read_review(pod, operation="UPDATE", old=pod)
     assert pipeline.validate(stored, now_ms=CREATED_MS).code is not Code.REJECT
 
