@@ -21,7 +21,7 @@ from controlplane.launcher import ControlPlane
 from demo.command import Command
 from holdfast.webhook.framework.profiles import Selectors
 from holdfast.webhook.kube.client import Cluster
-from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, KEY
+from holdfast.webhook.model.approvals import APPROVED_BY, DENIED_BY, KEY, MARKS
 from holdfast.webhook.model.approvals import GATE as APPROVAL_GATE
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 from holdfast.webhook.model.objects import KUEUE_GROUP, REVISION_LABEL
@@ -691,6 +691,10 @@ def test_only_an_approver_approves_and_in_their_own_name(guarded: Guarded, ns: N
             ann.patch, "asks", [annotation(key, "amy")]
         )
     assert "may not release it" in refusal(ann.patch, "asks", [STRIP])
+    for mark in MARKS:  # no webhook sees it: it asks for nothing
+        forged = pod("forged", {mark: "amy"})
+        assert "may not approve or deny pod" in refusal(jane.create, forged)
+    ann.create(forged)
     ann.patch("other", [denied], dry_run=False)
     ann.patch("asks", [approved], dry_run=False)
     ns.eventually(lambda: "asks" in ns.releases())

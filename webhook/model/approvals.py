@@ -24,8 +24,9 @@ def is_missing(annotations: Mapping[str, str]) -> bool:
 
 
 def approver(annotations: Mapping[str, str]) -> str:
-    """Return who has approved a pod, as it may be shown; empty if nobody has."""
-    return reasons.shown(annotations[APPROVED_BY]) if annotations.get(APPROVED_BY) else ""
+    """Return who has approved a pod that asks for it, as it may be shown; empty if nobody has."""
+    asks = KEY in annotations and annotations.get(APPROVED_BY)
+    return reasons.shown(annotations[APPROVED_BY]) if asks else ""
 
 
 def denial(annotations: Mapping[str, str]) -> str:

@@ -219,27 +219,31 @@ def _pace_policy() -> Object:
 def _approval_policy() -> Object:
     """Build the policy that protects the names of users who approve and deny.
 
-    It also protects them after the release, when they are a record.
+    It also protects them after the release, when they are a record. From new pods that ask for an
+    approval, the webhook removes copied ones. An admin may restore other pods that have them.
     """
     who = "request.userInfo.username"
+    is_new = "request.operation == 'CREATE'"
     same = f"{annotation('object', 'key')} == {annotation('oldObject', 'key')}"
+    made = f"{strings(approvals.MARKS)}.exists(key, {annotation('object', 'key')}.hasValue())"
+    changed = f"!{strings(approvals.MARKS)}.all(key, {same})"
     right = f"the verb {APPROVE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP}"
     return make_policy(
         APPROVAL,
-        rule=make_rule("", ["pods", "pods/status"], ["UPDATE"]),
-        condition=("changes-an-approval", f"!{strings(approvals.MARKS)}.all(key, {same})"),
+        rule=make_rule("", ["pods", "pods/status"], ["CREATE", "UPDATE"]),
+        condition=("changes-an-approval", f"{is_new} ? {made}\n: {changed}"),
         checks=[
             Check(
-                f"{strings(approvals.NAMES)}.all(key, {same}\n"
+                f"{is_new} || {strings(approvals.NAMES)}.all(key, {same}\n"
                 f"  || {annotation('object', 'key')}.orValue({who}) == {who})",
                 f"{' and '.join(approvals.NAMES)} must be the name of the user who writes them: "
                 "use holdfast approve or holdfast deny",
             ),
             Check(
-                expressions.may(APPROVE_VERB),
+                expressions.may(APPROVE_VERB, name=NEW_NAME),
                 f"to approve or deny a pod, you need {right} in its namespace (role {APPROVER})",
                 f"{who} + ' may not approve or deny pod ' + request.namespace + '/'\n"
-                f"  + request.name + ': this needs the verb \\'{APPROVE_VERB}\\' on '\n"
+                f"  + {NEW_NAME} + ': this needs the verb \\'{APPROVE_VERB}\\' on '\n"
                 f"  + '{RELEASE_RESOURCE}.{RELEASE_GROUP} in namespace ' + request.namespace\n"
                 f"  + ' (role {APPROVER})'",
             ),

@@ -749,6 +749,13 @@ def test_event_says_who_approved_a_pod() -> None:
     assert note == "released: approved by jane"
 
 
+def test_event_names_no_approver_of_a_pod_that_was_created_with_gate_and_name() -> None:
+    world = World(held({"holdfast.dev/approved-by": "boss"}, gates=["holdfast.dev/approval"]))
+    world.run(5)
+    (note,) = world.told.notes("Released")
+    assert "boss" not in note
+
+
 APPROVAL = "holdfast.dev/approval"
 
 

@@ -115,6 +115,8 @@ def test_a_released_pod() -> None:
     assert "none of them counts any longer: the pod has been released" in told["Annotations"]
 
     marks["holdfast.dev/approved-by"] = "jane"
+    assert "jane" not in state(explained(make_pod(marks)))  # it never asked for an approval
+    marks["holdfast.dev/approval"] = "release 2.4"
     assert state(explained(make_pod(marks))).endswith(f"; {released}, approved by jane")
 
 
