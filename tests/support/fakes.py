@@ -41,6 +41,8 @@ COLLECTIONS = (
     f"{KUBEVIRT}/virtualmachineinstancemigrations",
 )
 GROUPS = "/apis"
+ANNOTATION_BYTES = 256 << 10
+"""The API server's limit (TotalAnnotationSizeLimitB)."""
 
 
 def apply_patch(document: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
@@ -346,6 +348,9 @@ class FakeApi:
         except PATCH_ERRORS as exc:
             text = f"HTTP 422: the server rejected our request due to an error in it: {exc}"
             raise ApiStatusError(text, status=422, reason="Invalid") from None
+        annotations = document["metadata"].get("annotations") or {}
+        if sum(len(f"{key}{text}".encode()) for key, text in annotations.items()) > ANNOTATION_BYTES:
+            raise ApiStatusError("HTTP 422: annotations: Too long", status=422, reason="Invalid")
         if manager:
             self.own_annotations(document, self._existing(path), manager)
         if not document.get("spec", {}).get("schedulingGates", True):

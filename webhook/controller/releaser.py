@@ -27,13 +27,15 @@ from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import (
     ALLOWED_ANNOTATION,
     HELD_LABEL,
+    NEVER_MS,
     OWN_PREFIX,
     RELEASED_ANNOTATION,
     allowed_plugins,
 )
 from holdfast.webhook.model.edits import Operation, SetAnnotation
-from holdfast.webhook.model.limits import MAX_GATES
+from holdfast.webhook.model.limits import MAX_GATES, are_storable
 from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.plugins.pace import args as pace_args
 
 RELEASE_TIMEOUT = 10.0
 """Seconds for one request: one that hangs is better sent again."""
@@ -161,9 +163,12 @@ class Releaser:
             fresh = self._checked(pod, held)
             if fresh.resource_version == held.resource_version:
                 # the pod has not changed, so it was not our tests that failed
-                if not operations:
+                if operations:
+                    refused, notes = True, [f"{_UNTIGHTENED}: {refusal}"]
+                elif held.annotated and _lacks_room(pod):
+                    fresh = fresh._replace(annotated=False)
+                else:
                     return Attempt(Outcome.RETRY, fresh, str(refusal), refusal.retry_after)
-                refused, notes = True, [f"{_UNTIGHTENED}: {refusal}"]
             held = fresh
         return Attempt(Outcome.RETRY, held, f"the pod changed during {ATTEMPTS} patches in a row")
 
@@ -253,6 +258,15 @@ class _EndedError(Exception):
 
 def _retry(exc: Exception) -> Attempt:
     return Attempt(Outcome.RETRY, None, str(exc), getattr(exc, "retry_after", None))
+
+
+def _lacks_room(pod: Pod) -> bool:
+    """Return whether the time of the release does not fit into the annotations of a pod.
+
+    A pace counts by the time: its pods wait until there is room.
+    """
+    stamp = {RELEASED_ANNOTATION: durations.canonical_instant(NEVER_MS)}
+    return pace_args.KEY not in pod.gates and not are_storable({**pod.annotations, **stamp})
 
 
 def _ungated(gates: Sequence[str]) -> list[Operation]:

@@ -5,12 +5,14 @@ hundreds of bytes for each. The API server's CEL takes seconds to compare ten th
 one by one, and gives up at forty thousand. Kubernetes only limits the size of the whole object.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.webhook.model.objects import NodeSelectorRequirement, NodeSelectorTerm, Pod
 
 MAX_ENTRIES = 5_000
 """Annotations, and labels. The admission policies do not let the controller change more."""
+MAX_ANNOTATION_BYTES = 256 << 10
+"""The API server's limit for the keys and values of all annotations of an object."""
 MAX_GATES = 100
 """Scheduling gates: a release takes two operations for each of ours, and a scrape counts them."""
 MAX_TERMS = 1_000
@@ -22,6 +24,12 @@ MAX_VALUES = 50_000
 """Values in all requirements together: the nodes of ten clusters of the maximum size."""
 
 _NODE = "spec.affinity.nodeAffinity"
+
+
+def are_storable(annotations: Mapping[str, str]) -> bool:
+    """Return whether an object may have these annotations, and the controller may write them."""
+    size = sum(len(part.encode()) for entry in annotations.items() for part in entry)
+    return len(annotations) <= MAX_ENTRIES and size <= MAX_ANNOTATION_BYTES
 
 
 def find_excess(pod: Pod) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from holdfast.webhook.model import kubevirt, objects, syntax
 from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
-from holdfast.webhook.model.limits import MAX_ENTRIES
+from holdfast.webhook.model.limits import MAX_ENTRIES, are_storable
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 
@@ -34,7 +34,8 @@ class RecordChange(enum.StrEnum):
 
 NEVER_RAN = "no node is recorded, because the VM ended before it ran; it was on"
 TOO_MANY = (
-    f"no node is recorded, because the VM has more than {MAX_ENTRIES:,} annotations: remove some"
+    "no node is recorded, because the VM has no room for another annotation (at most "
+    f"{MAX_ENTRIES:,}, or 256 KiB): remove some"
 )
 NOT_ENABLED = (
     "the sticky plugin is no longer enabled for it: nothing is recorded, and the pod is released"
@@ -92,7 +93,7 @@ def decide(state: ObservedState) -> Decision:
     run = _Run(state.pods, instance, state.migrations)
     change, node = _record(run, vm, args)
     annotations = _annotations(change, node, vm, args)
-    too_many = bool(annotations) and len({*vm.annotations, *annotations}) > MAX_ENTRIES
+    too_many = bool(annotations) and not are_storable({**vm.annotations, **annotations})
     if too_many:
         change, node, annotations = RecordChange.NONE, sticky_policy.recorded_node(vm, args), {}
     if not sticky_policy.is_sticky(vm, args):

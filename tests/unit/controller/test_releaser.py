@@ -21,6 +21,7 @@ from holdfast.webhook.framework.plugin import Plugin, Result, reject, skip, succ
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.pace.args import KEY as PACE
 from tests.support.builders import (
     CREATED_MS,
     GATE,
@@ -31,7 +32,7 @@ from tests.support.builders import (
     make_delay,
     make_pod,
 )
-from tests.support.fakes import FakeApi, raising, status_error, unreachable
+from tests.support.fakes import ANNOTATION_BYTES, FakeApi, raising, status_error, unreachable
 from tests.support.scripted import Slots, Tightening, decider_of
 
 KEY = ("default", "web-0")
@@ -314,6 +315,22 @@ def test_refusal_by_somebody_elses_webhook_is_tried_again_later(status: int) -> 
     expected = Attempt(Outcome.RETRY, noted(api), f"HTTP {status}: scripted", 3.0)
     assert expected == release(api)
     assert (api.count("PATCH"), api.count("GET")) == (1, 1)
+
+
+def test_pod_without_room_for_the_time_of_its_release_is_released_all_the_same() -> None:
+    api = waiting()
+    api.annotate(KEY, filled="x" * (ANNOTATION_BYTES - 60))
+
+    assert Outcome.RELEASED is release(api).outcome
+    assert api.gates(KEY) == []
+
+
+def test_pod_that_a_pace_counts_by_that_time_is_not_released_without_it() -> None:
+    api = waiting(gates=[GATE, PACE])
+    api.annotate(KEY, filled="x" * (ANNOTATION_BYTES - 60))
+
+    found = Releaser(api, decider_of(make_delay()), now_ms).release(KEY, noted(api))
+    assert (found.outcome, found.reason) == (Outcome.RETRY, "HTTP 422: annotations: Too long")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from holdfast.webhook.errors import ResponseTooLargeError
 from holdfast.webhook.framework.profiles import scheduler_of
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import STICKY, STICKY_NODE, STICKY_NODE_UID, VirtualMachine
-from holdfast.webhook.model.limits import MAX_ENTRIES
+from holdfast.webhook.model.limits import MAX_ANNOTATION_BYTES, MAX_ENTRIES
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report import sticky_vms
 from holdfast.webhook.sticky import reconciler
@@ -131,6 +131,15 @@ def test_pod_of_a_vm_with_a_record_is_let_go_once_it_is_bound() -> None:
 def test_vm_with_more_annotations_than_the_guard_compares_lets_its_pod_go() -> None:
     world = VmWorld()
     world.write("vm", {f"key-{number}": "" for number in range(MAX_ENTRIES - 1)})
+    landed(world)
+    (settled,) = Driver(world).work()
+    assert (world.record(), world.kept()) == ("", [])
+    assert settled.remark == TOO_MANY
+
+
+def test_vm_without_room_for_the_record_lets_its_pod_go() -> None:
+    world = VmWorld()
+    world.write("vm", {"key": "x" * (MAX_ANNOTATION_BYTES - 30)})
     landed(world)
     (settled,) = Driver(world).work()
     assert (world.record(), world.kept()) == ("", [])
