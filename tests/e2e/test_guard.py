@@ -873,6 +873,18 @@ def test_pod_with_very_many_annotations_is_released_and_deleted(
     ns.eventually(lambda: ns.all("pods") == [])
 
 
+def test_pod_without_room_for_another_annotation_is_released(
+    guarded: Guarded, ns: Namespace
+) -> None:
+    full = held("full")
+    annotations = full["metadata"]["annotations"]
+    annotations |= {"delay": "1", "holdfast.dev/held": "delay=1s", "filled": ""}
+    used = sum(map(len, (*annotations, *annotations.values())))
+    annotations["filled"] = "x" * ((256 << 10) - used)
+    ns.create(full)
+    ns.eventually(lambda: "full" in ns.releases())
+
+
 def short_keys(number: int) -> Iterator[str]:
     """Make keys of three characters: all annotations of an object have 256 KiB."""
     characters = string.ascii_letters + string.digits

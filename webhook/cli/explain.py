@@ -17,7 +17,7 @@ from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import Api
-from holdfast.webhook.kube.lookup import ClusterLookup
+from holdfast.webhook.kube.lookup import MOST_OF_A_COMMAND, ClusterLookup
 from holdfast.webhook.model import kubevirt, review
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.model.paths import api_path
@@ -62,7 +62,7 @@ def explain(
     time = listing.Time()
     cluster = target.connect(time.observe)
     handle = Handle()
-    handle.connect(lookup=ClusterLookup(lambda: cluster))
+    handle.connect(lookup=ClusterLookup(lambda: cluster, per_minute=MOST_OF_A_COMMAND))
     decider = pipelines.release_decider(installed.setup(cluster), handle=handle)
     freeze_of = FreezeLookup(cluster, cluster.namespace, time.now_ms, installed.own)
     scope = AdmissionScope(decider.profiles.selectors, freeze_of.labels_of, installed.own)

@@ -15,7 +15,7 @@ from holdfast.webhook.cli.printing import Printing, View, printing
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.lookup import ClusterLookup
+from holdfast.webhook.kube.lookup import MOST_OF_A_COMMAND, ClusterLookup
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.report import held_pods
 from holdfast.webhook.report.held_pods import HeldPodSummary
@@ -49,7 +49,7 @@ def list(  # noqa: A001 - the command's name
     time = listing.Time()
     cluster = target.connect(time.observe)
     handle = Handle()
-    handle.connect(lookup=ClusterLookup(lambda: cluster))
+    handle.connect(lookup=ClusterLookup(lambda: cluster, per_minute=MOST_OF_A_COMMAND))
     decider = pipelines.release_decider(installed.setup(cluster), handle=handle)
     namespace = scope.within(cluster)
     freeze_of = FreezeLookup(cluster, namespace, time.now_ms, installed.own)

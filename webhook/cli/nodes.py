@@ -15,6 +15,8 @@ from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report import pod_status
 from holdfast.webhook.report.pod_status import HOSTNAME, NodeState, Pin
 
+MOST_PINS = MOST_CLAIMS = 20
+"""Nodes, and volumes, that are read for a pod: its creator may name 50,000."""
 _TIME = "%Y-%m-%d at %H:%M:%S UTC"
 
 
@@ -34,11 +36,14 @@ def node_state(
 
 def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
     """Read the nodes that a pod is restricted to, as the scheduler finds them."""
-    for pin in pod_status.pins(pod):
+    pins, claims = pod_status.pins(pod), claims[:MOST_CLAIMS]
+    for pin in pins[:MOST_PINS]:
         if pin.by_label:
             yield from _labelled(api, pin, pod, claims)
         else:
             yield node_state(api, pin.value, pod, claims)
+    if len(pins) > MOST_PINS:
+        yield NodeState(f"{len(pins) - MOST_PINS:,} other nodes", "they were not checked")
 
 
 def bound(api: Api, name: str) -> Iterator[NodeState]:

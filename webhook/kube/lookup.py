@@ -1,22 +1,26 @@
 """Read-only lookups for plugins."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from holdfast.webhook.errors import NoCredentialsError, StartError
+from holdfast.webhook.errors import NoCredentialsError, StartError, UnreachableError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import Api
 
 TIMEOUT = 1.0
 """Seconds for one lookup, connecting included: two fit into the 2.5 s that a review may take."""
+MOST_OF_A_COMMAND = 2_000
+"""Lookups of a command in a minute: pods may wait for 32 objects each, whose names users choose."""
+_MINUTE = 60.0
 
 
 @dataclass(eq=False)
 class ClusterLookup:
-    """Looks up objects through the connection that `connection` makes.
+    """Looks up objects through the connection that `connection` makes, so many in a minute.
 
     A server whose plugins look nothing up never connects, and needs no credentials. `observe` gets
     the outcome ("answered" or "failed") and seconds of each lookup. Not whether the object exists:
@@ -25,6 +29,7 @@ class ClusterLookup:
 
     connection: Callable[[], Api]
     _: KW_ONLY
+    per_minute: float = math.inf
     observe: Callable[[str, float], None] = lambda _outcome, _seconds: None
     timer: Callable[[], float] = time.perf_counter
 
@@ -32,6 +37,7 @@ class ClusterLookup:
         self._lock = threading.Lock()
         self._api: Api | None = None
         self._cached: dict[str, tuple[float, Mapping[str, Any] | None]] = {}
+        self._minute, self._count = -math.inf, 0
 
     def connect(self) -> None:
         """Load the client and the credentials now rather than in a review. Raises StartError."""
@@ -51,6 +57,7 @@ class ClusterLookup:
         if cached is not None and began - cached[0] < max_age:
             return cached[1]
         outcome = "failed"
+        self._limit(began)
         try:
             found = self._get(path)
             outcome = "answered"
@@ -59,6 +66,13 @@ class ClusterLookup:
         if max_age:
             self._cached[path] = began, found
         return found
+
+    def _limit(self, now: float) -> None:
+        if now - self._minute >= _MINUTE:
+            self._minute, self._count = now, 0
+        self._count += 1
+        if self._count > self.per_minute:
+            raise UnreachableError(f"more than {self.per_minute:,} lookups in a minute")
 
     def _get(self, path: str) -> Mapping[str, Any] | None:
         try:

@@ -37,6 +37,20 @@ def test_node_whose_hostname_label_is_not_its_name() -> None:
     assert (state.name, state.problem) == (f"a node labeled {HOSTNAME}=node-2", "there is none")
 
 
+def test_only_some_of_very_many_nodes_and_claims_are_read() -> None:
+    named = [f"node-{number}" for number in range(50_000)]
+    term = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": named}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    pod, api = make_pod(), cluster()
+    for name in named[: nodes.MOST_PINS]:
+        api.put(f"/api/v1/nodes/{name}", {"metadata": {"labels": {HOSTNAME: name}}})
+    pod["spec"]["affinity"] = {"nodeAffinity": required}
+    found = [*nodes.pinned(api, Pod.of(pod), named)]
+    assert len(found) == nodes.MOST_PINS + 1
+    assert found[-1] == NodeState("49,980 other nodes", "they were not checked")
+    assert len(api.requests) <= nodes.MOST_PINS * (1 + nodes.MOST_CLAIMS)
+
+
 @pytest.mark.parametrize(
     ("volume", "expected"),
     [

@@ -47,6 +47,18 @@ def test_object_is_read_afresh(api: FakeApi) -> None:
     assert api.requests == [("GET", PATH)] * 2
 
 
+def test_lookups_of_a_command_are_limited(api: FakeApi) -> None:
+    now = [0.0]
+    found = ClusterLookup(lambda: api, per_minute=2, timer=lambda: now[0])
+    for _ in range(2):
+        found.get(PATH, max_age=9.0)
+        found.get(f"{PATH}-other")
+        with pytest.raises(UnreachableError, match="more than 2 lookups in a minute"):
+            found.get(f"{PATH}-third")
+        now[0] += 60.0
+    assert len(api.requests) == 4
+
+
 def test_answer_is_kept_for_callers_that_accept_an_old_one(api: FakeApi) -> None:
     now = [0.0]
     found = ClusterLookup(lambda: api, timer=lambda: now[0])

@@ -416,6 +416,18 @@ def test_state_of_the_objects_in_a_command(objects: dict[str, Any], expected: An
     assert len(api.requests) == asked  # neither answers nor refusals are asked for again
 
 
+def test_list_of_pods_that_wait_for_very_many_objects_ends_soon() -> None:
+    api, handle = FakeApi(), Handle()
+    handle.connect(lookup=ClusterLookup(lambda: api, per_minute=100))
+    plugin = After(AfterArgs(), handle)
+    for pod in range(20):
+        names = ", ".join(f"job/x-{pod}-{number}" for number in range(32))
+        found = plugin.permit(Pod.of(asking(names, gates=[GATE])), 0)
+        assert isinstance(found, Wait)
+    assert found.reason.startswith("waits for (state unknown) job/x-19-0:Complete, job/x-19-1:")
+    assert len(api.requests) == 100
+
+
 def _raise(exc: Exception) -> None:
     raise exc
 
