@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
@@ -16,7 +17,7 @@ from holdfast.webhook.report import pod_status
 from holdfast.webhook.report.pod_status import HOSTNAME, NodeState, Pin
 
 MOST_PINS = MOST_CLAIMS = 20
-"""Nodes, and volumes, that are read for a pod: its creator may name 50,000."""
+"""Nodes, and volumes, that are read for a pod: users may name 50,000."""
 _TIME = "%Y-%m-%d at %H:%M:%S UTC"
 
 
@@ -36,7 +37,7 @@ def node_state(
 
 def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
     """Read the nodes that a pod is restricted to, as the scheduler finds them."""
-    pins, claims = pod_status.pins(pod), claims[:MOST_CLAIMS]
+    pins = pod_status.pins(pod)
     for pin in pins[:MOST_PINS]:
         if pin.by_label:
             yield from _labelled(api, pin, pod, claims)
@@ -105,7 +106,7 @@ def _state(
     state = pod_status.node_state(name, node, pod)
     if node is None or pod is None:
         return state
-    for claim in claims:
+    for claim in islice(claims, MOST_CLAIMS):
         try:
             volume = _volume(api, pod.metadata.namespace, claim)
         except ApiStatusError as exc:

@@ -92,7 +92,7 @@ class Condition(ApiStruct, frozen=True):
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: Time | None = None
+    last_transition_time: UserTime = None
 
 
 class PodStatus(ApiStruct, frozen=True):

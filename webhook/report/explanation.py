@@ -26,7 +26,7 @@ from holdfast.webhook.model.annotations import (
     released_ms,
     was_released,
 )
-from holdfast.webhook.model.objects import Pod, SchedulingGate
+from holdfast.webhook.model.objects import Pod, SchedulingGate, instant
 from holdfast.webhook.plugins.delay_origin import DELAY_FROM, OWNER
 from holdfast.webhook.plugins.window import Window
 from holdfast.webhook.report import held_pods, next_steps, table
@@ -229,8 +229,10 @@ def _removed_gates(facts: PodFacts, decider: ReleaseDecider) -> Iterator[str]:
 
 def _was_free_before(due_ms: int, facts: PodFacts) -> bool:
     scheduled = facts.pod.condition("PodScheduled")
-    if scheduled and scheduled.status == "True" and scheduled.last_transition_time:
-        return scheduled.last_transition_time.timestamp() * 1_000 < due_ms
+    if scheduled and scheduled.status == "True":
+        since = instant(scheduled.last_transition_time)
+        if since is not None:
+            return since.timestamp() * 1_000 < due_ms
     return facts.now_ms < due_ms
 
 

@@ -1,11 +1,16 @@
+import json
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.webhook.errors import ReviewError
+from holdfast.webhook.model.kubevirt import LauncherPod
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import parse
+from holdfast.webhook.plugins.pace.groups import PacedPod
+from holdfast.webhook.report.pod_status import PodWithStatus
 from tests.support.builders import CREATED, CREATED_MS, HOUR, body, make_pod
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_000
@@ -35,6 +40,18 @@ def test_time_of_creation(created: datetime, expected: int) -> None:
     source["metadata"]["creationTimestamp"] = created.isoformat()
 
     assert expected == Pod.of(source).created_ms
+
+
+@pytest.mark.parametrize("kind", [LauncherPod, PacedPod, PodWithStatus])
+@pytest.mark.parametrize("written", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", None])
+def test_pod_is_read_whatever_time_a_user_writes_to_its_status(
+    kind: type[Pod], written: str | None
+) -> None:
+    """The API server stores these: ignored by the controller, a VM's pod would never end."""
+    condition = {"type": "Ready", "status": "True", "lastTransitionTime": written}
+    source = {**make_pod(), "status": {"conditions": [condition]}}
+    read = msgspec.json.decode(json.dumps(source), type=kind)
+    assert read.metadata.name == "web-0"
 
 
 FIRST, LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59"
