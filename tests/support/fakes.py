@@ -349,7 +349,10 @@ class FakeApi:
             text = f"HTTP 422: the server rejected our request due to an error in it: {exc}"
             raise ApiStatusError(text, status=422, reason="Invalid") from None
         annotations = document["metadata"].get("annotations") or {}
-        if sum(len(f"{key}{text}".encode()) for key, text in annotations.items()) > ANNOTATION_BYTES:
+        if (
+            sum(len(f"{key}{text}".encode()) for key, text in annotations.items())
+            > ANNOTATION_BYTES
+        ):
             raise ApiStatusError("HTTP 422: annotations: Too long", status=422, reason="Invalid")
         if manager:
             self.own_annotations(document, self._existing(path), manager)

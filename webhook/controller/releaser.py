@@ -165,10 +165,8 @@ class Releaser:
                 # the pod has not changed, so it was not our tests that failed
                 if operations:
                     refused, notes = True, [f"{_UNTIGHTENED}: {refusal}"]
-                elif held.annotated and _lacks_room(pod):
-                    fresh = fresh._replace(annotated=False)
                 else:
-                    return Attempt(Outcome.RETRY, fresh, str(refusal), refusal.retry_after)
+                    fresh = _untimed(pod, held, fresh, refusal)
             held = fresh
         return Attempt(Outcome.RETRY, held, f"the pod changed during {ATTEMPTS} patches in a row")
 
@@ -260,13 +258,18 @@ def _retry(exc: Exception) -> Attempt:
     return Attempt(Outcome.RETRY, None, str(exc), getattr(exc, "retry_after", None))
 
 
-def _lacks_room(pod: Pod) -> bool:
-    """Return whether the time of the release does not fit into the annotations of a pod.
+def _untimed(
+    pod: Pod, held: PendingRelease, fresh: PendingRelease, refusal: ApiStatusError
+) -> PendingRelease:
+    """Return a release without its time, if that has no room; otherwise end the attempt.
 
     A pace counts by the time: its pods wait until there is room.
     """
     stamp = {RELEASED_ANNOTATION: durations.canonical_instant(NEVER_MS)}
-    return pace_args.KEY not in pod.gates and not are_storable({**pod.annotations, **stamp})
+    has_room = pace_args.KEY in pod.gates or are_storable({**pod.annotations, **stamp})
+    if has_room or not held.annotated:
+        raise _EndedError(Attempt(Outcome.RETRY, fresh, str(refusal), refusal.retry_after))
+    return fresh._replace(annotated=False)
 
 
 def _ungated(gates: Sequence[str]) -> list[Operation]:

@@ -422,9 +422,9 @@ def test_list_of_pods_that_wait_for_very_many_objects_ends_soon() -> None:
     plugin = After(AfterArgs(), handle)
     for pod in range(20):
         names = ", ".join(f"job/x-{pod}-{number}" for number in range(32))
-        found = plugin.permit(Pod.of(asking(names, gates=[GATE])), 0)
-        assert isinstance(found, Wait)
-    assert found.reason.startswith("waits for (state unknown) job/x-19-0:Complete, job/x-19-1:")
+        last = plugin.permit(Pod.of(asking(names, gates=[GATE])), 0)
+    assert isinstance(last, Wait)
+    assert last.reason.startswith("waits for (state unknown) job/x-19-0:Complete, job/x-19-1:")
     assert len(api.requests) == 100
 
 
