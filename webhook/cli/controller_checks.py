@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from holdfast.webhook.cli import inspection, rights
@@ -16,7 +15,7 @@ from holdfast.webhook.kube.api import Api
 from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.freezes import Freeze, Freezes, read_freezes
-from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.objects import Pod, instant
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.policies import builder, guard_check, roles
 from holdfast.webhook.policies.pods import CONTROLLER_PODS
@@ -95,7 +94,7 @@ class ControllerChecks:
         self.pods.extend(held_pods.held_pods(found, decider, freeze_of))
 
     def _leader(self) -> Iterator[Finding]:
-        lease = _lease(self.api)
+        lease = _lease(self.api, self.own)
         by, start = self._start()
         if by is Runs.DEV and lease is None:
             yield diagnosis.dev(self.pods, start, self.now_ms)
@@ -121,7 +120,7 @@ class ControllerChecks:
         yield diagnosis.guard(self.account, restricts=restricts, refuses=refuses)
 
     def _permissions(self) -> Iterator[Finding]:
-        if _lease(self.api) is None:
+        if _lease(self.api, self.own) is None:
             return  # one that runs alone, as holdfast dev does, acts as its user
         followed = {
             (kind.group, kind.resource): f"pods that wait for a {kind.name} stay held"
@@ -151,13 +150,15 @@ class ControllerChecks:
         yield from installation.virt_controllers([*zip(accounts, there, strict=True)])
 
 
-def _lease(api: Api) -> tuple[str, int] | None:
-    """Return the holder of the Lease that expires last, and when it does (ms)."""
-    query = {"fieldSelector": f"metadata.name={LEASE}"}
-    found = listing.objects(api, "/apis/coordination.k8s.io/v1/leases", Document, query)
-    leases = []
-    for spec in (one.get("spec") or {} for one in found):
-        renewed, seconds = spec.get("renewTime"), spec.get("leaseDurationSeconds") or 0
-        at = datetime.fromisoformat(renewed).timestamp() if renewed else 0.0
-        leases.append((str(spec.get("holderIdentity") or ""), int((at + seconds) * 1_000)))
-    return max(leases, key=lambda lease: lease[1], default=None)
+def _lease(api: Api, own: str) -> tuple[str, int] | None:
+    """Return the holder of the Lease in Holdfast's namespace, and when it expires (ms).
+
+    Users may create one of this name in theirs.
+    """
+    found = listing.one(api, api_path("coordination.k8s.io/v1", "leases", own, LEASE), Document)
+    if found is None:
+        return None
+    spec = found.get("spec") or {}
+    renewed, seconds = instant(spec.get("renewTime")), spec.get("leaseDurationSeconds") or 0
+    at = renewed.timestamp() if renewed else 0.0
+    return str(spec.get("holderIdentity") or ""), int((at + seconds) * 1_000)

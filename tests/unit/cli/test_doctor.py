@@ -23,7 +23,7 @@ from tests.support.builders import CREATED, CREATED_MS, held, make_profiles
 from tests.support.fakes import FakeApi, raising, status_error
 
 OWN = "elsewhere"
-LEASES = "/apis/coordination.k8s.io/v1/leases"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/holdfast-controller"
 WEBHOOK, CONTROLLER = "holdfast-webhook", "holdfast-controller"
 POD = f"{listing.pods_path(OWN)}/controller"
 DENIED = "ValidatingAdmissionPolicy 'holdfast-approval' with binding 'holdfast-approval' denied it"
@@ -133,7 +133,6 @@ INCOMPLETE = f"incomplete in namespace {OWN}, as during its removal: no"
 def test_installation_that_is_being_removed(left: list[str], text: str) -> None:
     api = FakeApi()
     registered(api, *[OWN for name in left if name == GONE])
-    listed(api, LEASES)
     for name in left:
         if name != GONE:  # helm's hook scales the controller to 0 before its Deployment is deleted
             deploy(api, name, replicas=int(name == WEBHOOK))
@@ -217,7 +216,7 @@ SECRETS = "profiles: [{pluginConfig: [{name: after, args: {kinds: [jobs, secrets
 )
 def test_missing_permission_of_the_controller(denied: list[tuple[str, str]], missing: str) -> None:
     api = ReviewingApi()
-    listed(api, LEASES, {"spec": {}})
+    api.put(LEASES.format(OWN), {"spec": {}})
     api.denied = frozenset(denied)
     found = [*checks(api, SECRETS)._permissions()]
     account = f"system:serviceaccount:{OWN}:{CONTROLLER}"
@@ -227,9 +226,31 @@ def test_missing_permission_of_the_controller(denied: list[tuple[str, str]], mis
 
 def test_controller_without_a_lease_acts_as_its_user() -> None:
     api = ReviewingApi()
-    listed(api, LEASES)
     api.denied = frozenset({("list", "jobs.batch"), ("list", "namespaces.")})
     assert [*checks(api)._permissions()] == []
+
+
+def leases(api: FakeApi, **renewed: str) -> None:
+    for namespace, at in renewed.items():
+        spec = {"holderIdentity": namespace, "renewTime": at, "leaseDurationSeconds": 12}
+        api.put(LEASES.format(namespace), {"spec": spec})
+
+
+def test_lease_that_a_user_has_in_another_namespace_is_not_the_leaders() -> None:
+    api = FakeApi()
+    leases(api, shop="9999-12-31T23:59:59.000000Z")
+    (found,) = checks(api)._leader()
+    assert found.text.startswith("no controller has ever been elected")
+    leases(api, **{OWN: "2026-03-01T11:59:00.000000Z"})
+    (found,) = checks(api)._leader()
+    assert found.text.startswith("no controller is the leader; the last Lease expired")
+
+
+def test_lease_with_a_time_before_the_first_year_has_expired() -> None:
+    api = FakeApi()
+    leases(api, **{OWN: "0000-01-01T00:00:00.000000Z"})
+    (found,) = checks(api)._leader()
+    assert found.level is Level.PROBLEM
 
 
 def test_user_who_may_not_change_pods_cannot_try_it() -> None:
