@@ -9,7 +9,7 @@ from holdfast.webhook.cli import rights, terminal
 from holdfast.webhook.cli.configured import FILE
 from holdfast.webhook.config import config
 from holdfast.webhook.controller.pending import with_due
-from holdfast.webhook.controller.releaser import release_patch
+from holdfast.webhook.controller.releaser import has_room, release_patch
 from holdfast.webhook.errors import ApiStatusError, ConfigurationError
 from holdfast.webhook.kube import discovery, listing, patching
 from holdfast.webhook.kube.api import Api
@@ -114,7 +114,9 @@ def clearing(pod: Pod, now_ms: int) -> list[Operation]:
         left = [name for name in pod.finalizers if not own([name])]
         removals = [{"op": "replace", "path": "/metadata/finalizers", "value": left}]
     if own(pod.gates):
-        return [*release_patch(with_due(pod, Due(now_ms)), now_ms), *removals]
+        held = with_due(pod, Due(now_ms))
+        held = held._replace(annotated=held.annotated and has_room(pod))
+        return [*release_patch(held, now_ms), *removals]
     return patching.guarded(pod.metadata.uid, pod.metadata.resource_version, removals)
 
 

@@ -265,11 +265,15 @@ def _untimed(
 
     A pace counts by the time: its pods wait until there is room.
     """
-    stamp = {RELEASED_ANNOTATION: durations.canonical_instant(NEVER_MS)}
-    has_room = pace_args.KEY in pod.gates or are_storable({**pod.annotations, **stamp})
-    if has_room or not held.annotated:
+    if not held.annotated or pace_args.KEY in pod.gates or has_room(pod):
         raise _EndedError(Attempt(Outcome.RETRY, fresh, str(refusal), refusal.retry_after))
     return fresh._replace(annotated=False)
+
+
+def has_room(pod: Pod) -> bool:
+    """Return whether a pod can have the annotation with the time of its release."""
+    stamp = {RELEASED_ANNOTATION: durations.canonical_instant(NEVER_MS)}
+    return are_storable({**pod.annotations, **stamp})
 
 
 def _ungated(gates: Sequence[str]) -> list[Operation]:

@@ -18,7 +18,7 @@ from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration import configurations
 from tests.support.builders import Document, held, make_pod
-from tests.support.fakes import FakeApi, raising, status_error
+from tests.support.fakes import ANNOTATION_BYTES, FakeApi, raising, status_error
 
 NAMESPACE = "holdfast-system"
 DEPLOYMENT = api_path("apps/v1", "deployments", NAMESPACE, "holdfast-controller")
@@ -181,6 +181,15 @@ def test_very_many_gates_and_finalizers_are_removed() -> None:
     assert max(len(json.loads(body)) for body in api.bodies) < 10
     assert api.gates(("default", "gated")) == ["a.io/b"]
     assert api.pods["default", "kept"]["metadata"]["finalizers"] == ["a.io/b"]
+
+
+def test_pod_without_room_for_the_time_of_its_release_is_freed() -> None:
+    api = installed()
+    api.put_pod(held({"filled": "x" * (ANNOTATION_BYTES - 10)}))
+
+    Removal(api, NAMESPACE, 0.0).clear_pods()
+
+    assert api.gates(("default", "web-0")) == []
 
 
 def test_finalizers_that_a_user_keeps_adding_do_not_count() -> None:
