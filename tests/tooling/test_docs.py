@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs import error_cases, generate, rights
-from docs.tables import row
+from docs import generate, rights
 from holdfast.webhook import plugins
 from holdfast.webhook.config import config
 from holdfast.webhook.kube import events
@@ -181,29 +180,6 @@ def test_every_logger_is_on_the_page_and_no_other() -> None:
     named = set(re.findall(r'getLogger\("(holdfast\.\w+)"\)', code))
     described = re.findall(r"^\| \w+ \| `(holdfast\.\w+)` \|", read("reference/logs.md"), re.M)
     assert set(described) == named
-
-
-# --- errors ------------------------------------------------------------------------------------
-
-CASES = [
-    pytest.param(case, id=f"{title} {number}")
-    for title, cases in error_cases.CASES.items()
-    for number, case in enumerate(cases)
-]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_message_is_one_line_and_on_the_page_if_it_has_a_note(case: error_cases.Case) -> None:
-    message = case.produce()
-    assert message
-    assert message.replace("…", "").isprintable()
-    on_page = row(generate.error(case)) in read("how-to/troubleshooting.md").splitlines()
-    assert on_page == bool(case.note), f"run: {generate.COMMAND}"
-
-
-def test_nothing_is_reported_twice() -> None:
-    messages = [case.produce() for cases in error_cases.CASES.values() for case in cases]
-    assert sorted(set(messages)) == sorted(messages)
 
 
 def test_guards_message_matches_the_how_to() -> None:
