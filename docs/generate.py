@@ -41,7 +41,7 @@ from tests.support.troubleshooting import MISTAKES
 COMMAND = "python -m docs.generate"
 LONGEST_VALUE = 40
 """Longer values are of interest to tests only."""
-MOST_REJECTED = 4
+MOST_REJECTED = 3
 """Values shown for each reason of a rejection."""
 COMMON = 3
 """An option of at least this many commands is described once."""
@@ -378,10 +378,15 @@ def rights() -> str:
 
 
 def privileges() -> str:
-    """Make the table of what attackers can do; the file also names the tests of each row."""
-    head = ("attacker", "can", "cannot")
-    rows = yaml.safe_load(PRIVILEGES.read_text(encoding="utf-8"))
-    return table(head, [[each[name] for name in head] for each in rows])
+    """List what each attacker can and cannot do; the file also names the tests of each row."""
+    grouped: dict[str, list[str]] = {}
+    for each in yaml.safe_load(PRIVILEGES.read_text(encoding="utf-8")):
+        text = f"- **Can** {each['can']}.\n  **Cannot** {each['cannot']}."
+        grouped.setdefault(each["attacker"], []).append(text)
+    return "\n\n".join(
+        f"### {attacker[0].upper()}{attacker[1:]}\n\n" + "\n".join(rows)
+        for attacker, rows in grouped.items()
+    )
 
 
 # --- pages -------------------------------------------------------------------------------------

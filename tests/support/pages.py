@@ -22,7 +22,6 @@ RUN = (
     "docs/how-to/approve.md",
     "docs/how-to/freeze.md",
     "docs/how-to/migrate.md",
-    "docs/how-to/gitops.md",
     "docs/how-to/inspect-and-release.md",
 )
 """Pages that `tests/e2e/test_pages.py` runs from end to end, but for what ELSEWHERE names."""
@@ -96,7 +95,6 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
         "docs/how-to/certificates.md": (
             Elsewhere(r"holdfast controller .*=self", _INSTALLED_HERE, '"--leader-elect"'),
             Elsewhere(r"holdfast serve .*--await", _INSTALLED_HERE, '"--await-certificate"'),
-            Elsewhere(r"kubectl wait ", _NODE, '"wait"'),
             Elsewhere(
                 r"kubectl .* delete secret",
                 "tests/e2e/test_certificates.py",
