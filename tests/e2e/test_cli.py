@@ -569,7 +569,7 @@ def test_releasing_many_pods_needs_confirmation(ns: Namespace, cli: Cli) -> None
     hold(ns, "a", "b", app="web")
     hold(ns, "c")
     told = cli.refused("release", "-l", "app=web")
-    assert told == ("Error: there is no terminal to confirm on (Release 2 pods now?); add --yes")
+    assert told == ("Error: cannot ask without a terminal (Release 2 pods now?); add --yes")
     assert gates(ns.get("pod", "a")) == [GATE]
     assert cli.here("release", "-l", "app=web", "--yes").count("released") == 2
     assert gates(ns.get("pod", "b")) == []
@@ -794,7 +794,7 @@ def test_vms_of_a_node_that_was_renamed_or_recreated(bare: tuple[Namespace, Cli]
         ns.create({**VM, "metadata": {"name": name, "annotations": annotations}})
     move = ("sticky", "move", "--from", "old", "--to")
     assert "node new not found" in cli.refused(*move, "new")
-    told = "Error: there is no terminal to confirm on (Move 2 VMs from old to node-2?); add --yes"
+    told = "Error: cannot ask without a terminal (Move 2 VMs from old to node-2?); add --yes"
     assert cli.refused(*move, "node-2") == told
     assert cli.here(*move, "node-2", "--yes").count("returns to node-2 at its next start") == 2
     assert cli.here(*move, "node-2", "--yes") == ""

@@ -64,7 +64,7 @@ class Removal:
             if not (gated := [pod for pod in gated if pod.metadata.uid in known]):
                 return
             self._require_controller(
-                f"{remnants.named(gated)} wait for their due time",
+                f"held pods wait for their due time ({remnants.named(gated)})",
                 otherwise="uninstall with --release now",
             )
             if reported != (waiting := remnants.waiting(gated)):

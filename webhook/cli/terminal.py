@@ -62,7 +62,7 @@ def check_outcome(problems: Sequence[str], total: int) -> None:
 def confirm(question: str, names: Sequence[str] = (), *, can_ask: bool) -> None:
     """Ask about these objects, and abort without a yes. Raises CommandError if it cannot ask."""
     if not can_ask:
-        raise CommandError(f"there is no terminal to confirm on ({question}); add --yes")
+        raise CommandError(f"cannot ask without a terminal ({question}); add --yes")
     write((f"  {name}", "") for name in names[:_MOST_NAMED])
     if len(names) > _MOST_NAMED:
         click.echo(f"  and {len(names) - _MOST_NAMED} more")

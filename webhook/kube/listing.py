@@ -73,7 +73,7 @@ class Time(ServerClock):
         bounds = self.bounds(boot_time())
         if bounds is None:
             raise UnreachableError(
-                "the API server's answers carry no Date; ask it directly, without a proxy"
+                "the API server's responses have no Date header; connect without a proxy"
             )
         return int((boot_time() + (bounds.low + bounds.high) / 2) * 1_000)
 

@@ -230,7 +230,7 @@ def _check_order(found: Sequence[Plugin], where: str) -> None:
         if deferring and plugin.gate:
             raise ConfigurationError(
                 f"{where}: {plugin.name} holds pods, so it has to run before {deferring}, which "
-                f"edits held pods at release: disable {deferring}, then enable it behind "
+                f"edits held pods at release: disable {deferring}, then enable it after "
                 f"{plugin.name}"
             )
         if plugin.defers_to_release:

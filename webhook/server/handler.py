@@ -111,8 +111,8 @@ class AdmissionHandler:
         if path == "/mutate" and workload and (workload.kind != RESTORED.kind or not review.old):
             return self._unreadable(
                 path,
-                f"a review of kind {workload.kind} came to /mutate; register only pods and updates "
-                "of VMs there",
+                f"unexpected review of kind {workload.kind} at /mutate; register only pods and "
+                "updates of VMs there",
                 peer,
             )
         # Plugins go by either namespace; the API server sends equal ones, a forger may not.

@@ -255,7 +255,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             self._certificate.check()
         if self._evicted and now - self._cap_logged >= CAP_LOG_INTERVAL:
             _logger.warning(
-                "%d connections are open, the most allowed: closed %d that asked nothing",
+                "%d connections are open, the most allowed: closed %d without a request",
                 self.settings.max_connections,
                 self._evicted,
             )

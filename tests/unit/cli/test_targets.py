@@ -178,7 +178,7 @@ def test_pod_that_replaces_another_one_is_not_approved(cluster: ServedApi) -> No
 def test_pods_of_a_workload_need_a_confirmation_and_named_ones_none(cluster: ServedApi) -> None:
     deploy(cluster, "web-0", "web-1")
     done = cluster.run("release", "deployment/web", code=1)
-    assert "there is no terminal to confirm on (Release 2 pods now?)" in done.stderr
+    assert "cannot ask without a terminal (Release 2 pods now?)" in done.stderr
     assert gates(cluster, "web-0") == [GATE]
     assert cluster.run("release", "web-0", "web-1").stdout.count("released") == 2
 

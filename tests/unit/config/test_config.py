@@ -263,7 +263,7 @@ LATE = (
 )
 HOLDS_TOO_LATE = (
     "h.yaml: profiles[0].plugins: {0} holds pods, so it has to run before placement, which "
-    "edits held pods at release: disable placement, then enable it behind {0}"
+    "edits held pods at release: disable placement, then enable it after {0}"
 )
 
 
