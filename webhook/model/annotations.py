@@ -49,6 +49,11 @@ PAST_TOLERANCE_MS = 10 * 60 * 1_000
 
 _ROUNDED_MS = 1_000
 """How much a creation time and the clock of a command may be off."""
+_LONGEST_HINT = 1_000
+"""Characters of a hint: a key has 317, and the rest less than 100."""
+_MOST_ALLOWED = 100
+"""Plugins in the list of a pod that are read. Users can write 100,000 to a pod that is not guarded,
+and each plugin is looked up among them whenever the pod changes."""
 _HINT_NOT_BEFORE, _HINT_JITTER = "not-before", "jitter"
 
 
@@ -115,7 +120,7 @@ class Due(NamedTuple):
 def allowed_plugins(annotations: Mapping[str, str]) -> Sequence[str]:
     """List the plugins that no longer hold a pod, by its annotation."""
     text = annotations.get(ALLOWED_ANNOTATION)
-    return text.split(",") if text else ()
+    return text.split(",", _MOST_ALLOWED)[:_MOST_ALLOWED] if text else ()
 
 
 def jitter_share_ms(key: str, jitter_ms: int) -> int:
@@ -189,6 +194,10 @@ def format_hint(request: HoldRequest) -> str:
 
 def read_hint(text: str) -> HoldRequest:
     """Parse a hint. Raises InvalidValueError unless `format_hint` can have written it."""
+    if len(text) > _LONGEST_HINT:
+        raise InvalidValueError(
+            f"annotation {HELD_ANNOTATION}: invalid value {messages.quote(text)}"
+        )
     fields: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")

@@ -17,6 +17,9 @@ _MACROS = {
 }
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _DAY = 86_400
+_LONGEST = 1_000
+"""Characters of a schedule that is read. A list of all minutes has 169; Kubernetes accepts a
+megabyte, which takes seconds."""
 _SHORTEST_MONTH = 28
 
 
@@ -25,6 +28,8 @@ def shortest_period(schedule: str) -> int | None:
 
     Months are ignored, so the period may in fact be longer. `@every` is not read.
     """
+    if len(schedule) > _LONGEST:
+        return None
     fields = _MACROS.get(schedule.strip(), schedule).split()
     if len(fields) != 5:
         return None

@@ -37,7 +37,10 @@ MINUTE, HOUR, DAY = 60, 3_600, 86_400
         ("0 0 0 * *", None),
         ("-1 * * * *", None),
         ("", None),
+        (f"{','.join(map(str, range(60)))} * * * *", MINUTE),
+        (f"{'*,' * 1_000_000}* * * * *", None),  # it would take seconds
     ],
+    ids=lambda value: str(value)[:20],
 )
 def test_shortest_period(schedule: str, period: int | None) -> None:
     assert shortest_period(schedule) == period
