@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.webhook.model import durations, kubevirt, messages
+from holdfast.webhook.model import durations, kubevirt, messages, syntax
 from holdfast.webhook.model.kubevirt import Instance, TemplatedMachine, VirtualMachine
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import sticky_policy
@@ -43,6 +43,9 @@ def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None)
     """Describe a VM and its VMI, if it runs; `args` is None if the plugin does not run for it."""
     node = messages.shorten(sticky_policy.recorded_node(vm, args)) if args else ""
     runs_on = vmi.status.node_name if vmi is not None and runs(vm, vmi) else ""
+    is_node = syntax.is_object_name(runs_on)
+    if runs_on and not is_node:
+        runs_on = messages.quote(runs_on)
     not_sticky = loose(vm, args)
     created = vm.metadata.creation_timestamp
     by_others = args is not None and sticky_policy.is_set_by_others(vm, args)
@@ -53,7 +56,8 @@ def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None)
         loose=not_sticky,
         runs_on=runs_on,
         remark=_remark(vm, args) if args else "",
-        differs=not not_sticky and not by_others and bool(runs_on) and node not in {"", runs_on},
+        # a message then has a command with the name, which users copy into a shell
+        differs=is_node and not (not_sticky or by_others) and node not in {"", runs_on},
         created_ms=None if created is None else int(created.timestamp()) * 1_000,
         is_starting=bool(waiting_start(vm, vmi)),
     )

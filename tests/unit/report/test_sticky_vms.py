@@ -43,6 +43,12 @@ def vmi(owner: str = "vm-1", node: str = "node-1") -> Instance:
     return msgspec.convert({"metadata": metadata, "status": {"nodeName": node}}, Instance)
 
 
+def test_text_that_names_no_node_is_in_no_command() -> None:
+    one = sticky_vms.described(vm(node="n", uid="vm-1"), vmi(node="x; id #"), ARGS)
+    assert (one.runs_on, one.differs) == ('"x; id #"', False)
+    assert "holdfast sticky set" not in "\n".join(sticky_vms.shown(one, None, required=True))
+
+
 @pytest.mark.parametrize(
     ("annotations", "node", "sticks", "remark"),
     [
