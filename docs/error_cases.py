@@ -23,9 +23,8 @@ from tests.support.vm_builders import make_launcher, make_vm, make_vmi
 
 NOW_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
 _LAST = (
-    "[call Holdfast last](install.md#call-holdfast-last). `reinvocationPolicy` does not help: API "
-    "servers call a webhook again only if they have called it before. The same goes for a node "
-    "requirement that the pod lacks, and `spec.affinity`."
+    "[call Holdfast last](install.md#call-holdfast-last). The same goes for `spec.affinity`, if "
+    "the pod lacks a node requirement. `reinvocationPolicy` does not help."
 )
 
 
