@@ -500,7 +500,7 @@ def tempt(plane: ControlPlane) -> None:
     kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
     plane.kubectl(
         *("create", "clusterrole", name, "--verb=*"),
-        f"--resource=pods,pods/status,secrets,{VMS},{VMS}/status,{kinds}",
+        f"--resource=pods,pods/status,secrets,leases,{VMS},{VMS}/status,{kinds}",
     )
     plane.kubectl(
         "create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={CONTROLLER}"
@@ -1031,6 +1031,13 @@ def test_controller_cannot_write_secrets_for_the_garbage_collector_or_tokens(
         told = refusal(thief.patch, "holdfast-ca", [change], kind="secret")
         assert "may not change ownerReferences or finalizers of Secrets" in told
     thief.patch("holdfast-ca", [write("/data", {"tls.key": ""})], kind="secret")
+    lease: Object = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    lease["metadata"] = {"name": "holdfast-controller", "namespace": ns.namespace}
+    thief.create(lease, dry_run=False)
+    thief.patch("holdfast-controller", [write("/spec", {"holderIdentity": "thief"})], kind="lease")
+    for change in (OWNER, write("/metadata/finalizers", ["example.com/new"])):
+        told = refusal(thief.patch, "holdfast-controller", [change], kind="lease")
+        assert "may not change ownerReferences or finalizers of Secrets and Leases" in told
 
 
 @pytest.mark.parametrize("kind", KINDS)

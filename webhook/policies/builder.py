@@ -86,15 +86,19 @@ def make_policy(
     name: str,
     *,
     rule: Object,
+    also: Iterable[Object] = (),
     condition: tuple[str, str],
     checks: Iterable[Check],
     variables: Mapping[str, str] | None = None,
 ) -> Object:
-    """Build a policy that rejects a request if a check fails or cannot be evaluated."""
+    """Build a policy that rejects a request if a check fails or cannot be evaluated.
+
+    It is for what `rule`, or one of the rules in `also`, matches.
+    """
     condition_name, condition_expression = condition
     spec: Object = {
         "failurePolicy": "Fail",
-        "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": [rule]},
+        "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": [rule, *also]},
         "matchConditions": [{"name": condition_name, "expression": condition_expression}],
         "variables": [
             {"name": variable, "expression": expression}

@@ -12,7 +12,8 @@ server evaluates them, so they also work while Holdfast is down:
   chart's uninstall Job;
 - `holdfast-controller-vms`: the same for a VM: the record of its node;
 - `holdfast-controller-webhooks`: the webhooks that the controller may register;
-- `holdfast-controller-secrets`: the types and owners of the Secrets that the controller may write.
+- `holdfast-controller-secrets`: the types and owners of the Secrets that the controller may write,
+  and the owners of its Lease.
 """
 
 from collections.abc import Sequence

@@ -1,42 +1,50 @@
-"""The policy that limits the Secrets that the controller may write. Pure.
+"""The policy that limits the Secrets and the Lease that the controller may write. Pure.
 
 RBAC lets the controller write its two Secrets by name. With a stolen token, a Secret of one of
 these names could hold a token of another account, which does not expire: first the garbage
-collector deletes the present one, through an owner that does not exist.
+collector deletes the present one, through an owner that does not exist. A finalizer on the Lease
+would keep the namespace from ending after Holdfast is removed.
 """
 
 from holdfast.webhook.framework.cel import strings
+from holdfast.webhook.kube.leader_election import LEASE
 from holdfast.webhook.policies import builder
 from holdfast.webhook.policies.builder import Check
 from holdfast.webhook.registration.secrets import TYPES
 
 CONTROLLER_SECRETS = "holdfast-controller-secrets"
+_WRITES = ("CREATE", "UPDATE")
 _FIELDS = ("ownerReferences", "finalizers")
 
 
 def secrets_policy(where: builder.InstallationNames) -> builder.Object:
-    """Build the policy for the controller's Secrets: types, owners, and that they stay mutable."""
+    """Build the policy for the controller's Secrets: types, owners, and that they stay mutable.
+
+    Owners and finalizers of its Lease do not change, either.
+    """
     types = list(TYPES.values())
     kept = (
         f"object.metadata.?{field}.orValue([])\n  == (request.operation == 'UPDATE'"
         f" ? oldObject.metadata.?{field}.orValue([]) : [])"
         for field in _FIELDS
     )
+    leases = builder.make_rule("coordination.k8s.io", ["leases"], [*_WRITES])
     return builder.make_policy(
         CONTROLLER_SECRETS,
-        rule=builder.make_rule("", ["secrets"], ["CREATE", "UPDATE"]),
+        rule=builder.make_rule("", ["secrets"], [*_WRITES]),
+        also=[{**leases, "resourceNames": [LEASE]}],  # not all those of nodes
         condition=builder.by_controller(where),
         checks=[
             Check(
-                f"object.type in {strings(types)}",
+                f"request.resource.resource != 'secrets' || dyn(object).type in {strings(types)}",
                 f"{where.controller} may only write Secrets of type {' or '.join(types)}",
             ),
             Check(
                 "\n&& ".join(kept),
-                f"{where.controller} may not change {' or '.join(_FIELDS)} of Secrets",
+                f"{where.controller} may not change {' or '.join(_FIELDS)} of Secrets and Leases",
             ),
             Check(
-                "!object.?immutable.orValue(false)",
+                "!dyn(object).?immutable.orValue(false)",
                 f"{where.controller} may not make Secrets immutable",
             ),
         ],
