@@ -104,7 +104,7 @@ VALUES = (
     Value(
         "certManager.enabled",
         *_OFF,
-        "Whether cert-manager makes the certificates. The controller gets no access to Secrets.",
+        "Whether cert-manager issues the certificates. The controller gets no access to Secrets.",
     ),
     Value(
         "clientCA.enabled",
@@ -121,8 +121,8 @@ VALUES = (
         "clientCA.names",
         _NAMES,
         [],
-        "Names of which a client's certificate must have one. Required for a CA that signs "
-        "other certificates too, as the cluster's does.",
+        "Names, of which a client's certificate must have one. Required if the CA also signs "
+        "other certificates, as the cluster's does.",
     ),
     Value("guard.enabled", *_ON, "Whether the admission policies are installed."),
     Value(
@@ -163,7 +163,7 @@ VALUES = (
     Value(
         "hostNetwork",
         *_OFF,
-        "Whether the webhook listens on its nodes, for API servers that do not reach pods.",
+        "Whether the webhook uses its nodes' network, for API servers that cannot reach pods.",
     ),
     Value("port", _PORT, 8443, "The webhook's port."),
     Value("networkPolicy.enabled", *_ON, "Adds NetworkPolicies."),
@@ -186,7 +186,8 @@ VALUES = (
     Value(
         "uninstall.enabled",
         *_ON,
-        "Whether `helm uninstall` frees pods first. Without it, held pods stay held.",
+        "Whether `helm uninstall` first frees pods of gates and finalizers. Without it, held pods "
+        "stay held.",
     ),
     Value(
         "uninstall.release",

@@ -94,8 +94,8 @@ class ProfileConfig(_Part, frozen=True):
     run_all_filters: bool = True
     """Whether the message of a rejected pod names all reasons, or only the first."""
     permit_timeout: arg_types.Delay | None = None
-    """How long a plugin may fail to decide about a held pod. Then the pod is released without it;
-    by default never."""
+    """The time after which a held pod is released without a plugin that keeps failing; by default
+    never."""
 
 
 class SelectorRequirement(_Part, frozen=True, omit_defaults=True):
@@ -119,10 +119,10 @@ class LabelSelector(_Part, frozen=True, omit_defaults=True):
 
 
 class Admission(_Part, frozen=True):
-    """Which namespaces and pods are sent to Holdfast at all."""
+    """Which namespaces and pods are sent to Holdfast."""
 
     namespace_selector: LabelSelector = LabelSelector()
-    """Selects namespaces by their labels. Others cost nothing, and Holdfast does nothing there."""
+    """Selects namespaces by their labels. Pods in others are never sent to Holdfast."""
     object_selector: LabelSelector = LabelSelector()
     """Selects pods by their labels; it does not apply to workloads."""
 
@@ -135,11 +135,11 @@ class Configuration(_Part, frozen=True):
     kind: Literal["HoldfastConfiguration"] = "HoldfastConfiguration"
     """The kind of the file."""
     admission: Admission = Admission()
-    """Which namespaces and pods are sent to Holdfast at all."""
+    """Which namespaces and pods are sent to Holdfast."""
     profiles: Annotated[list[ProfileConfig], arg_types.SOME] = msgspec.field(
         default_factory=lambda: [ProfileConfig()]
     )
-    """The profiles, each with another `schedulerName`, or for other namespaces."""
+    """The profiles. No two may serve the same `schedulerName` and namespace."""
 
 
 def load(path: Path | None) -> Configuration:

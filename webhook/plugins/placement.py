@@ -51,7 +51,7 @@ class PlacementArgs(Args, frozen=True):
     """Arguments of the placement plugin."""
 
     rules: tuple[Annotated[Rule, arg_types.RULE], ...] = (placement_rules.SPACE,)
-    """The rules. All rules that match a pod apply, in this order."""
+    """All rules that match a pod apply, in this order."""
 
 
 class Placement(Plugin):

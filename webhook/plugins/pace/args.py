@@ -29,7 +29,7 @@ class NamedPace(Args, frozen=True):
     until: Literal["Ready", "Running", "Scheduled"] = "Ready"
     """When a released pod is no longer starting."""
     timeout: arg_types.Delay = "5m"
-    """How long after its release a pod counts as starting, at the longest."""
+    """The longest time that a pod counts as starting after its release."""
     scope: Literal["cluster", "namespace", "owner"] = "cluster"
     """The pods that share the pace."""
 
@@ -38,8 +38,8 @@ class PaceArgs(Args, frozen=True):
     """Arguments of the pace plugin."""
 
     paces: Annotated[tuple[NamedPace, ...], arg_types.ONCE] = ()
-    """The paces that pods may name. Profiles share the slots of a pace, so all that define it have
-    to define it alike."""
+    """The paces that pods may name. Profiles share the slots of a pace, and must
+    define it identically."""
 
 
 _INLINE = NamedPace(name="", scope="owner")
