@@ -83,7 +83,7 @@ BARS: Sequence[Bar] = (
     ),
     Bar("added_latency_vs_cel", "the same ÷ MutatingAdmissionPolicy", 1.2),
     Bar("added_latency_mutating_only_vs_cel", "the same, mutating webhook only", 0.9),
-    Bar("unconcerned_calls", "webhook calls for pods that ask for nothing", 0),
+    Bar("unconcerned_calls", "webhook calls for pods that do not use Holdfast", 0),
     Bar("unconcerned_added_ratio", "creation time of such pods ÷ without Holdfast", 1.15),
     Bar(
         "unselected_added_ratio",

@@ -39,7 +39,7 @@ class Preview:
     before: Document | None = None
     after: Document | None = None
     unserved: str = ""
-    """Why pods that ask for nothing are not sent to Holdfast."""
+    """Why pods that do not use it are not sent to Holdfast."""
 
     @property
     def diff(self) -> list[str]:
