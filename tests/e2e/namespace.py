@@ -27,7 +27,6 @@ from controlplane.launcher import ControlPlane
 from demo.command import Command
 from holdfast.webhook import safe_json
 from holdfast.webhook.kube.client import Cluster
-from tests.support import scrapes
 
 PATIENCE = 60.0
 """Seconds until something that has to happen counts as not happening."""
@@ -226,7 +225,6 @@ class Namespace:
     def metrics(self) -> list[str]:
         """Read the admission server's metrics, line by line."""
         assert self.holdfast is not None
-        scrapes.await_new()
         context = ssl._create_unverified_context()  # what it says counts here, not who it is
         url = f"https://{self.holdfast.address}/metrics"
         with urllib.request.urlopen(url, context=context, timeout=10) as response:

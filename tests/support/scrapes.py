@@ -1,18 +1,10 @@
 """Reading what a server shows at /metrics."""
 
-import time
 from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-AGAIN_SECONDS = 0.5
-"""After so long a server makes another exposition, also on a busy machine."""
 _TIMES = ("_bucket", "_created", "_sum")
-
-
-def await_new() -> None:
-    """Wait until a scrape shows what has happened: a server gives the last exposition again."""
-    time.sleep(AGAIN_SECONDS)
 
 
 def counts(text: str) -> dict[str, float]:

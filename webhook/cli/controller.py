@@ -141,7 +141,7 @@ def controller(
     else:
         installation.publish(mgr, mode, place)
     health = HealthServer(
-        health_host, health_port, ready=lambda: mgr.synced, exposition=metrics.scrape
+        health_host, health_port, ready=lambda: mgr.synced, exposition=metrics.exposition
     )
     servers: list[PageServer] = [health]
     servers += [status_server.server(status_port, mgr)] if status_port is not None else []

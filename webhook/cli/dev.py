@@ -49,7 +49,7 @@ def dev(
     if process.exit_with_stdin:
         lifetime.on_end_of_stdin(stop.set)
     health = HealthServer(
-        "127.0.0.1", health_port, ready=lambda: mgr.synced, exposition=metrics.scrape
+        "127.0.0.1", health_port, ready=lambda: mgr.synced, exposition=metrics.exposition
     )
     health.start()
 

@@ -141,7 +141,7 @@ def _application(
         conditions = configurations.digest(pipeline.profiles)
         if health is not None:
             HealthServer(
-                *health, ready=ready, exposition=metrics.scrape, conditions=conditions
+                *health, ready=ready, exposition=metrics.exposition, conditions=conditions
             ).start()
         return AsyncHandler(
             AdmissionHandler(pipeline, metrics, conditions=conditions, ready=ready),

@@ -169,7 +169,7 @@ class AdmissionHandler:
         if method not in {"GET", "HEAD"}:
             return text("method not allowed", 405)._replace(allow="GET, HEAD")
         if path == "/metrics":
-            return HttpResponse(200, self.metrics.scrape(), self.metrics.content_type)
+            return HttpResponse(200, self.metrics.exposition(), self.metrics.content_type)
         if path == "/conditions":
             return text(self.conditions)
         return text("ok") if path == "/healthz" or self.ready() else text("not ready", 503)

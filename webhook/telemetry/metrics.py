@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import version
@@ -17,12 +16,6 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
-REUSE = 10
-"""A scrape gives the last exposition for so many times as long as it took to make. Otherwise a
-hundred clients, which need no credentials, could take all of the processor with short requests."""
-LONGEST_REUSE = 1.0
-"""Seconds, so that metrics are recent on a busy machine, too."""
 
 _PATHS = ("mutate", "validate")
 _PLUGIN_BUCKETS = (2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 2.5)
@@ -64,8 +57,6 @@ class _Metrics:
             ["plugin", "extension_point", "status", "profile"],
             buckets=_PLUGIN_BUCKETS,
         )
-        self.now = time.monotonic
-        self._scraped, self._scraped_until = b"", float("-inf")
         # looking up a series takes longer than updating it
         self._series = cache(self._labelled)
 
@@ -94,15 +85,6 @@ class _Metrics:
 
     def exposition(self) -> bytes:
         return generate_latest(self.registry)
-
-    def scrape(self) -> bytes:
-        """Return the exposition, or the last one if that is recent."""
-        began = self.now()
-        if began >= self._scraped_until:
-            self._scraped = self.exposition()
-            ended = self.now()
-            self._scraped_until = ended + min(REUSE * (ended - began), LONGEST_REUSE)
-        return self._scraped
 
 
 class ServerMetrics(_Metrics):

@@ -46,17 +46,3 @@ def test_gates_of_invented_names_share_one_series() -> None:
         'holdfast_holds{plugin="delay",reason="time"} 3.0',
         'holdfast_holds{plugin="other",reason="time"} 2000.0',
     ]
-
-
-def test_scrapes_in_a_row_are_answered_with_one_exposition() -> None:
-    """So a client that scrapes all the time takes a tenth of the processor."""
-    metrics, seconds = ServerMetrics(), iter([0.0, 0.05, 0.54, 0.56, 5.0, 5.9, 6.0, 9.0])
-    metrics.now = lambda: next(seconds)
-    first = metrics.scrape()
-    metrics.count("mutate", "patched")
-    assert metrics.scrape() == first
-    second = metrics.scrape()  # which takes 4.44 s
-    assert b'holdfast_reviews_total{outcome="patched",path="mutate"} 1.0' in second
-    metrics.count("mutate", "patched")
-    assert metrics.scrape() == second
-    assert metrics.scrape() != second
