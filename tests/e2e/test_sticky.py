@@ -549,8 +549,8 @@ def test_vm_waits_for_its_node_and_says_why(
         vm_ns.eventually(lambda: notes(vm_ns, "Pod", "StickyNodeUnavailable"))
         (note,) = set(notes(vm_ns, "VirtualMachine", "StickyNodeUnavailable"))
         assert note.startswith(f"the VM waits for its node {node}, {why}")
-        said = command(vm_ns, "sticky", "set", FEDORA, node)
-        assert f"VM {vm_ns.namespace}/{FEDORA} is starting: its pod keeps the node" in said
+        starting = f"VM {vm_ns.namespace}/{FEDORA} is starting: its pod keeps the node"
+        vm_ns.eventually(lambda: starting in command(vm_ns, "sticky", "set", FEDORA, node))
         assert record(vm_ns) == node
     assert vms.node_of(run_again(vm_ns, pod)) == node
 
