@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import yaml
 
+from bench.world import SLOW_PODS
 from controlplane.components import API_SERVER, ETCD
 from controlplane.errors import ControlPlaneError
 from controlplane.kubevirt import VIRT_API
@@ -34,8 +35,6 @@ from tests.faults.proxy import Proxy
 from tests.faults.relay import Relay
 from tests.faults.vm_load import VmLoad
 
-SLOW_PODS = Path(installed.__file__).with_name("slow_pods.yaml")
-"""Pods with the label slow are ready after 1 to 5 s."""
 BROKEN = "tests.faults.broken"
 REPLICAS = CONTROLLERS = 2
 PROBE_SECONDS, PROBE_FAILURES = 2.0, 2
