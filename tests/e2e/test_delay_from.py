@@ -26,6 +26,7 @@ def roll_out(ns: Namespace, kind: str) -> None:
     manifest = workload(kind, delay=f"{DELAY:g}")
     metadata = manifest["spec"]["template"]["metadata"]
     metadata["annotations"]["holdfast.dev/delay-from"] = "owner"
+    metadata["labels"] = {**LABELS, "kind": kind}
     waited: dict[str, float] = {}
 
     def fresh() -> Object | None:
@@ -53,7 +54,8 @@ def roll_out(ns: Namespace, kind: str) -> None:
 
     if kind == "Deployment":
         node = ns.eventually(lambda: ns.get("pod", first["metadata"]["name"])["spec"]["nodeName"])
-        ns.kubectl("drain", node, "--force", "--ignore-daemonsets", f"--pod-selector={SELECTOR}")
+        chosen = f"--pod-selector={SELECTOR},kind={kind}"  # in all namespaces, other kinds' too
+        ns.kubectl("drain", node, "--force", "--ignore-daemonsets", chosen)
         ns.kubectl("uncordon", node)
     else:
         ns.kubectl("delete", "pod", first["metadata"]["name"], "--wait=false")
@@ -61,7 +63,7 @@ def roll_out(ns: Namespace, kind: str) -> None:
     assert second is not None
     assert waited[second["metadata"]["uid"]] <= AT_ONCE
 
-    metadata["labels"] = {**LABELS, "revision": "two"}
+    metadata["labels"]["revision"] = "two"
     ns.apply(manifest)
     third = ns.eventually(fresh)
     assert third is not None
