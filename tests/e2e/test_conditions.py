@@ -201,7 +201,8 @@ def test_a_pod_may_have_as_many_annotations_as_the_api_server_takes(ns: Namespac
         try:
             return ns.create_pods([pod("many", most)], dry_run=True)[0]
         except ApiStatusError as error:
-            assert error.status == 504  # a busy API server exceeds its own deadline
+            if error.status != 504:  # a busy API server exceeds its own deadline
+                raise
             return None
 
     made = ns.eventually(created, 200)
