@@ -220,7 +220,7 @@ def build_failure(tail: Sequence[str], log: Path, temporary: Path) -> ControlPla
     if _NETWORK.search(said):
         return ControlPlaneError(
             f"Go could not download the modules ({last}); check the network and GOPROXY, and start "
-            f"again: what is downloaded is kept (log: {log})"
+            f"again: finished downloads are kept (log: {log})"
         )
     return ControlPlaneError(f"go build failed ({last}); the whole output is in {log}")
 

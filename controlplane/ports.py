@@ -62,8 +62,8 @@ def answers(port: int) -> bool:
 def port_taken(port: int) -> ControlPlaneError:
     """Report that a port which the user chose is in use."""
     return ControlPlaneError(
-        f"port {port} on 127.0.0.1 is already in use; choose another one, or none to have a free "
-        "one chosen, or stop what listens there"
+        f"port {port} on 127.0.0.1 is already in use; choose another port, leave it out to get a "
+        "free one, or stop the process that uses it"
     )
 
 

@@ -234,6 +234,6 @@ def test_a_taken_port_is_one_clear_line() -> None:
     assert command.returncode == 1
     assert out == ""
     assert said == (
-        f"controlplane: port {port} on 127.0.0.1 is already in use; choose another one, or none "
-        "to have a free one chosen, or stop what listens there\n"
+        f"controlplane: port {port} on 127.0.0.1 is already in use; choose another port, leave "
+        "it out to get a free one, or stop the process that uses it\n"
     )

@@ -53,6 +53,16 @@ def test_encrypted_key_is_refused_without_a_question(pair: Pair) -> None:
         load_pair(context, pair.certfile, pair.keyfile)
 
 
+def test_missing_ca_of_the_clients_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StartError) as caught:
+        new_context(tmp_path / "ca.crt")
+
+    assert str(caught.value) == (
+        f"cannot use the clients' CA {tmp_path}/ca.crt: No such file or directory; give PEM "
+        "certificates with --client-ca"
+    )
+
+
 # --- following the files -----------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 """The builder without Go: names, versions, disk space and messages about failures."""
 
+import errno
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +9,8 @@ import pytest
 
 from controlplane import cache, golang
 from controlplane.build import ensure, is_complete
-from controlplane.errors import ControlPlaneError
+from controlplane.compiler import build_failure, require_room
+from controlplane.errors import ControlPlaneError, from_os_error
 from controlplane.golang import Go
 from controlplane.modules import ModuleSet
 from controlplane.progress import Step
@@ -129,6 +132,51 @@ def test_assets_are_used_and_the_rest_comes_from_the_cache(
     assert (found / "kwok").resolve().is_relative_to(empty_cache.resolve())
     assert (found.parent / "stages" / "a.yaml").is_file()
     assert ensure(lambda _: None, modules) == found
+
+
+LOOKUP = 'Get "https://x": dial tcp: lookup x: no such host'
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        pytest.param(
+            from_os_error(OSError(errno.ENOSPC, "full"), Path("DIR")),
+            "the disk of DIR is full; free about 5 GB there, or set XDG_CACHE_HOME, GOCACHE and "
+            "GOMODCACHE to folders on a larger one, and start again",
+            id="a full disk",
+        ),
+        pytest.param(
+            from_os_error(OSError(errno.EACCES, "Permission denied", "FILE"), Path("DIR")),
+            "cannot write FILE (Permission denied); make DIR writable, or set XDG_CACHE_HOME to a "
+            "folder that is",
+            id="no permission",
+        ),
+        pytest.param(
+            build_failure(["go: downloading x", LOOKUP], Path("LOG"), Path("DIR")),
+            f"Go could not download the modules ({LOOKUP}); check the network and GOPROXY, and "
+            "start again: finished downloads are kept (log: LOG)",
+            id="no network",
+        ),
+        pytest.param(
+            build_failure(["x.go:1:2: undefined: y"], Path("LOG"), Path("DIR")),
+            "go build failed (x.go:1:2: undefined: y); the whole output is in LOG",
+            id="a compile error",
+        ),
+    ],
+)
+def test_failed_build_says_what_to_do(error: ControlPlaneError, message: str) -> None:
+    assert str(error) == message
+
+
+def test_room_is_required_before_building(tmp_path: Path) -> None:
+    with pytest.raises(ControlPlaneError) as caught:
+        require_room([tmp_path], 10**18)
+
+    assert re.sub(r"[\d.]+ GB", "N GB", str(caught.value)) == (
+        f"building needs N GB, and {tmp_path} has N GB left; free some, or set XDG_CACHE_HOME, "
+        "GOCACHE and GOMODCACHE to folders on a larger disk"
+    )
 
 
 def test_publishing_is_all_or_nothing(tmp_path: Path) -> None:

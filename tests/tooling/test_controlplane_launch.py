@@ -1,5 +1,6 @@
 """The launcher without a cluster: flags, files, ports and the reaper's list."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,13 @@ import pytest
 
 from controlplane import components, reaper
 from controlplane.components import Plan, Ports
+from controlplane.errors import ControlPlaneError
 from controlplane.kubeconfig import folder_name
 from controlplane.layout import Layout, write_private
 from controlplane.pki import Files
+from controlplane.ports import require_free
 from controlplane.process import child_environment
+from controlplane.settings import Settings
 
 
 def make_plan(**changes: Any) -> Plan:
@@ -39,6 +43,23 @@ def test_components_listen_on_loopback_only(name: str) -> None:
     flags = " ".join(make_plan().command(name)[1:])
     assert "127.0.0.1" in flags
     assert "=0.0.0.0" not in flags
+
+
+def test_taken_port_is_reported() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ControlPlaneError) as caught:
+            require_free(port)
+
+    assert str(caught.value) == (
+        f"port {port} on 127.0.0.1 is already in use; choose another port, leave it out to get a "
+        "free one, or stop the process that uses it"
+    )
+
+
+def test_number_of_nodes_is_checked() -> None:
+    with pytest.raises(ControlPlaneError, match=r"^nodes is -1; it must be 0 or more$"):
+        Settings(nodes=-1)
 
 
 def test_user_folders_are_safe_and_distinct() -> None:

@@ -104,7 +104,10 @@ def _named(
 def _pods(api: Api, namespace: str, wanted: NamedTarget) -> Sequence[PodWithStatus]:
     found = wanted.pods(api, namespace, PodWithStatus)
     if not found:
-        raise CommandError(f"{wanted.kind} {wanted.name} in namespace {namespace} has no pods")
+        raise CommandError(
+            f"{wanted.kind} {wanted.name} in namespace {namespace} has no pods; see kubectl "
+            f"describe {wanted.kind} {wanted.name} -n {namespace}"
+        )
     return found
 
 

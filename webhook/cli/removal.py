@@ -116,7 +116,7 @@ class Removal:
         query = {"labelSelector": "app.kubernetes.io/component=controller"}
         self._wait_until(
             lambda: not list(listing.objects(self.api, pods, Pod, query)),
-            "the controller has not stopped; check its pods",
+            f"the controller has not stopped; see kubectl get pods -n {self.namespace}",
         )
 
     def clear_pods(self, *, waited: bool = False) -> None:
@@ -139,8 +139,9 @@ class Removal:
         if failed:
             name, reason = next(iter(failed.items()))
             raise CommandError(
-                f"{table.counted(len(failed), 'pod')} still with gates or finalizers of Holdfast, "
-                f"such as {name} ({reason}); run this command again"
+                "could not remove the gates and finalizers of Holdfast from "
+                f"{table.counted(len(failed), 'pod')}, such as {name} ({reason}); run this "
+                "command again"
             )
 
     def forget_vms(self) -> None:

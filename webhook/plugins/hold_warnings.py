@@ -52,7 +52,10 @@ def _unknown(workload: Workload) -> Iterator[str]:
 
 def _cannot_hold(pod: Pod, workload: Workload) -> Iterator[str]:
     if pod.spec.node_name:
-        yield f"{workload.path}.spec.nodeName is set, so the pods cannot be held"
+        yield (
+            f"{workload.path}.spec.nodeName is set, so the pods cannot be held: use a "
+            "nodeSelector instead"
+        )
 
 
 def _deadline(workload: Workload, wait_ms: int, wait: str) -> Iterator[str]:

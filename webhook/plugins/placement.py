@@ -37,7 +37,7 @@ from holdfast.webhook.plugins.placement_rules import Rule, RuleBook
 _DAEMON = (
     "the DaemonSet controller assigns its pods to nodes: set node affinity in its template instead"
 )
-_BOUND = "spec.nodeName is already set"
+_BOUND = "spec.nodeName is already set: use a nodeSelector instead"
 _PINNED = "its node affinity already names its node"
 _QUOTED_CHARACTERS = 60
 """Of a requirement: two of them fit into a warning, with the text around them."""

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.webhook.cli import commands, main
+from holdfast.webhook.errors import StartError
 from tests.support.builders import held
 from tests.support.served import ServedApi
 from tests.unit.cli.test_main import command
@@ -83,6 +84,53 @@ def test_all_namespaces_are_only_for_commands_that_list() -> None:
     done = CliRunner().invoke(main.cli, ["-A", "version", "--client"])
     assert done.exit_code == 2
     assert "-A is not supported by version" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param("preview", "give a file with -f, or - for standard input", id="no file"),
+        pytest.param(
+            "list -o jsn",
+            "Invalid value for '-o' / '--output': use one of json, yaml, name, wide, jsonpath=, "
+            "custom-columns=",
+            id="no format",
+        ),
+        pytest.param(
+            "list -o jsonpath={.items[}",
+            "Invalid value for '-o' / '--output': invalid JSONPath \".items[\": use a path such as "
+            '"{.items[*].metadata.name}", with [N], [A:B], [?(@.x=="y")] or range',
+            id="no path",
+        ),
+    ],
+)
+def test_misuse_is_answered_with_the_right_use(arguments: str, message: str) -> None:
+    done = CliRunner().invoke(main.cli, arguments.split())
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1] == f"Error: {message}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(
+            "controller --certificates self",
+            "--certificates=self is for one controller at a time; add --leader-elect",
+            id="controller",
+        ),
+        pytest.param(
+            "serve --cert tls.crt --key tls.key --client-ca ca.crt",
+            "--client-ca keeps probes and metrics off the main port; give them another port with "
+            "--health-port",
+            id="serve",
+        ),
+    ],
+)
+def test_option_that_needs_another_one(arguments: str, message: str) -> None:
+    with pytest.raises(StartError) as caught:
+        main.cli.main(arguments.split(), standalone_mode=False)
+
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("path", LEAVES, ids="-".join)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.webhook.cli import commands, main, options, server_options, stored_help
-from holdfast.webhook.errors import ApiStatusError, CommandError, HoldfastError
+from holdfast.webhook.errors import ApiStatusError, CommandError, HoldfastError, UnreachableError
 from tests.support.served import ServedApi
 
 HEAVY = (
@@ -147,6 +147,30 @@ def test_help_fits_a_narrow_terminal(
 )
 def test_errors_are_reported_as_kubectl_does(error: HoldfastError, line: str) -> None:
     assert main.error_line(error) == line
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        pytest.param(
+            ApiStatusError("HTTP 401: Unauthorized", status=401),
+            "log in again, or choose another --context",
+            id="401",
+        ),
+        pytest.param(
+            ApiStatusError("HTTP 403: pods is forbidden", status=403),
+            "ask an admin for this permission, or choose a namespace (-n) where you have it",
+            id="403",
+        ),
+        pytest.param(
+            UnreachableError("https://127.0.0.1:6443 does not answer: refused"),
+            "check that the cluster is running, and check --kubeconfig, --context and KUBECONFIG",
+            id="no answer",
+        ),
+    ],
+)
+def test_errors_of_the_api_server_get_advice(error: HoldfastError, advice: str) -> None:
+    assert main.with_advice(error) == f"{error}; {advice}"
 
 
 @pytest.mark.parametrize("command", ["list", "freeze --reason x", "thaw"])

@@ -90,6 +90,33 @@ def test_everything_that_is_wrong_is_counted(cluster: ServedApi, tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param(
+            None,
+            "cannot be read (No such file or directory); name a readable file, or - for standard "
+            "input",
+            id="missing",
+        ),
+        pytest.param(
+            "a: b: c",
+            'invalid YAML: mapping values are not allowed here in "FILE", line 1, column 5; '
+            "correct it there",
+            id="broken",
+        ),
+    ],
+)
+def test_file_that_cannot_be_previewed(
+    text: str | None, problem: str, cluster: ServedApi, tmp_path: Path
+) -> None:
+    file = tmp_path / "web.yaml"
+    if text is not None:
+        file.write_text(text)
+    said = cluster.run("preview", "-f", str(file), code=1).stderr
+    assert said.replace(str(file), "FILE") == f"FILE: {problem}"
+
+
 def _job(name: str, *, after: str) -> str:
     pod = {"metadata": {"annotations": {"holdfast.dev/after": f"job/{after}"}}, "spec": {}}
     made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}

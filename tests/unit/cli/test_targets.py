@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +13,15 @@ from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.freezes import FREEZE
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.registration import configurations
 from tests.support.builders import GATE, held, make_pod
-from tests.support.fakes import KUBEVIRT, NAMESPACES
+from tests.support.config_cases import HEAD
+from tests.support.fakes import KUBEVIRT, NAMESPACES, status_error
 from tests.support.served import ServedApi
 from tests.support.vm_builders import make_launcher, owner_of
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+VMS = f"{KUBEVIRT}/namespaces/default/virtualmachines"
 APPROVAL = "holdfast.dev/approval"
 LABELS = {"app": "web"}
 DONE = {"release": "released", "approve": "approved", "deny": "denied"}
@@ -66,7 +71,10 @@ def test_arguments(text: str, parsed: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["service/web", "pod/", "a/b/c", "/web"])
 def test_unknown_types_are_answered_with_the_known_ones(text: str) -> None:
-    with pytest.raises(CommandError, match="pod, deployment, statefulset"):
+    with pytest.raises(
+        CommandError,
+        match="give the name of a pod, or TYPE/NAME with one of the types pod, deployment, ",
+    ):
         targets.parse(text)
 
 
@@ -113,18 +121,76 @@ def test_every_pod_is_released_and_reported(cluster: ServedApi) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param("a -n shop", "pod shop/a not found;", id="missing"),
-        pytest.param("deploy/x", "deployment default/x not found", id="workload"),
+        pytest.param("release a -n shop", "pod shop/a not found;", id="missing"),
+        pytest.param("release deploy/x", "deployment default/x not found", id="workload"),
         pytest.param(
-            "deployment/web",
+            "release deployment/web",
             "deployment web in namespace default has no held pods; it has 0 pods",
+            id="no held pods",
+        ),
+        pytest.param(
+            "explain deployment/web",
+            "deployment web in namespace default has no pods; see kubectl describe deployment web "
+            "-n default",
             id="no pods",
+        ),
+        pytest.param(
+            "sticky show other",
+            "VM default/other not found; see holdfast sticky list -n default",
+            id="missing VM",
+        ),
+        pytest.param(
+            "sticky set db node-9",
+            "node node-9 not found; see kubectl get nodes",
+            id="missing node",
         ),
     ],
 )
 def test_single_problem_is_the_error(arguments: str, message: str, cluster: ServedApi) -> None:
     deploy(cluster)
-    assert cluster.run("release", *arguments.split(), code=1).stderr.startswith(message)
+    cluster.api.put(f"{VMS}/db", {"metadata": {"namespace": "default"}})
+    assert cluster.run(*arguments.split(), code=1).stderr.startswith(message)
+
+
+def test_missing_right_is_answered_with_its_role(cluster: ServedApi) -> None:
+    cluster.unreviewed.add("holds")
+    cluster.api.put_pod(held({"delay": "1h"}, name="a"))
+    assert cluster.run("release", "a", code=1).stderr == (
+        "you may not release pods in namespace default: the verb 'release' on holds.holdfast.dev "
+        "is missing; ask an admin to bind the ClusterRole holdfast-releaser"
+    )
+
+
+@pytest.mark.parametrize("command", ["show db", "list"])
+def test_vms_need_kubevirt(command: str, cluster: ServedApi) -> None:
+    def unserved(_method: str, path: str) -> None:
+        if path.startswith(KUBEVIRT):
+            raise status_error(404)
+
+    cluster.api.on_request = unserved
+    assert cluster.run("sticky", *command.split(), code=1).stderr == (
+        "this cluster has no KubeVirt, so there are no VMs; choose another --context"
+    )
+
+
+def test_node_is_not_recorded_where_holdfast_does_not_read_it(
+    cluster: ServedApi, tmp_path: Path
+) -> None:
+    cluster.api.put(f"{VMS}/db", {"metadata": {"namespace": "default"}})
+    webhook = {"matchConditions": [{"name": "asks", "expression": "true"}]}
+    registered = {"metadata": {}, "items": [{"webhooks": [webhook]}]}
+    path = configurations.path("validating", "").rstrip("/")
+    cluster.api.answers[path] = json.dumps(registered).encode()
+    assert cluster.run("sticky", "clear", "db", code=1).stderr == (
+        "Holdfast in this cluster does not read annotation holdfast.dev/sticky-node of VMs; "
+        "give the cluster's configuration with --config"
+    )
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(f"{HEAD}profiles: [{{plugins: {{disabled: [{{name: sticky}}]}}}}]")
+    assert cluster.run("sticky", "clear", "db", "--config", str(file), code=1).stderr.endswith(
+        "VM default/db: the sticky plugin does not run for its pods in this configuration; "
+        "give the cluster's configuration with --config"
+    )
 
 
 def test_missing_pod_is_answered_with_the_workload_of_its_name(cluster: ServedApi) -> None:
@@ -138,7 +204,7 @@ def test_missing_pod_is_answered_with_the_workload_of_its_name(cluster: ServedAp
 
 @pytest.mark.parametrize("command", ["release", "approve", "deny"])
 def test_names_or_a_selector_are_needed(command: str, cluster: ServedApi) -> None:
-    assert "selector with -l\n" in cluster.run(command, code=2).stderr
+    assert "give pods, TYPE/NAME or a selector with -l\n" in cluster.run(command, code=2).stderr
     assert "with -l, not both\n" in cluster.run(command, "a", "-l", "app=x", code=2).stderr
     assert "-A cannot be combined with names" in cluster.run(command, "a", "-A", code=2).stderr
     nothing = cluster.run(command, "-l", "app=x").stderr
@@ -184,7 +250,7 @@ def test_pods_of_a_workload_need_a_confirmation_and_named_ones_none(cluster: Ser
 
 
 def test_pods_of_a_vm(cluster: ServedApi) -> None:
-    cluster.api.put(f"{KUBEVIRT}/namespaces/default/virtualmachines/db", {})
+    cluster.api.put(f"{VMS}/db", {})
     for name in ("db", "other"):
         owners = [owner_of(kubevirt.VMI, name, f"uid-{name}")]
         cluster.api.put_pod(make_launcher(name=f"virt-launcher-{name}", owners=owners))
@@ -239,7 +305,7 @@ def test_dry_run_stores_nothing(arguments: str, mode: str, suffix: str, cluster:
     db = {
         "metadata": {"namespace": "default", "annotations": {"holdfast.dev/sticky-node": "node-0"}}
     }
-    cluster.api.put(f"{KUBEVIRT}/namespaces/default/virtualmachines/db", db)
+    cluster.api.put(f"{VMS}/db", db)
     done = cluster.run(*arguments.split(), f"--dry-run={mode}")
     assert suffix in done.stdout
     if mode == "server":

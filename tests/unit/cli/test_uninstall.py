@@ -19,6 +19,7 @@ from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration import configurations
 from tests.support.builders import Document, held, make_pod
 from tests.support.fakes import ANNOTATION_BYTES, FakeApi, raising, status_error
+from tests.support.vm_builders import make_launcher
 
 NAMESPACE = "holdfast-system"
 DEPLOYMENT = api_path("apps/v1", "deployments", NAMESPACE, "holdfast-controller")
@@ -112,9 +113,68 @@ def test_record_that_may_be_left_is_told() -> None:
     api = installed()
     api.on_request = losing(VM)
     with pytest.raises(
-        CommandError, match=r"could not remove the recorded node of 1 VM, such as shop/db \(HTTP"
+        CommandError,
+        match=r"^could not remove the recorded node of 1 VM, such as shop/db \(HTTP "
+        r"404: scripted\); run this command again$",
     ):
         Removal(api, NAMESPACE, 1.0).forget_vms()
+
+
+ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/holdfast-controller"
+NOT_RUNNING = (
+    "and no controller is running in holdfast-system; start it (kubectl -n holdfast-system scale "
+    "deployment holdfast-controller --replicas=1), or uninstall with "
+)
+LANDED = make_launcher(finalizers=[kubevirt.STICKY], node="node-1")
+RUNNING = make_pod(namespace=NAMESPACE, labels={"app.kubernetes.io/component": "controller"})
+
+
+@pytest.mark.parametrize(
+    ("pod", "step", "message"),
+    [
+        pytest.param(
+            held(),
+            lambda removal: removal.wait_for_releases(),
+            f"held pods wait for their due time (default/web-0), {NOT_RUNNING}--release now",
+            id="held",
+        ),
+        pytest.param(
+            LANDED,
+            lambda removal: removal.record_landings(purge=False),
+            f"the nodes of default/virt-launcher-vm-abcde are not recorded, {NOT_RUNNING}--purge, "
+            "which removes all recorded nodes",
+            id="not recorded",
+        ),
+        pytest.param(
+            RUNNING,
+            lambda removal: removal.stop_controller(),
+            "after 0 s the controller has not stopped; see kubectl get pods -n holdfast-system",
+            id="not stopped",
+        ),
+        pytest.param(
+            held(),
+            lambda removal: removal.clear_pods(),
+            "could not remove the gates and finalizers of Holdfast from 1 pod, such as "
+            "default/web-0 (HTTP 403: scripted); run this command again",
+            id="not cleared",
+        ),
+    ],
+)
+def test_unfinished_step_says_what_to_do(pod: Document, step: Step, message: str) -> None:
+    api = installed()
+    for path in (DEPLOYMENT, ROLE):
+        api.put(path, {"metadata": {}})
+    api.put_pod(pod)
+
+    def closed(method: str, path: str) -> None:
+        if method == "PATCH" and path != DEPLOYMENT:
+            raise status_error(403)
+
+    api.on_request = closed
+    with pytest.raises(CommandError) as caught:
+        step(Removal(api, NAMESPACE, 0.0))
+
+    assert str(caught.value) == message
 
 
 def test_cluster_without_kubevirt_has_no_records() -> None:
@@ -195,7 +255,7 @@ def test_pod_without_room_for_the_time_of_its_release_is_freed() -> None:
 def test_finalizers_that_a_user_keeps_adding_do_not_count() -> None:
     api = installed()
     api.put(DEPLOYMENT, {"metadata": {}, "status": {"availableReplicas": 1}})
-    api.put("/apis/rbac.authorization.k8s.io/v1/clusterroles/holdfast-controller", {"metadata": {}})
+    api.put(ROLE, {"metadata": {}})
     number = itertools.count(1)
 
     def launcher(name: str, **fields: Any) -> Document:

@@ -274,7 +274,10 @@ def test_kubeconfig_of_the_environment_wins_over_the_pod(
     monkeypatch.setenv("KUBECONFIG", str(written(tmp_path / "a")))
     assert token(None) == "Bearer abc"
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
-    with pytest.raises(StartError, match=r"no usable kubeconfig .*/missing \(no such file"):
+    advice = "give one with --kubeconfig or KUBECONFIG, or run in a pod with a ServiceAccount"
+    with pytest.raises(
+        StartError, match=rf"^no usable kubeconfig .*/missing \(no such file\); {advice}$"
+    ):
         token(None)
     monkeypatch.delenv("KUBECONFIG")
     written(tmp_path / ".kube" / "config")

@@ -410,5 +410,8 @@ def test_the_namespace_comes_from_the_pods_own_file(tmp_path: Path) -> None:
     file = tmp_path / "namespace"
     file.write_text("holdfast-system\n")
     assert own_namespace(file) == "holdfast-system"
-    with pytest.raises(StartError, match="give one with --namespace"):
+    with pytest.raises(
+        StartError,
+        match=r"^no namespace: .*/none cannot be read \(.*\); give one with --namespace$",
+    ):
         own_namespace(tmp_path / "none")

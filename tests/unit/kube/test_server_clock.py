@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.webhook.errors import UnreachableError
+from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.server_clock import (
     CONFIRMED,
     DRIFT,
@@ -214,3 +216,9 @@ def test_a_clock_that_drifts_is_steady() -> None:
     for second in range(0, 10_000, 10):
         steadiness.observe(1_000.0 + 1.05 * second, float(second))
     assert steadiness.seconds(10_000.0) == 10_000.0
+
+
+def test_time_needs_a_date_in_the_responses() -> None:
+    problem = "^the API server's responses have no Date header; connect without a proxy$"
+    with pytest.raises(UnreachableError, match=problem):
+        listing.Time().now_ms()

@@ -548,6 +548,8 @@ def test_template_with_a_not_before_beyond_max_delay_gets_a_warning() -> None:
 
 
 def test_template_with_a_node_name_gets_a_warning() -> None:
-    assert list(validate_workload("ReplicaSet", {"delay": "15"}, {"nodeName": "n1"}).warnings) == [
-        "holdfast: spec.template.spec.nodeName is set, so the pods cannot be held"
-    ]
+    (warning,) = validate_workload("ReplicaSet", {"delay": "15"}, {"nodeName": "n1"}).warnings
+    assert warning == (
+        "holdfast: spec.template.spec.nodeName is set, so the pods cannot be held: use a "
+        "nodeSelector instead"
+    )

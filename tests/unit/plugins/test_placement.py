@@ -395,7 +395,7 @@ def test_pod_that_may_run_on_several_nodes_is_placed(pod: Any) -> None:
     assert mutate(pod).edits == (EDGE_NODES,)
 
 
-BOUND = "holdfast: not placed: spec.nodeName is already set"
+BOUND = "holdfast: not placed: spec.nodeName is already set: use a nodeSelector instead"
 PINNED = "holdfast: not placed: its node affinity already names its node"
 DAEMON = (
     "holdfast: not placed: the DaemonSet controller assigns its pods to nodes: set node affinity "
@@ -768,7 +768,10 @@ def test_updates_are_not_judged() -> None:
         pytest.param(
             {"metadata": {"annotations": SPACE_POD}, "spec": {"nodeName": "n1"}},
             "Deployment",
-            only_warning("holdfast: the pods will not be placed: spec.nodeName is already set"),
+            only_warning(
+                "holdfast: the pods will not be placed: spec.nodeName is already set: use a "
+                "nodeSelector instead"
+            ),
             id="bound",
         ),
     ],

@@ -126,7 +126,12 @@ def test_templates_of_other_kinds_are_checked() -> None:
 @pytest.mark.parametrize(
     ("document", "found"),
     [
-        pytest.param(pod({"delay": 15}), "Expected str, got int", id="a number"),
+        pytest.param(
+            pod({"delay": 15}),
+            "the object is invalid: Expected str, got int - at $.metadata.annotations[...]; "
+            'annotation values must be strings, such as "15"',
+            id="a number",
+        ),
         pytest.param({**pod(), "spec": []}, "Expected object, got array", id="no object"),
         pytest.param({**pod(), "spec": None}, "Expected object", id="nothing"),
         pytest.param({**pod(), "metadata": "web"}, "Expected object, got str", id="metadata"),

@@ -218,6 +218,17 @@ def test_what_is_no_review_is_told_shortly_however_long_it_is(world: World, kind
     assert answer.body.decode().rstrip().endswith("- at `$.kind`")
 
 
+def test_workload_at_mutate_is_answered_with_what_to_register(world: World) -> None:
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    answer = world.post("/mutate", body({"metadata": {}, "spec": {"template": {}}}, kind=kind))
+
+    assert answer.status == 400
+    assert answer.body.decode() == (
+        "unexpected review of kind Deployment at /mutate; register only pods and updates of VMs "
+        "there\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("content_type", "status"),
     [
