@@ -18,7 +18,6 @@ from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import Api, Query, boot_time
-from holdfast.webhook.model.objects import Metadata
 from holdfast.webhook.workqueue.backoff import LONGEST_ASKED
 
 WATCH_SECONDS = 30
@@ -72,16 +71,7 @@ _STATUS = msgspec.json.Decoder(_Status)
 _INVALID = (msgspec.DecodeError, UnicodeDecodeError)
 
 
-class WatchedObject(Protocol):
-    """An object that can be watched."""
-
-    @property
-    def metadata(self) -> Metadata:
-        """Its metadata, with the version to watch from."""
-        ...
-
-
-Object = TypeVar("Object", bound=WatchedObject)
+Object = TypeVar("Object")
 Item = TypeVar("Item")
 Handled = TypeVar("Handled", contravariant=True)  # noqa: PLC0105 - reads better
 
@@ -264,10 +254,10 @@ class Reflector(Generic[Object]):
                 one = safe_json.decode(self._decoder, event.object)
             except _INVALID as exc:
                 # As in a list: the others must not be listed again because of this one.
-                version = safe_json.decode(_VERSIONED, event.object).metadata.resource_version
+                version = _version(None, event.object)
                 self._log_ignored(exc)
                 continue
-            version = one.metadata.resource_version
+            version = _version(one, event.object)
             if event.type == "DELETED":
                 self.handler.on_delete(one)
             elif event.type != "BOOKMARK":
@@ -285,3 +275,9 @@ class Reflector(Generic[Object]):
 
     def _log_ignored(self, reason: Exception) -> None:
         _log.error("%s: ignoring an invalid object: %s", self.path, reason)
+
+
+def _version(one: object, source: msgspec.Raw) -> str:
+    """Return the version to watch from after an object, whose kind need not have that field."""
+    version: str = getattr(getattr(one, "metadata", None), "resource_version", "")
+    return version or safe_json.decode(_VERSIONED, source).metadata.resource_version

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from holdfast.webhook.kube.api import Api
-from holdfast.webhook.kube.reflector import Handlers, Reflector, WatchedObject
+from holdfast.webhook.kube.reflector import Handlers, Reflector
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import (
     Instance,
@@ -32,7 +32,7 @@ from holdfast.webhook.sticky.sweep import PODS, OrphanSweep
 NO_KUBEVIRT = "KubeVirt is not installed; sticky VMs are idle until it is"
 
 Work = Callable[[threading.Event], None]
-Kind = TypeVar("Kind", bound=WatchedObject)
+Kind = TypeVar("Kind")
 _log = logging.getLogger("holdfast.sticky")
 
 

@@ -1,8 +1,10 @@
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.webhook.errors import ApiStatusError, ResponseTooLargeError
@@ -27,6 +29,14 @@ class Resource:
 
     def on_delete(self, pod: Pod) -> None:
         self.calls.append(("delete", [pod.metadata.name]))
+
+
+class Named(msgspec.Struct):
+    name: str
+
+
+class Unversioned(Named):
+    resource_version: str = ""
 
 
 class Patient(threading.Event):
@@ -311,6 +321,17 @@ def test_pod_that_cannot_be_read_keeps_no_other_from_its_time(
         assert record.levelno == logging.ERROR
         assert record.getMessage().startswith("/api/v1/pods: ignoring an invalid object: ")
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("metadata", [Named, Unversioned], ids=lambda kind: kind.__name__)
+def test_kind_without_a_version_is_watched_from_the_last_event(metadata: type[Any]) -> None:
+    world = World("a")
+    kind: Any = msgspec.defstruct("Kind", [("metadata", metadata)])
+    world.reflector = replace(world.reflector, kind=kind)
+    world.run([change("ADDED", "c", "7")])
+
+    assert world.calls == [("sync", ["a"]), ("update", ["c"])]
+    assert world.asked("resourceVersion") == [None, "101", "7"]
 
 
 def test_pod_nested_as_deeply_as_the_api_server_accepts_is_read() -> None:
