@@ -196,7 +196,7 @@ class Releaser:
             allowed = allowed_plugins(pod.annotations)
             if plugin in allowed:
                 return
-            edit = SetAnnotation(ALLOWED_ANNOTATION, ",".join([*allowed, plugin]))
+            edit = SetAnnotation(ALLOWED_ANNOTATION, ",".join([plugin, *allowed]))
             metadata = pod.metadata
             operations = patching.guarded(
                 metadata.uid, metadata.resource_version, patch(pod, [edit])

@@ -18,7 +18,13 @@ from holdfast.webhook.framework.plugin import Allow, Permit, Plugin, Result, Wai
 from holdfast.webhook.kube import events
 from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
-from holdfast.webhook.model.annotations import HELD_ANNOTATION, NEVER_MS, RELEASED_ANNOTATION, Due
+from holdfast.webhook.model.annotations import (
+    ALLOWED_ANNOTATION,
+    HELD_ANNOTATION,
+    NEVER_MS,
+    RELEASED_ANNOTATION,
+    Due,
+)
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 from holdfast.webhook.model.limits import MAX_GATES
@@ -871,6 +877,14 @@ def test_pod_that_its_plugin_releases_goes_at_once() -> None:
     world.settle()
     assert world.api.gates(KEY) == []
     assert list(world.controller) == []
+
+
+def test_plugin_releases_a_pod_with_as_many_planted_names_as_are_read() -> None:
+    world = waiting_for(Holding(never))
+    world.api.annotate(KEY, **{ALLOWED_ANNOTATION: ",".join(["planted"] * 100)})
+    world.allow("holding")
+    world.settle()
+    assert world.api.gates(KEY) == []
 
 
 def test_plugins_are_measured_at_release() -> None:
