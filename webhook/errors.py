@@ -69,6 +69,10 @@ class UnreachableError(ClusterError):
     """The API server did not respond: refused, timed out, or disconnected."""
 
 
+class LookupLimitError(UnreachableError):
+    """This process has looked up too much; it may go on in a minute."""
+
+
 class ResponseTooLargeError(ClusterError):
     """The API server's response is larger than this process reads."""
 

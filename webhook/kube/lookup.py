@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from holdfast.webhook.errors import NoCredentialsError, StartError, UnreachableError
+from holdfast.webhook.errors import LookupLimitError, NoCredentialsError, StartError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import Api
 
@@ -72,7 +72,7 @@ class ClusterLookup:
             self._minute, self._count = now, 0
         self._count += 1
         if self._count > self.per_minute:
-            raise UnreachableError(f"more than {self.per_minute:,} lookups in a minute")
+            raise LookupLimitError(f"more than {self.per_minute:,} lookups in a minute")
 
     def _get(self, path: str) -> Mapping[str, Any] | None:
         try:

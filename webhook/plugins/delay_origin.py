@@ -10,7 +10,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.webhook.errors import ApiStatusError, ClusterError, HandleError, InvalidValueError
+from holdfast.webhook.errors import (
+    ApiStatusError,
+    ClusterError,
+    HandleError,
+    InvalidValueError,
+    LookupLimitError,
+)
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model import durations, syntax
 from holdfast.webhook.model.annotations import DOMAIN
@@ -93,9 +99,11 @@ class Origins:
         if revision not in self._known:
             try:
                 origin = _origin(revision, self._handle.lookup.get(revision.path) or {})
-            except (ClusterError, HandleError):
+            except (ClusterError, HandleError) as exc:
                 latest = f"at the latest: the delay counts from {revision.what}"
                 origin = Origin(None, latest, is_latest=True)
+                if isinstance(exc, LookupLimitError):
+                    return origin
             self._known[revision] = origin
         return self._known[revision]
 

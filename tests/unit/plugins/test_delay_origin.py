@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.webhook.errors import ApiStatusError, UnreachableError
+from holdfast.webhook.errors import ApiStatusError, LookupLimitError, UnreachableError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.plugin import Allow, Wait
 from holdfast.webhook.model.objects import ObjectKey, Pod
@@ -130,6 +130,17 @@ def test_command_looks_the_revision_up_at_once(monkeypatch: pytest.MonkeyPatch) 
 
     assert {answer.until_ms for answer in answers} == {CREATED_MS + 9 * MINUTE}
     assert cluster.read == [REPLICA_SET]
+
+
+def test_command_looks_the_revision_up_again_after_too_many_lookups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(LookupLimitError("too many"), monkeypatch)
+    cluster.plugin.handle.connect(lookup=cluster)
+    first: Any = cluster.plugin.permit(owned(), 0)
+    cluster.answer = created(CREATED_MS - MINUTE)
+    second: Any = cluster.plugin.permit(owned(), 0)
+    assert (first.open_ended, second.open_ended) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.webhook.errors import ClusterError, HandleError
+from holdfast.webhook.errors import ClusterError, HandleError, LookupLimitError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.plugin import Allow, Wait
 from holdfast.webhook.model.objects import ObjectKey
@@ -26,7 +26,7 @@ class ObjectReader:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._unreadable: set[str] = set()
-        """Paths of kinds in a namespace that were refused: they are not asked for again."""
+        """Paths of kinds in a namespace that cannot be read: they are not asked for again."""
 
     def permit(self, namespace: str, targets: Sequence[WaitedTarget]) -> Allow | Wait:
         """Return what a pod waits for, as far as the user may read it."""
@@ -57,6 +57,8 @@ class ObjectReader:
             return None
         try:
             found = self._handle.lookup.get(path, max_age=_MAX_AGE_SECONDS) or {}
+        except LookupLimitError:
+            return None
         except (ClusterError, HandleError):
             self._unreadable.add(kind_path)
             return None

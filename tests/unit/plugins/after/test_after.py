@@ -428,6 +428,18 @@ def test_list_of_pods_that_wait_for_very_many_objects_ends_soon() -> None:
     assert len(api.requests) == 100
 
 
+def test_kind_is_read_again_after_a_minute_with_too_many_lookups() -> None:
+    handle, now = Handle(), [0.0]
+    lookup = ClusterLookup(FakeApi, per_minute=1, timer=lambda: now[0])
+    handle.connect(lookup=lookup)
+    plugin = After(AfterArgs(), handle)
+    answers = []
+    for now[0], name in ((0.0, "a"), (0.0, "b"), (60.0, "b")):
+        answers.append(plugin.permit(Pod.of(asking(f"job/{name}", gates=[GATE])), 0))
+    reasons = "job/a:Complete", "(state unknown) job/b:Complete", "job/b:Complete"
+    assert answers == [Wait(None, f"waits for {reason}") for reason in reasons]
+
+
 def _raise(exc: Exception) -> None:
     raise exc
 
