@@ -70,6 +70,7 @@ class ClusterLookup:
     def _limit(self, now: float) -> None:
         if now - self._minute >= _MINUTE:
             self._minute, self._count = now, 0
+            self._cached.clear()  # what is not asked for again must not stay
         self._count += 1
         if self._count > self.per_minute:
             raise LookupLimitError(f"more than {self.per_minute:,} lookups in a minute")

@@ -70,6 +70,14 @@ def test_answer_is_kept_for_callers_that_accept_an_old_one(api: FakeApi) -> None
     assert ages == [1, 1, 2, 2, 3]
 
 
+def test_answers_are_dropped_after_a_minute(api: FakeApi) -> None:
+    now = [0.0]
+    found = ClusterLookup(lambda: api, timer=lambda: now[0])
+    for now[0], path in ((0.0, PATH), (60.0, f"{PATH}-other"), (61.0, PATH)):
+        found.get(path, max_age=90.0)
+    assert len(api.requests) == 3
+
+
 def test_object_that_is_not_there(api: FakeApi) -> None:
     assert lookup(api).get("/api/v1/namespaces/default/pods/none") is None
 
