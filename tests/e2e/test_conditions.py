@@ -183,6 +183,12 @@ def test_a_new_pod_is_stored_without_a_check_only_where_there_is_nothing_to_say(
         pytest.param(
             {"delay": "15"}, ["holdfast.dev/delay", "holdfast.dev/x"], True, id="a gate unknown"
         ),
+        pytest.param(
+            {"delay": "15"},
+            ["holdfast.dev/delay", *(f"x.io/{number}" for number in range(100))],
+            True,
+            id="more gates than are tested",
+        ),
     ],
 )
 def test_checks_made_by_calls(

@@ -8,6 +8,11 @@ from collections.abc import Iterable
 
 POD = "object"
 """The pod under review, in CEL."""
+MAX_ITEMS = 100
+"""Of longer lists, no item is tested; a pod that Holdfast serves has no more gates.
+
+The time that the API server's CEL takes grows with the square of their number, to many seconds.
+"""
 
 
 def has_annotation(keys: Iterable[str], pod: str) -> str:
@@ -18,9 +23,10 @@ def has_annotation(keys: Iterable[str], pod: str) -> str:
 
 
 def has_gate(name: str, pod: str) -> str:
-    """Return an expression: the pod has this scheduling gate."""
+    """Return an expression: the pod has this scheduling gate, and at most MAX_ITEMS of them."""
     gates = f"{pod}.spec.schedulingGates"
-    return f"{_present(gates)} && {gates}.exists(one, one.name == {string(name)})"
+    test = f"{gates}.exists(one, one.name == {string(name)})"
+    return f"{_present(gates)} && {gates}.size() <= {MAX_ITEMS} && {test}"
 
 
 def optional(path: str) -> str:
@@ -29,13 +35,18 @@ def optional(path: str) -> str:
 
 
 def has_controller(group: str, kind: str, pod: str) -> str:
-    """Return an expression: the pod's controller is of this kind, in any version."""
+    """Return an expression: the pod's controller is, or may be, of this kind, in any version."""
     owners = f"{pod}.metadata.ownerReferences"
-    return (
-        f"{_present(owners)} && {owners}.exists(owner, has(owner.controller) && owner.controller"
-        f" && owner.kind == {string(kind)}"
-        f" && owner.apiVersion.startsWith({string(group + '/')}))"
+    test = (
+        f"has(one.controller) && one.controller && one.kind == {string(kind)}"
+        f" && one.apiVersion.startsWith({string(group + '/')})"
     )
+    return f"{_present(owners)} && {may_have(owners, test)}"
+
+
+def may_have(path: str, test: str, item: str = "one") -> str:
+    """Return an expression: an item of a list passes a test, or the list is too long to look."""
+    return f"({path}.size() > {MAX_ITEMS} || {path}.exists({item}, {test}))"
 
 
 def strings(texts: Iterable[str]) -> str:

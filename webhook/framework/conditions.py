@@ -5,7 +5,14 @@ Tests check that they agree with the plugins' predicates in Python.
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.webhook.framework.cel import POD, has_annotation, optional, string, strings
+from holdfast.webhook.framework.cel import (
+    POD,
+    has_annotation,
+    may_have,
+    optional,
+    string,
+    strings,
+)
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.model.annotations import ALLOWED_ANNOTATION, OWN_PREFIX
 from holdfast.webhook.model.workloads import RESOURCES
@@ -70,10 +77,8 @@ def update_condition(profiles: Profiles, pod: str = POD) -> str:
         tests.append(f"{_of_kind(kind)} && ({changed})")
     if pod == POD:
         before = f"{_old(pod)}.metadata.?finalizers.orValue([])"
-        tests.append(
-            f"{pod}.metadata.?finalizers.orValue([])"
-            f".exists(one, one.startsWith('{OWN_PREFIX}') && !(one in {before}))"
-        )
+        added = f"one.startsWith('{OWN_PREFIX}') && !(one in {before})"
+        tests.append(may_have(f"{pod}.metadata.?finalizers.orValue([])", added))
     return " || ".join(tests) or "false"
 
 
@@ -106,7 +111,8 @@ def _any_template_condition(profiles: Profiles, pods: Sequence[str]) -> str:
         listed = f"[{', '.join(entries)}]"
     changed = f"{optional(field)} != {optional(_old(field))}"
     asks = any_of(plugin.match(f"each{within}") for plugin in profiles.plugins)
-    return f"({_CREATED} || {changed}) && {listed}.exists(each, {asks})"
+    found = may_have(listed, asks, "each") if is_list else f"{listed}.exists(each, {asks})"
+    return f"({_CREATED} || {changed}) && {found}"
 
 
 def by_operation(on_create: str, on_update: str) -> str:
@@ -137,7 +143,7 @@ def _own(path: str, name: str, known: Iterable[str] = ()) -> str:
     test = f"{name}.startsWith('{OWN_PREFIX}')"
     if listed := list(known):
         test += f" && !({name} in {strings(listed)})"
-    return f"has({path}) && {path}.exists(one, {test})"
+    return f"has({path}) && {may_have(path, test)}"
 
 
 def _of_kind(kind: str) -> str:

@@ -58,7 +58,7 @@ class StrayKeys:
         field, is_list, within = pod.partition("[]")
         if is_list:  # at any update: items have no old ones to compare with
             found = self._match_pod(f"each{within}", "")
-            return f"{cel.optional(field)}.orValue([]).exists(each, {found})"
+            return _any(f"{cel.optional(field)}.orValue([])", "each", found)
         return self._match_pod(pod, "oldObject" + pod.removeprefix(cel.POD))
 
     def match_workload(self, kinds: Iterable[str]) -> str:
@@ -95,12 +95,12 @@ class StrayKeys:
         if others := [key for key in misplaced if not key.startswith(_LIKE_OURS)]:
             stray += f" || key in {cel.strings(others)}"
         new = f" && ({_CREATED} || !(key in {_entries(old, 'annotations')}))" if old else ""
-        found = f"{annotations}.exists(key, ({stray}){new})"
+        found = _any(annotations, "key", f"({stray}){new}")
         label = ours
         if where == cel.POD:  # plugins have set labels of pods
             label += f" && key != {cel.string(HELD_LABEL)} && !(key in {annotations})"
             label += f" && ({_CREATED} || !(key in {_entries(old, 'labels')}))"
-        return f"{found} || {_entries(where, 'labels')}.exists(key, {label})"
+        return f"{found} || {_any(_entries(where, 'labels'), 'key', label)}"
 
     def _misplaced(self, kinds: Collection[str]) -> list[str]:
         return [key for key in self._holding if self._kinds.get(key) not in kinds]
@@ -174,6 +174,11 @@ class StrayKeys:
                         f"annotation {key} has no effect, because the pod {why}: set it in the "
                         "template of its workload, or create the pod again"
                     )
+
+
+def _any(of: str, item: str, test: str) -> str:
+    """Return an expression: a list or map has an item that passes a test, and few enough items."""
+    return f"({of}.size() <= {cel.MAX_ITEMS} && {of}.exists({item}, {test}))"
 
 
 def _entries(of: str, field: str) -> str:

@@ -13,10 +13,10 @@ DELAY: dict[str, type[Plugin]] = {"delay": Delay}
 def test_create_condition_matches_what_the_plugins_match_and_our_prefix() -> None:
     expected = (
         f"({make_delay().match('object')}) || "
-        "(has(object.spec.schedulingGates) && object.spec.schedulingGates"
-        ".exists(one, one.name.startsWith('holdfast.dev/'))) || "
-        "(has(object.metadata.finalizers) && object.metadata.finalizers"
-        ".exists(one, one.startsWith('holdfast.dev/')))"
+        "(has(object.spec.schedulingGates) && (object.spec.schedulingGates.size() > 100 || "
+        "object.spec.schedulingGates.exists(one, one.name.startsWith('holdfast.dev/')))) || "
+        "(has(object.metadata.finalizers) && (object.metadata.finalizers.size() > 100 || "
+        "object.metadata.finalizers.exists(one, one.startsWith('holdfast.dev/'))))"
     )
 
     assert expected == conditions.create_condition(make_profiles(known=DELAY))
@@ -34,10 +34,11 @@ def test_validate_condition_leaves_out_what_the_plugins_skip() -> None:
         f"(({delay.match('object')}) && (!({delay.skip_match('object')}) || "
         "has(object.metadata.annotations) && "
         "('holdfast.dev/allowed' in object.metadata.annotations))) || "
-        "(has(object.spec.schedulingGates) && object.spec.schedulingGates.exists("
-        "one, one.name.startsWith('holdfast.dev/') && !(one.name in ['holdfast.dev/delay']))) || "
-        "(has(object.metadata.finalizers) && object.metadata.finalizers.exists("
-        "one, one.startsWith('holdfast.dev/')))"
+        "(has(object.spec.schedulingGates) && (object.spec.schedulingGates.size() > 100 || "
+        "object.spec.schedulingGates.exists("
+        "one, one.name.startsWith('holdfast.dev/') && !(one.name in ['holdfast.dev/delay'])))) || "
+        "(has(object.metadata.finalizers) && (object.metadata.finalizers.size() > 100 || "
+        "object.metadata.finalizers.exists(one, one.startsWith('holdfast.dev/'))))"
     )
 
     assert expected == conditions.validate_condition(make_profiles(known=DELAY))
@@ -99,8 +100,9 @@ def test_any_template_of_a_list_matches_if_the_list_has_changed() -> None:
     assert conditions.template_condition(profiles_of(Scripted()), f"object.{path}") == (
         "(request.operation == 'CREATE' || "
         "object.?spec.?replicatedJobs != oldObject.?spec.?replicatedJobs) && "
+        "(object.?spec.?replicatedJobs.orValue([]).size() > 100 || "
         "object.?spec.?replicatedJobs.orValue([])"
-        f".exists(each, ({Scripted().match('each.template.spec.template')}))"
+        f".exists(each, ({Scripted().match('each.template.spec.template')})))"
     )
 
 
@@ -122,6 +124,7 @@ def test_validating_templates_does_not_change_the_condition_of_pods() -> None:
 
 def test_update_condition_of_a_pod_matches_an_added_finalizer_of_ours() -> None:
     assert conditions.update_condition(make_profiles(EMPTY)) == (
+        "(object.metadata.?finalizers.orValue([]).size() > 100 || "
         "object.metadata.?finalizers.orValue([]).exists(one, one.startsWith('holdfast.dev/') && "
-        "!(one in oldObject.metadata.?finalizers.orValue([])))"
+        "!(one in oldObject.metadata.?finalizers.orValue([]))))"
     )

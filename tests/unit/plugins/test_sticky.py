@@ -556,9 +556,9 @@ def test_match_is_about_pods_and_not_about_templates() -> None:
     plugin = Sticky(StickyArgs())
     assert plugin.match("object.spec.template") == "false"
     assert plugin.match("object") == (
-        "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, "
-        "has(owner.controller) && owner.controller && owner.kind == 'VirtualMachineInstance' && "
-        "owner.apiVersion.startsWith('kubevirt.io/'))"
+        "has(object.metadata.ownerReferences) && (object.metadata.ownerReferences.size() > 100 || "
+        "object.metadata.ownerReferences.exists(one, has(one.controller) && one.controller && "
+        "one.kind == 'VirtualMachineInstance' && one.apiVersion.startsWith('kubevirt.io/')))"
     )
 
 
@@ -743,8 +743,9 @@ def test_updates_that_may_erase_a_record_are_sent() -> None:
     assert sticky(FakeLookup(), account=AUTO).restore_match() == (
         "(request.userInfo.username.startsWith('system:serviceaccount:') "
         "&& request.userInfo.username.endsWith(':kubevirt-controller')) && "
-        f"(has({owners}) && {owners}.exists(owner, has(owner.controller) && owner.controller && "
-        "owner.kind == 'VirtualMachinePool' && owner.apiVersion.startsWith('pool.kubevirt.io/'))) "
+        f"(has({owners}) && ({owners}.size() > 100 || {owners}.exists(one, "
+        "has(one.controller) && one.controller && one.kind == 'VirtualMachinePool' "
+        "&& one.apiVersion.startsWith('pool.kubevirt.io/')))) "
         "&& (['holdfast.dev/sticky-node', 'holdfast.dev/sticky-node-uid'].exists(key, "
         "key in oldObject.?metadata.?annotations.orValue({}) && "
         "!(key in object.?metadata.?annotations.orValue({}))))"
