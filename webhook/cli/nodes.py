@@ -1,8 +1,7 @@
 """Read nodes and volumes for commands."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
@@ -44,7 +43,8 @@ def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
         else:
             yield node_state(api, pin.value, pod, claims)
     if len(pins) > MOST_PINS:
-        yield NodeState(f"{len(pins) - MOST_PINS:,} other nodes", "they were not checked")
+        others = f"{len(pins) - MOST_PINS:,} other nodes"
+        yield NodeState(others, "they were not checked", unchecked=True)
 
 
 def bound(api: Api, name: str) -> Iterator[NodeState]:
@@ -95,27 +95,30 @@ def _labelled(api: Api, pin: Pin, pod: Pod, claims: Sequence[str]) -> Iterator[N
 
 
 def _unreadable(name: str, exc: ApiStatusError) -> NodeState:
+    problem = f"it cannot be read ({exc})"
     if exc.status == 403:
-        return NodeState(name, "you may not read nodes: it was not checked whether it exists")
-    return NodeState(name, f"it cannot be read ({exc})")
+        problem = "you may not read nodes: it was not checked whether it exists"
+    return NodeState(name, problem, unchecked=True)
 
 
 def _state(
-    api: Api, name: str, node: Node | None, pod: Pod | None, claims: Iterable[str]
+    api: Api, name: str, node: Node | None, pod: Pod | None, claims: Sequence[str]
 ) -> NodeState:
     state = pod_status.node_state(name, node, pod)
     if node is None or pod is None:
         return state
-    for claim in islice(claims, MOST_CLAIMS):
+    remarks = []
+    for claim in claims[:MOST_CLAIMS]:
         try:
             volume = _volume(api, pod.metadata.namespace, claim)
         except ApiStatusError as exc:
-            remark = f"the volume of claim {claim} cannot be read ({exc})"
-            state = replace(state, remarks=(*state.remarks, remark))
+            remarks.append(f"the volume of claim {claim} cannot be read ({exc})")
             continue
         if volume is not None:
             state = pod_status.with_volume(state, node, claim, volume)
-    return state
+    if len(claims) > MOST_CLAIMS:
+        remarks.append(f"{len(claims) - MOST_CLAIMS:,} other claims were not checked")
+    return replace(state, remarks=tuple(remarks))
 
 
 def _volume(api: Api, namespace: str, claim: str) -> PersistentVolume | None:

@@ -122,7 +122,7 @@ def _to_be_scheduled(facts: PodFacts, then: str) -> Iterator[str]:
     others = [gate for gate in pod.gates if not gate.startswith(OWN_PREFIX)]
     if others:
         yield f"{then}the component that added {_listed(others)} must remove it"
-    if facts.nodes and all(state.problem for state in facts.nodes):
+    if facts.nodes and all(state.problem and not state.unchecked for state in facts.nodes):
         if any(state.excluded for state in facts.nodes):
             yield f"{then}correct the pod's requirements, or the recorded node of its VM"
         else:

@@ -32,13 +32,15 @@ class PodWithStatus(Pod, frozen=True, rename="camel"):
 class NodeState:
     """Whether a node accepts a pod; `problem` says why not.
 
-    `excluded` is true if the pod or its volumes rule the node out, rather than the node itself.
+    `excluded` is true if the pod or its volumes rule the node out, rather than the node itself;
+    `unchecked` if it is not known whether it accepts the pod.
     """
 
     name: str
     problem: str = ""
     missing: bool = False
     excluded: bool = False
+    unchecked: bool = False
     remarks: tuple[str, ...] = ()
 
 

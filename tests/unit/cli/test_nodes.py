@@ -47,7 +47,8 @@ def test_only_some_of_very_many_nodes_and_claims_are_read() -> None:
     pod["spec"]["affinity"] = {"nodeAffinity": required}
     found = [*nodes.pinned(api, Pod.of(pod), named)]
     assert len(found) == nodes.MOST_PINS + 1
-    assert found[-1] == NodeState("49,980 other nodes", "they were not checked")
+    assert found[-1] == NodeState("49,980 other nodes", "they were not checked", unchecked=True)
+    assert found[0].remarks == ("49,980 other claims were not checked",)
     assert len(api.requests) <= nodes.MOST_PINS * (1 + nodes.MOST_CLAIMS)
 
 
@@ -129,5 +130,6 @@ def test_node_that_may_not_be_read_was_not_checked() -> None:
     api.before("GET", raising(status_error(403)))
     state = nodes.node_state(api, "node-9")
     assert state.problem == "you may not read nodes: it was not checked whether it exists"
+    assert state.unchecked
     api.before("GET", raising(status_error(500)))
     assert nodes.node_state(api, "node-9").problem == "it cannot be read (HTTP 500: scripted)"
