@@ -47,6 +47,7 @@ class AdmissionPipeline:
 
     def __post_init__(self) -> None:
         self._stray_keys = StrayKeys(self.profiles)
+        self._gates = {plugin.gate for plugin in self.profiles.plugins}
 
     def may_block(self, review: PodReview) -> bool:
         """Return whether a plugin that may block will be called."""
@@ -188,8 +189,8 @@ class AdmissionPipeline:
         workload = review.workload
         where = f"{workload.path}.metadata: " if workload else ""
         reasons = [where + reason for reason in _added_finalizers(review, profile)]
-        if profile is not _NO_PROFILE and review.workload is None and review.old is None:
-            reasons += (f"{one}: {messages.CALL_LAST}" for one in self._forged(profile, review.pod))
+        if review.workload is None and review.old is None:
+            reasons += self._forged(profile, review.pod)
         warnings = self._stray_keys.warnings(review)
         for place, result in self._validations(profile, where, context):
             warnings.extend(result.warnings)
@@ -202,18 +203,20 @@ class AdmissionPipeline:
         return Verdict(Code.REJECT if reasons else Code.SUCCESS, (), reasons, warnings)
 
     def _forged(self, profile: Profile, pod: Pod) -> Iterator[str]:
-        """Name the annotations that others have added after `mutate`, and that end a hold.
+        """Name what others have changed after `mutate` that would end a hold.
 
-        A profile without the plugin that holds the pod would release it.
+        A profile without the plugin that holds the pod would release it, as would no profile.
         """
-        if ALLOWED_ANNOTATION in pod.annotations:
-            yield f"annotation {ALLOWED_ANNOTATION}: a new pod cannot have it"
+        gates = [gate for gate in pod.gates if gate in self._gates]
+        if gates and ALLOWED_ANNOTATION in pod.annotations:
+            yield f"annotation {ALLOWED_ANNOTATION}: a new pod cannot have it: call Holdfast last"
         recorded = self.profiles.by_name.get(pod.annotations.get(PROFILE_ANNOTATION, ""), profile)
         kept = {plugin.gate for plugin in recorded.holding}
-        if any(one.gate in pod.gates and one.gate not in kept for one in profile.holding):
+        lost = [gate for gate in gates if gate not in kept]
+        if lost:
             yield (
-                f"annotation {PROFILE_ANNOTATION}: {messages.quote(recorded.name)} is not the "
-                f"profile {messages.quote(profile.name)} that holds this pod"
+                f"annotation {PROFILE_ANNOTATION}: {messages.quote(recorded.name)} is not a "
+                f"profile with gate {lost[0]}: call Holdfast last"
             )
 
     def _validations(

@@ -19,7 +19,7 @@ from holdfast.webhook.framework.plugin import (
     Wait,
     reject,
 )
-from holdfast.webhook.model import approvals, messages, reasons
+from holdfast.webhook.model import approvals, reasons
 from holdfast.webhook.model.annotations import HOLD_REMOVED
 from holdfast.webhook.model.approvals import APPROVED_BY, GATE, KEY, MARKS
 from holdfast.webhook.model.edits import Edit, RemoveAnnotation
@@ -50,7 +50,7 @@ class Approval(HoldingPlugin):
         result = super().validate(pod, context)
         forged = next((key for key in MARKS if key in pod.annotations), "")
         if result.code is Code.SUCCESS and forged and is_new(context):
-            return reject(f"annotation {forged}: a new pod cannot have it: {messages.CALL_LAST}")
+            return reject(f"annotation {forged}: a new pod cannot have it: call Holdfast last")
         return result
 
     # --- held pods -----------------------------------------------------------------------------

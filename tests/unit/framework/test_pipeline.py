@@ -74,19 +74,42 @@ def test_new_pod_with_allowances_that_others_added_is_rejected() -> None:
     assert pipeline.validate(stored, now_ms=CREATED_MS).code is not Code.REJECT
 
 
+NEVER_HELD = "is not a profile with gate holdfast.dev/approval: call Holdfast last"
+
+
 def test_new_pod_whose_profile_others_replaced_is_rejected() -> None:
     pipeline = make_pipeline(PROFILES)
     asked = {APPROVAL: "release 2.4", PROFILE_ANNOTATION: "spacecloud"}
     pod = make_pod(asked, gates=[APPROVAL])
     verdict = pipeline.validate(read_review(pod), now_ms=CREATED_MS)
-    assert verdict.message.startswith(
-        'annotation holdfast.dev/profile: "spacecloud" is not the profile "*" that holds this pod'
-    )
+    assert verdict.reasons == [f'annotation holdfast.dev/profile: "spacecloud" {NEVER_HELD}']
     # a copy, which no plugin holds, and a profile that holds it as well
     for one in (make_pod(asked, node="n1"), make_pod(asked | {PROFILE_ANNOTATION: "mine"})):
         assert "profile" not in pipeline.validate(read_review(one), now_ms=CREATED_MS).message
     stored = read_review(pod, operation="UPDATE", old=pod)
     assert pipeline.validate(stored, now_ms=CREATED_MS).code is not Code.REJECT
+
+
+ALLOWED = {PROFILE_ANNOTATION: "default-scheduler", ALLOWED_ANNOTATION: "approval"}
+
+
+@pytest.mark.parametrize("scheduler", ["third-party", "spacecloud"])
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        pytest.param({PROFILE_ANNOTATION: "spacecloud"}, f'"spacecloud" {NEVER_HELD}', id="other"),
+        pytest.param({}, NEVER_HELD, id="none"),
+        pytest.param(ALLOWED, "annotation holdfast.dev/allowed: a new pod", id="allowed"),
+        pytest.param({PROFILE_ANNOTATION: "default-scheduler"}, "", id="the one that holds it"),
+    ],
+)
+def test_new_pod_whose_scheduler_others_replaced_keeps_its_hold(
+    annotations: dict[str, str], scheduler: str, expected: str
+) -> None:
+    pipeline = make_pipeline(PROFILES.replace('"*"', "default-scheduler"))
+    pod = make_pod(annotations | {APPROVAL: "why"}, gates=[APPROVAL], scheduler=scheduler)
+    message = pipeline.validate(read_review(pod), now_ms=CREATED_MS).message
+    assert (expected in message) if expected else not message
 
 
 # --- the profile -------------------------------------------------------------------------------
