@@ -12,8 +12,11 @@ from holdfast.webhook.cli import commands, options, targets
 from holdfast.webhook.errors import HoldfastError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.kubeconfig import Kubeconfig, kubeconfigs
+from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.annotations import HELD_LABEL
+from holdfast.webhook.model.freezes import NAMESPACES
 from holdfast.webhook.model.objects import ApiObject
+from holdfast.webhook.model.paths import api_path
 
 TIMEOUT_MS = 3_000
 """How long a completion may wait for the API server."""
@@ -44,18 +47,18 @@ def _cluster(kind: str, written: str, target: options.Target) -> Iterable[str]:
     """Name the objects of a kind, or of the type that is written before a slash."""
     typed = targets.parse(f"{written}/*") if written else None
     with closing(target.connect()) as cluster:
-        path, query = _list(kind, f"/namespaces/{cluster.namespace}")
+        path, query = _list(kind, cluster.namespace)
         if typed and not typed.is_pod:
             path, query = replace(typed, name="").path(cluster.namespace), {}
         return [one.metadata.name for one in listing.objects(cluster, path, ApiObject, query)]
 
 
-def _list(kind: str, within: str) -> tuple[str, dict[str, str]]:
+def _list(kind: str, namespace: str) -> tuple[str, dict[str, str]]:
     """Return the path of the objects to name, and which of them are selected."""
     return {
-        "pods": (f"/api/v1{within}/pods", {}),
-        "held": (f"/api/v1{within}/pods", {"labelSelector": HELD_LABEL}),
-        "vms": (f"/apis/kubevirt.io/v1{within}/virtualmachines", {}),
-        "nodes": ("/api/v1/nodes", {}),
-        "namespaces": ("/api/v1/namespaces", {}),
+        "pods": (listing.pods_path(namespace), {}),
+        "held": (listing.pods_path(namespace), {"labelSelector": HELD_LABEL}),
+        "vms": (kubevirt.vm_path(namespace, ""), {}),
+        "nodes": (api_path("v1", "nodes"), {}),
+        "namespaces": (NAMESPACES, {}),
     }[kind]

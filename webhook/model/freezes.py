@@ -7,6 +7,7 @@ from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import durations, reasons
 from holdfast.webhook.model.annotations import DOMAIN, NEVER_MS, Due
 from holdfast.webhook.model.objects import ApiObject
+from holdfast.webhook.model.paths import api_path
 
 FREEZE = f"{DOMAIN}/freeze"
 """The annotation of a frozen namespace, with the reason."""
@@ -14,7 +15,7 @@ FREEZE_UNTIL = f"{DOMAIN}/freeze-until"
 """The annotation with the time at which the freeze ends."""
 OWN_NAMESPACE = "holdfast-system"
 """Holdfast's namespace, by default: its freeze is one of all namespaces."""
-NAMESPACES = "/api/v1/namespaces"
+NAMESPACES = api_path("v1", "namespaces")
 
 
 class Freeze(NamedTuple):

@@ -21,6 +21,7 @@ from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model import durations, syntax
 from holdfast.webhook.model.annotations import DOMAIN
 from holdfast.webhook.model.objects import REVISION_LABEL, ObjectKey, Pod
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.threads import ThreadPool
 
 DELAY_FROM = f"{DOMAIN}/delay-from"
@@ -154,16 +155,17 @@ def revision_of(pod: Pod) -> Revision | None:
     if not syntax.is_object_name(owner.name) or len(owner.uid) > _UID_LENGTH:
         return None
     group = owner.api_version.rpartition("/")[0]
-    where = f"v1/namespaces/{metadata.namespace}"
     if (group, owner.kind) in {("apps", "ReplicaSet"), ("batch", "Job")}:
-        path = f"/apis/{group}/{where}/{owner.kind.lower()}s/{owner.name}"
+        resource = f"{owner.kind.lower()}s"
+        path = api_path(f"{group}/v1", resource, metadata.namespace, owner.name)
         return Revision(path, f"{owner.kind} {owner.name}", owner.uid)
     label = pod.labels.get(REVISION_LABEL, "")
     if group != "apps" or owner.kind not in {"StatefulSet", "DaemonSet"} or not label:
         return None
     # a StatefulSet's label has the whole name, a DaemonSet's the hash alone
     name = label if owner.kind == "StatefulSet" else f"{owner.name}-{label}"
-    return Revision(f"/apis/apps/{where}/controllerrevisions/{name}", f"ControllerRevision {name}")
+    path = api_path("apps/v1", "controllerrevisions", metadata.namespace, name)
+    return Revision(path, f"ControllerRevision {name}")
 
 
 def _origin(revision: Revision, found: Mapping[str, object]) -> Origin:

@@ -11,7 +11,6 @@ from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import Api
 from holdfast.webhook.model.kubevirt import LauncherPod
 
-PODS = "/api/v1/pods"
 UNLABELLED = {
     "labelSelector": "kubevirt.io!=virt-launcher",
     "fieldSelector": "status.phase!=Running",
@@ -56,6 +55,6 @@ class OrphanSweep:
             stop.wait(wait)
 
     def _sweep(self) -> None:
-        for pod in listing.objects(self._api, PODS, LauncherPod, UNLABELLED):
+        for pod in listing.objects(self._api, listing.pods_path(""), LauncherPod, UNLABELLED):
             if pod.has_finalizer:
                 self._on_orphan(pod)

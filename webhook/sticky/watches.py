@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import Api
 from holdfast.webhook.kube.reflector import Handlers, Reflector
 from holdfast.webhook.model import kubevirt
@@ -27,7 +28,7 @@ from holdfast.webhook.sticky import decision, kept
 from holdfast.webhook.sticky.decision import ObservedState, RecordChange
 from holdfast.webhook.sticky.launchers import LauncherIndex
 from holdfast.webhook.sticky.reconciler import CURE, ArgsForPod
-from holdfast.webhook.sticky.sweep import PODS, OrphanSweep
+from holdfast.webhook.sticky.sweep import OrphanSweep
 
 NO_KUBEVIRT = "KubeVirt is not installed; sticky VMs are idle until it is"
 
@@ -78,7 +79,8 @@ class VmWatch:
     def feeders(self) -> list[tuple[str, Work]]:
         """Return the functions to run in threads, each with a name."""
         pods = Handlers(self._sync_pods, self._update_pod, self._delete_pod)
-        follow_pods = self._follow(LauncherPod, pods, PODS, {"labelSelector": kubevirt.LAUNCHERS})
+        selection = {"labelSelector": kubevirt.LAUNCHERS}
+        follow_pods = self._follow(LauncherPod, pods, listing.pods_path(""), selection)
         feeders: list[tuple[str, Work]] = [
             ("vm-pods", follow_pods),
             ("vm-pods-sweep", self._sweep.run),
@@ -110,7 +112,7 @@ class VmWatch:
         path: str,
         selection: dict[str, str] | None = None,
     ) -> Work:
-        of_kubevirt = path != PODS
+        of_kubevirt = kind is not LauncherPod
         return Reflector(
             self._api,
             handlers,

@@ -43,6 +43,7 @@ def complete(
         pytest.param("sticky s", ["set", "show"], id="a command of a group"),
         pytest.param("explain ", ["free", "held-0"], id="pods"),
         pytest.param("explain -n shop ", ["shop-0"], id="pods of another namespace"),
+        pytest.param("explain -n shop/pods?a= ", [], id="no namespace"),
         pytest.param("--context there release ", ["shop-0"], id="held pods of another context"),
         pytest.param("release h", ["held-0"], id="held pods"),
         pytest.param("explain deployment/", ["deployment/api", "deployment/web"], id="workloads"),

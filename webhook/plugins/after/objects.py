@@ -69,7 +69,8 @@ class ObjectIndex:
                     kind.add(namespace, target, uid, key)
             problems = [kind.problem_of(namespace, each) for kind, each in pairs]
         for kind in started:
-            kind.stop = follow(kind.kind.path, WaitedObject, kind, on_unreadable=kind.on_unreadable)
+            path = kind.kind.path()
+            kind.stop = follow(path, WaitedObject, kind, on_unreadable=kind.on_unreadable)
         return Obstacles(unmet, [*dict.fromkeys(filter(None, problems))])
 
     def forget(self, uid: str) -> None:

@@ -49,10 +49,9 @@ class ObjectReader:
 
         A Service is judged by its slices, of which a list is read.
         """
-        root, _, resource = target.kind.path.rpartition("/")
-        path = kind_path = f"{root}/namespaces/{namespace}/{resource}"
+        path = kind_path = target.kind.path(namespace)
         if target.kind is not SERVICE:
-            path = f"{kind_path}/{target.name}"
+            path = target.kind.path(namespace, target.name)
         if kind_path in self._unreadable:
             return None
         try:

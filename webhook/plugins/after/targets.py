@@ -9,6 +9,7 @@ from types import MappingProxyType
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import messages, syntax
 from holdfast.webhook.model.annotations import DOMAIN
+from holdfast.webhook.model.paths import api_path
 
 AFTER = f"{DOMAIN}/after"
 MAX_OBJECTS = 32
@@ -51,11 +52,10 @@ class WaitedKind:
     selectable: bool = False
     conditions: tuple[str, ...] = ()
 
-    @property
-    def path(self) -> str:
-        """The API path of all its objects."""
-        group = f"/apis/{self.group}" if self.group else "/api"
-        return f"{group}/{self.version}/{self.resource}"
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Return the API path of an object; without a name or a namespace, as `api_path` does."""
+        version = f"{self.group}/{self.version}" if self.group else self.version
+        return api_path(version, self.resource, namespace, name)
 
     @property
     def qualified(self) -> str:

@@ -9,6 +9,7 @@ from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model.annotations import NEVER_MS, released_ms
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.plugins.pace import args as pace_args
 from holdfast.webhook.plugins.pace.args import KEY
 from holdfast.webhook.plugins.pace.group import Call, PaceGroup
@@ -17,7 +18,6 @@ from holdfast.webhook.plugins.pace.groups import PacedPod, PaceGroups, PaceMembe
 GATE = KEY
 TIMEOUT = "PaceTimeout"
 """The reason of the Event on a pod that is not ready in time."""
-PODS = "/api/v1/pods"
 _LATE_MS = 11_000
 """How long after the time that the pod records a release may have been carried out: the time that
 its request may take."""
@@ -115,7 +115,8 @@ class PaceSlots:
             self._groups.recall()
         if before is not None:
             before.stop()
-        watch.stop = self.handle.follow(PODS, PacedPod, watch, label_selector=KEY)
+        path = api_path("v1", "pods")
+        watch.stop = self.handle.follow(path, PacedPod, watch, label_selector=KEY)
 
     def on_sync(self, pods: Iterable[PacedPod], watch: _Watch) -> None:
         """Take these pods, and no others, as all there are."""
