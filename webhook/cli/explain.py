@@ -56,7 +56,7 @@ def explain(
 ) -> None:
     """Explain why a pod is held, and what to do about it.
 
-    `holdfast describe` is the same command.
+    `holdfast explain` and `holdfast describe` are the same command.
     """
     wanted = targets.parse_all(names)
     time = listing.Time()

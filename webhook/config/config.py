@@ -139,7 +139,8 @@ class Configuration(_Part, frozen=True):
     profiles: Annotated[list[ProfileConfig], arg_types.SOME] = msgspec.field(
         default_factory=lambda: [ProfileConfig()]
     )
-    """The profiles. No two may serve the same `schedulerName` and namespace."""
+    """The profiles. No two with one `schedulerName` may name the same namespace, or both serve
+    all."""
 
 
 def load(path: Path | None) -> Configuration:

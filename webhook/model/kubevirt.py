@@ -299,7 +299,7 @@ def controller_account(namespace: str) -> str:
 
 
 def vm_path(namespace: str, name: str) -> str:
-    """Return the API path of a VM; without a name, of all in the namespace, or in all."""
+    """Return the API path of a VM; without a name, of those in the namespace, or of all."""
     return api_path(VERSION, "virtualmachines", namespace, name)
 
 

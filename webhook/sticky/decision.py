@@ -34,7 +34,7 @@ class RecordChange(enum.StrEnum):
 
 NEVER_RAN = "no node is recorded, because the VM ended before it ran; it was on"
 TOO_MANY = (
-    "no node is recorded, because the VM has no room for another annotation (at most "
+    "the node is not written, because the VM has no room for another annotation (at most "
     f"{MAX_ENTRIES:,}, or 256 KiB): remove some"
 )
 NOT_ENABLED = (

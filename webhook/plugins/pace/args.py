@@ -38,8 +38,8 @@ class PaceArgs(Args, frozen=True):
     """Arguments of the pace plugin."""
 
     paces: Annotated[tuple[NamedPace, ...], arg_types.ONCE] = ()
-    """The paces that pods may name. Profiles share the slots of a pace, and must
-    define it identically."""
+    """The paces that pods may name. Profiles share the slots of a pace, and must define it
+    identically."""
 
 
 _INLINE = NamedPace(name="", scope="owner")
