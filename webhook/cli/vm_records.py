@@ -40,8 +40,11 @@ class VmRecord:
         self._api = cluster
         self.vm, self._vmi = machine(cluster, cluster.namespace, name)
         self.name = "/".join(self.vm.key)
-        self.args = required(self.vm, find_args(sticky_vms.next_pod(self.vm, self._vmi)))
-        require_heard(cluster, self.args)
+        args = find_args(sticky_vms.next_pod(self.vm, self._vmi))
+        if args is None:
+            raise CommandError(f"VM {self.name}: {sticky_vms.loose(self.vm, args)}; {_CURE}")
+        self.args = args
+        require_heard(cluster, args)
 
     def write(self, node: str | None) -> None:
         """Change the record; the UID makes the API server reject a VM that was recreated."""
@@ -81,13 +84,6 @@ def machines(
         running = {one.key: one for one in instances}
     both = [(vm, running.get(vm.key)) for vm in machines]
     return [(vm, vmi, find_args(sticky_vms.next_pod(vm, vmi))) for vm, vmi in both]
-
-
-def required(vm: VirtualMachine, args: StickyArgs | None) -> StickyArgs:
-    """Require that the sticky plugin runs for a VM. Raises CommandError."""
-    if args is None:
-        raise CommandError(f"VM {'/'.join(vm.key)}: {sticky_vms.loose(vm, args)}; {_CURE}")
-    return args
 
 
 def require_heard(api: Api, args: StickyArgs) -> None:

@@ -61,7 +61,9 @@ class Windows:
 
     hours: tuple[OpenHours, ...]
     closed: tuple[Span, ...] = ()
-    _last_search: list[Span] = field(default_factory=lambda: [(1, 0)], compare=False, repr=False)
+    _last_search: list[Span] = field(
+        default_factory=lambda: [(1, 0)], init=False, compare=False, repr=False
+    )
     """The last instant asked for, and the first one from there on at which a window is open."""
 
     def is_open(self, at_ms: int) -> bool:
