@@ -19,6 +19,8 @@ from controlplane.ports import free_ports
 START_SECONDS = 300.0
 HELD = "holdfast_held_pods"
 """The metric with the number of held pods that it knows."""
+LOOK_SECONDS = 2.0
+"""Between two looks at whether all are released: each look costs the controller a metrics page."""
 _ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import audit, stats
-from bench.controllers import HELD, controlling
+from bench.controllers import HELD, LOOK_SECONDS, controlling
 from bench.peers import build
 from bench.results import Outcome
 from bench.size import Size
@@ -65,7 +65,7 @@ def _ours(there: World, name: str, number: int) -> float:
         due = there.hold(name, number, lambda: controller.metric(HELD))
         time.sleep(max(0.0, due - 0.5 - time.time()))
         before = controller.cpu_seconds()
-        there.until(lambda: controller.metric(HELD) == others, step=0.5)
+        there.until(lambda: controller.metric(HELD) == others, step=LOOK_SECONDS)
         return (controller.cpu_seconds() - before) / number * 1e6
 
 

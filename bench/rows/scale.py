@@ -21,8 +21,6 @@ PART = 5_000
 """Pods created in one go, between two looks at how far it is."""
 SETTLE_SECONDS = 30.0
 """From the start to rest: the search for kept pods, which comes once an hour, is over by then."""
-LOOK_SECONDS = 2.0
-"""Between two looks at whether all are released: each look costs the controller a metrics page."""
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
@@ -109,7 +107,7 @@ def _release_cpu(there: World, name: str, controller: Controller, number: int) -
     due = there.hold(name, number, lambda: controller.metric(controllers.HELD))
     time.sleep(max(0.0, due - 0.5 - time.time()))
     before = controller.cpu_seconds()
-    there.until(lambda: controller.metric(controllers.HELD) == held, step=LOOK_SECONDS)
+    there.until(lambda: controller.metric(controllers.HELD) == held, step=controllers.LOOK_SECONDS)
     used = controller.cpu_seconds() - before
     there.clear(name)
     return used / number * 1e6

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from bench.controllers import HELD, controlling
+from bench.controllers import HELD, LOOK_SECONDS, controlling
 from bench.recorded import RecordedApi, serving
 from bench.results import Outcome
 from bench.rows import scale
@@ -49,7 +49,7 @@ def _release(there: World, api: RecordedApi, due: Object, number: int) -> tuple[
         there.until(lambda: controller.metric(HELD) == api.number + number)
         time.sleep(max(0.0, at - 0.5 - time.time()))
         before = controller.cpu_seconds()
-        there.until(lambda: controller.metric(HELD) == api.number, step=scale.LOOK_SECONDS)
+        there.until(lambda: controller.metric(HELD) == api.number, step=LOOK_SECONDS)
         return (controller.cpu_seconds() - before) / number * 1e6, controller.peak_rss_mb()
 
 
