@@ -86,7 +86,7 @@ def controlling(kubeconfig: Path) -> Iterator[Controller]:
         while not controller.is_synced():
             if process.poll() is not None or time.monotonic() > end:
                 raise BenchError("the controller did not start; see its message above")
-            time.sleep(0.02)
+            time.sleep(0.1)
         yield controller
     finally:
         process.terminate()
