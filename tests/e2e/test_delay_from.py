@@ -54,8 +54,8 @@ def roll_out(ns: Namespace, kind: str) -> None:
 
     if kind == "Deployment":
         node = ns.eventually(lambda: ns.get("pod", first["metadata"]["name"])["spec"]["nodeName"])
-        chosen = f"--pod-selector={SELECTOR},kind={kind}"  # in all namespaces, other kinds' too
-        ns.kubectl("drain", node, "--force", "--ignore-daemonsets", chosen)
+        mine = f"--pod-selector={SELECTOR},kind={kind}"  # a drain evicts from all namespaces
+        ns.kubectl("drain", node, "--force", "--ignore-daemonsets", mine)
         ns.kubectl("uncordon", node)
     else:
         ns.kubectl("delete", "pod", first["metadata"]["name"], "--wait=false")
