@@ -5,16 +5,14 @@ the same. Memory is the peak of what Python allocates for one review.
 """
 
 import json
-import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.support.builders import make_pod, make_review
+from tests.support.counting import counted
 from tests.support.hostile import PATHS, SERVER
 
 SMALL, TIMES = 200, 8
@@ -136,22 +134,6 @@ def body_of(shape: str, count: int) -> bytes:
     made = SHAPES[shape](count)
     review = made if "request" in made else make_review(made)
     return json.dumps(review, separators=(",", ":")).encode()
-
-
-@contextmanager
-def counted() -> Iterator[list[int]]:
-    steps = [0]
-
-    def step(_frame: FrameType, _event: str, _argument: object) -> Any:
-        steps[0] += 1
-        return step
-
-    before = sys.gettrace()
-    sys.settrace(step)
-    try:
-        yield steps
-    finally:
-        sys.settrace(before)
 
 
 def work(path: str, content: bytes) -> int:

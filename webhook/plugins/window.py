@@ -29,7 +29,7 @@ from holdfast.webhook.model.annotations import (
     jitter_share_ms,
 )
 from holdfast.webhook.model.calendar import windows
-from holdfast.webhook.model.calendar.window_calendar import Windows
+from holdfast.webhook.model.calendar.window_calendar import HORIZON_MS, Windows
 from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
@@ -186,14 +186,17 @@ def _with_jitter(pod: Pod, windows: Windows, open_ms: int) -> int:
     pod that was created while the window was open has waited for its jitter by then.
     """
     jitter = pod.annotations.get(JITTER)
-    closes_ms = windows.closes_ms(open_ms) if jitter else None
-    if jitter is None or closes_ms is None:
-        return open_ms
-    opened_ms = windows.opened_ms(closes_ms)
-    if opened_ms <= pod.created_ms:
+    if jitter is None:
         return open_ms
     try:
-        jitter_ms = min(durations.parse_delay(jitter), closes_ms - opened_ms - 1)
+        jitter_ms = min(durations.parse_delay(jitter), HORIZON_MS)
     except InvalidValueError:
         return open_ms  # the delay plugin reports it
+    since_ms = max(pod.created_ms, open_ms - jitter_ms)
+    opened_ms = windows.opened_ms(open_ms, since_ms)
+    if opened_ms == since_ms:
+        return open_ms
+    closes_ms = windows.closes_ms(open_ms, jitter_ms + 1)
+    if closes_ms is not None:
+        jitter_ms = min(jitter_ms, closes_ms - opened_ms - 1)
     return max(open_ms, opened_ms + jitter_share_ms(pod.jitter_key, jitter_ms))

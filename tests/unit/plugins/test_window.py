@@ -34,6 +34,7 @@ from tests.support.builders import (
     make_pod,
     read_review,
 )
+from tests.support.counting import counted
 from tests.support.scripted import decider_of
 from tests.support.window_values import WINDOWS, WindowRefusal
 
@@ -155,6 +156,19 @@ def test_jitter_ends_with_the_window() -> None:
 @pytest.mark.parametrize("value", ["1h", "soon"])
 def test_jitter_of_a_pod_created_while_the_window_is_open_counts_once(value: str) -> None:
     assert window_of().permit(pod_of(OPEN_HOURS, JITTER, value), CREATED_MS) == Allow()
+
+
+def test_many_windows_that_never_close_cost_little() -> None:
+    """A pod may ask for any windows, and is asked about again whenever it changes."""
+    places = "Abidjan Accra Bamako Banjul Bissau Conakry Dakar Freetown Lome Monrovia Nouakchott"
+    zones = [f"Africa/{place}" for place in [*places.split(), "Ouagadougou"]]
+    text = ", ".join(
+        f"{2 * n:02}:00-{(2 * n + 2) % 24:02}:01 {zone}" for n, zone in enumerate(zones)
+    )
+    pod = pod_of(text, JITTER, "167h")
+    with counted() as steps:
+        assert window_of().permit(pod, CREATED_MS + 200 * HOUR) == Allow()
+    assert 500 < steps[0] < 50_000  # 5,000,000 with a search over 400 days
 
 
 def test_window_that_never_closes_has_no_beginning() -> None:

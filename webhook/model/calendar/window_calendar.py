@@ -13,11 +13,12 @@ A window is open at an instant if the local wall time at that instant is inside 
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import itemgetter
 
 from holdfast.webhook.model import durations
@@ -25,12 +26,13 @@ from holdfast.webhook.model import durations
 Span = tuple[int, int]
 
 HORIZON_DAYS = 400
-"""How far ahead an opening or closing is searched: more than a year."""
+"""How far ahead an opening is searched: more than a year."""
 _LAST_MS = durations.parse_instant("9997-01-01T00:00:00Z")
 """The search has to end before the year 10000."""
 _DAY_MS = 86_400_000
 """No time zone changes its offset twice within a day."""
-_HORIZON_MS = HORIZON_DAYS * _DAY_MS
+WEEK_MS = 7 * _DAY_MS
+HORIZON_MS = HORIZON_DAYS * _DAY_MS
 _MINUTE_MS = 60_000
 _THURSDAY = 3
 """The weekday of 1970-01-01."""
@@ -68,7 +70,7 @@ class Windows:
 
     def is_open(self, at_ms: int) -> bool:
         """Return whether a window is open."""
-        return _in_range(at_ms) and any(one.is_open(at_ms) for one in self._calendars)
+        return _in_range(at_ms) and any(self._spans(at_ms, at_ms + 1))
 
     def next_open_ms(self, at_ms: int) -> int | None:
         """Return the first instant from `at_ms` on at which a window is open.
@@ -80,36 +82,40 @@ class Windows:
         since_ms, opens_ms = self._last_search[0]
         if since_ms <= at_ms <= opens_ms:  # as for most pods of a long list
             return opens_ms
-        found = [one.next_open_ms(at_ms, at_ms + _HORIZON_MS) for one in self._calendars]
-        first = min((opens for opens in found if opens is not None), default=None)
-        if first is not None:
-            self._last_search[0] = (at_ms, first)
-        return first
+        for opens_ms, _ in self._spans(at_ms, at_ms + HORIZON_MS):
+            self._last_search[0] = (at_ms, opens_ms)
+            return opens_ms
+        return None
 
-    def closes_ms(self, at_ms: int) -> int | None:
+    def closes_ms(self, at_ms: int, within_ms: int = WEEK_MS) -> int | None:
         """Return the first instant from `at_ms` on at which no window is open.
 
-        None if the windows stay open for HORIZON_DAYS.
+        None if the windows stay open for `within_ms`, which bounds the cost of the search.
         """
         if not _in_range(at_ms):
             return at_ms
-        closes, until = at_ms, at_ms + _HORIZON_MS
-        while closes < until:
-            before = closes
-            closes = max(one.closes_ms(before, until) for one in self._calendars)
-            if closes == before:
-                return closes
-        return None
+        closes_ms = at_ms
+        for start, end in self._spans(at_ms, at_ms + within_ms):
+            if start > closes_ms:
+                break
+            closes_ms = max(closes_ms, end)
+        return closes_ms if closes_ms < at_ms + within_ms else None
 
-    @lru_cache(maxsize=1_024)  # noqa: B019 - one entry for each window that is open now
-    def opened_ms(self, closes_ms: int) -> int:
-        """Return when the window that closes then has opened, at most HORIZON_DAYS before."""
-        instants = range(max(0, closes_ms - _HORIZON_MS), closes_ms)
-        return instants[
-            bisect_left(
-                instants, 1, key=lambda at: self.is_open(at) and self.closes_ms(at) == closes_ms
-            )
-        ]
+    def opened_ms(self, at_ms: int, since_ms: int) -> int:
+        """Return the start of the time in which windows are open without a break up to `at_ms`.
+
+        This is `since_ms` if they were open by then.
+        """
+        opened_ms = closes_ms = since_ms
+        for start, end in self._spans(since_ms, at_ms + 1):
+            if start > closes_ms:
+                opened_ms = start
+            closes_ms = max(closes_ms, end)
+        return opened_ms
+
+    def _spans(self, at_ms: int, until_ms: int) -> Iterable[Span]:
+        """Yield when windows are open between two instants, by their start; they may overlap."""
+        return heapq.merge(*(one.spans(at_ms, until_ms) for one in self._calendars))
 
     @cached_property
     def _calendars(self) -> list[_Calendar]:
@@ -151,52 +157,20 @@ class _Calendar:
         ]
         self._closed = _merged((first, last + 1) for first, last in closed)
 
-    def is_open(self, at_ms: int) -> bool:
-        wall = self._wall(at_ms)
-        return self._first_open(wall, wall) == wall
-
-    def next_open_ms(self, at_ms: int, until_ms: int) -> int | None:
-        """Return the first instant from `at_ms` on at which a window is open; None if none is."""
+    def spans(self, at_ms: int, until_ms: int) -> Iterator[Span]:
+        """Yield when windows are open between two instants, by their start; they may overlap."""
         while at_ms < until_ms:
             offset = self._wall(at_ms) - at_ms
-            opens = self._first_open(at_ms + offset, until_ms + offset)
-            if opens is None:
-                return None
-            change = self._next_change(at_ms, opens - offset)
-            if change is None:
-                return opens - offset
-            at_ms = change
-        return None
+            end_ms = self._same_offset(at_ms, min(at_ms + _DAY_MS, until_ms), offset)
+            days = range((at_ms + offset) // _DAY_MS - 1, (end_ms + offset - 1) // _DAY_MS + 1)
+            for day in days:
+                for opens, closes in self._day(day):
+                    opens_ms, closes_ms = max(opens - offset, at_ms), min(closes - offset, end_ms)
+                    if opens_ms < closes_ms:
+                        yield opens_ms, closes_ms
+            at_ms = end_ms
 
-    def closes_ms(self, at_ms: int, until_ms: int) -> int:
-        """Return when all are closed, from `at_ms` on; some instant after `until_ms` if later."""
-        while at_ms < until_ms:
-            wall = self._wall(at_ms)
-            offset = wall - at_ms
-            closes = self._first_closed(wall, until_ms + offset)
-            change = self._next_change(at_ms, closes - offset)
-            if change is None:
-                return closes - offset
-            at_ms = change
-        return at_ms
-
-    def _first_open(self, wall: int, until: int) -> int | None:
-        for day in range(wall // _DAY_MS - 1, until // _DAY_MS + 1):
-            for start, end in self._spans(day):
-                if wall < end:
-                    return max(start, wall)
-        return None
-
-    def _first_closed(self, wall: int, until: int) -> int:
-        for day in range(wall // _DAY_MS - 1, until // _DAY_MS + 1):
-            if day * _DAY_MS > wall:
-                break
-            for start, end in self._spans(day):
-                if start <= wall:
-                    wall = max(wall, end)
-        return wall
-
-    def _spans(self, day: int) -> list[Span]:
+    def _day(self, day: int) -> list[Span]:
         """Return the wall times at which windows of a day open and close, in order."""
         if self._is_closed(day):
             return []
@@ -213,17 +187,12 @@ class _Calendar:
         local = durations.to_datetime(at_ms).astimezone(self._zone)
         return (local.replace(tzinfo=None) - _EPOCH) // _MILLISECOND
 
-    def _next_change(self, at_ms: int, end_ms: int) -> int | None:
-        """Return the first instant up to `end_ms` with another offset than `at_ms` has."""
-        offset = self._wall(at_ms) - at_ms
-        for start in range(at_ms, end_ms, _DAY_MS):
-            later = min(start + _DAY_MS, end_ms)
-            if self._wall(later) - later != offset:
-                instants = range(start, later + 1)
-                return start + bisect_left(
-                    instants, 1, key=lambda at: self._wall(at) - at != offset
-                )
-        return None
+    def _same_offset(self, at_ms: int, end_ms: int, offset: int) -> int:
+        """Return until when a zone keeps an offset, `end_ms` at the latest: a day later or less."""
+        if self._wall(end_ms) - end_ms == offset:
+            return end_ms
+        instants = range(at_ms, end_ms + 1)
+        return at_ms + bisect_left(instants, 1, key=lambda at: self._wall(at) - at != offset)
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:

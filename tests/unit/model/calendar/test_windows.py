@@ -175,6 +175,9 @@ def test_search_ends_at_the_horizon() -> None:
     at = parse_instant("2027-01-01T00:00:00Z")
 
     assert windows.parse("00:00-12:00, 12:00-24:00 Cuba").closes_ms(at) is None
+    assert on("2027-01-07", text="00:00-24:00").closes_ms(at) == at + 6 * DAY
+    assert on("2027-01-08", text="00:00-24:00").closes_ms(at) is None
+    assert on("2027-01-08", text="00:00-24:00").closes_ms(at, 8 * DAY) == at + 7 * DAY
     assert on("2027-01-01/2029-01-01", text="00:00-24:00").next_open_ms(at) is None
     assert on("2027-01-01/2027-12-31", text="00:00-24:00").next_open_ms(at) == at + 365 * DAY
 
@@ -274,7 +277,7 @@ def test_a_day_in_all_zones(hours: str) -> None:
             assert opened.is_open(opens)
             assert opened.is_open(closes - 1)
             assert not opened.is_open(closes)
-            began = opened.opened_ms(closes)
+            began = opened.opened_ms(closes - 1, start - DAY)
             assert began == opens if opens > at else began <= opens
             assert opened.is_open(began)
             assert not opened.is_open(began - 1)
