@@ -11,7 +11,7 @@ import msgspec
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.model import approvals
 from holdfast.webhook.model.annotations import HELD_LABEL, OWN_PREFIX, Due
-from holdfast.webhook.model.limits import MAX_ENTRIES, MAX_GATES
+from holdfast.webhook.model.limits import MAX_ENTRIES, MAX_GATES, MAX_OWN_GATES
 from holdfast.webhook.model.objects import Pod
 
 _COPY, _FROM_COPY = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Pod)
@@ -111,9 +111,15 @@ def _needed(gates: Sequence[str]) -> tuple[str, ...]:
     Of the gates of others, which may be long, only the number counts. So many that admission
     rejects the pod take megabytes: they are not shared, and the release writes those of others.
     """
-    if len(gates) > MAX_GATES:
+    if exceeds(gates):
         return tuple(gates)
     return _shared(tuple(gate if gate.startswith(OWN_PREFIX) else "" for gate in gates))
+
+
+def exceeds(gates: Sequence[str]) -> bool:
+    """Return whether admission rejects a pod with so many gates."""
+    own = sum(gate.startswith(OWN_PREFIX) for gate in gates)
+    return own > MAX_OWN_GATES or len(gates) > MAX_GATES
 
 
 @lru_cache(maxsize=256)

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter
 
-from holdfast.webhook.controller.pending import RANKS, PendingRelease
+from holdfast.webhook.controller.pending import RANKS, PendingRelease, exceeds
 from holdfast.webhook.controller.releaser import Attempt, Outcome
 from holdfast.webhook.model.annotations import NEVER_MS, OWN_PREFIX
-from holdfast.webhook.model.limits import MAX_GATES
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.workqueue.controller import TaskResult
 from holdfast.webhook.workqueue.queue import WorkQueue
@@ -204,7 +203,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
     def put(self, key: ObjectKey, item: PendingRelease) -> None:
         """Add a pod or replace it, and count it."""
         self._count(self.get(key), -1)
-        if len(item.gates) > MAX_GATES:  # admission rejects such a pod; its release reads it
+        if exceeds(item.gates):  # admission rejects such a pod; its release reads it
             item = item._replace(gates=(), recheck=True, copy=b"")
         if item.copy and (len(item.copy) > COPY_BYTES or self._copies >= COPIES):
             item = item._replace(copy=b"")

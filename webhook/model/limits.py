@@ -7,6 +7,7 @@ one by one, and gives up at forty thousand. Kubernetes only limits the size of t
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from holdfast.webhook.model.annotations import OWN_PREFIX
 from holdfast.webhook.model.objects import NodeSelectorRequirement, NodeSelectorTerm, Pod
 
 MAX_ENTRIES = 5_000
@@ -14,7 +15,9 @@ MAX_ENTRIES = 5_000
 MAX_ANNOTATION_BYTES = 256 << 10
 """The API server's limit for the keys and values of all annotations of an object."""
 MAX_GATES = 100
-"""Scheduling gates: a release takes two operations for each of ours, and a scrape counts them."""
+"""Scheduling gates: a release writes or tests each of them."""
+MAX_OWN_GATES = 16
+"""Those of ours, whose names the controller keeps for each held pod, and a scrape counts."""
 MAX_TERMS = 1_000
 """Terms of node affinity, required or preferred; a rule may edit each of them."""
 MAX_TOLERATIONS = 1_000
@@ -47,6 +50,8 @@ def _counts(pod: Pod) -> Iterator[tuple[int, str, int]]:
     yield len(pod.annotations), "metadata.annotations", MAX_ENTRIES
     yield len(pod.labels), "metadata.labels", MAX_ENTRIES
     yield len(pod.gates), "spec.schedulingGates", MAX_GATES
+    own = sum(gate.startswith(OWN_PREFIX) for gate in pod.gates)
+    yield own, f"spec.schedulingGates ({OWN_PREFIX}*)", MAX_OWN_GATES
     yield len(pod.spec.tolerations or ()), "spec.tolerations", MAX_TOLERATIONS
     affinity = pod.spec.affinity
     node = affinity.node_affinity if affinity else None

@@ -13,7 +13,7 @@ from holdfast.webhook.controller.releaser import Attempt, Outcome
 from holdfast.webhook.controller.scheduler import ReleaseScheduler
 from holdfast.webhook.framework.plugin import Allow, Permit, Reject, Wait
 from holdfast.webhook.model.annotations import NEVER_MS, NOT_BEFORE
-from holdfast.webhook.model.limits import MAX_GATES
+from holdfast.webhook.model.limits import MAX_GATES, MAX_OWN_GATES
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.workqueue.controller import TaskResult
 from tests.support.builders import CREATED, CREATED_MS, MINUTE, instant, make_decider, make_pod
@@ -209,11 +209,20 @@ def test_of_a_hostile_pod_only_a_few_kilobytes_are_kept(hostile: dict[str, Any])
     assert len(msgspec.msgpack.encode(pods.scheduler.get(A))) < 5_000
 
 
-def test_so_many_gates_that_admission_rejects_them_are_not_shared() -> None:
-    pod = Pod.of(make_pod({}, gates=[f"holdfast.dev/{n}" for n in range(MAX_GATES + 1)]))
+@pytest.mark.parametrize(
+    ("domain", "limit"), [("holdfast.dev", MAX_OWN_GATES), ("a.io", MAX_GATES)]
+)
+def test_so_many_gates_that_admission_rejects_them_are_not_kept(domain: str, limit: int) -> None:
+    gates = ["holdfast.dev/delay", *(f"{domain}/{n}" for n in range(limit))]
+    fresh = pending_release(Pod.of(make_pod({}, gates=gates)), decider_of(Holding(never)))
+    assert fresh is not None
     shared = pending_releases._shared.cache_info().currsize
-    assert pending_release(pod, decider_of(Holding(never))) is not None
+    pods = Pods(fresh)
     assert pending_releases._shared.cache_info().currsize == shared
+    kept = pods.scheduler.get(A)
+    assert kept is not None
+    assert (kept.gates, kept.recheck) == ((), True)
+    assert not pods.scheduler.holds(0)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,11 @@ TOO_MUCH = [
         id="labels",
     ),
     pytest.param(
+        asking(schedulingGates=[{"name": f"holdfast.dev/{i}"} for i in range(17)]),
+        "spec.schedulingGates (holdfast.dev/*): 17 entries exceed the limit of 16: remove some",
+        id="gates of ours",
+    ),
+    pytest.param(
         asking(schedulingGates=[{"name": f"example.com/{i}"} for i in range(101)]),
         "spec.schedulingGates: 101 entries exceed the limit of 100: remove some",
         id="gates",
