@@ -1,11 +1,17 @@
 """The schedule of a CronJob, as far as its shortest period.
 
-The syntax is that of robfig/cron v3, which Kubernetes uses: five fields, or a macro.
+The syntax is that of robfig/cron v3, which Kubernetes uses: five fields, a macro or `@every`.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
 
+from holdfast.webhook.errors import InvalidValueError
+from holdfast.webhook.model import durations
+
+_EVERY = "@every "
+_ZONES = ("TZ=", "CRON_TZ=")
+"""Prefixes that CronJobs of older clusters may have; the period does not depend on the zone."""
 _MACROS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -26,11 +32,16 @@ _SHORTEST_MONTH = 28
 def shortest_period(schedule: str) -> int | None:
     """Return the shortest time between two runs, in seconds; None if it is unclear.
 
-    Months are ignored, so the period may in fact be longer. `@every` is not read.
+    Months are ignored, so the period may in fact be longer.
     """
     if len(schedule) > _LONGEST:
         return None
-    fields = _MACROS.get(schedule.strip(), schedule).split()
+    if schedule.startswith(_ZONES):
+        schedule = schedule.partition(" ")[2]
+    schedule = schedule.strip()
+    if schedule.startswith(_EVERY):
+        return _every(schedule.removeprefix(_EVERY))
+    fields = _MACROS.get(schedule, schedule).split()
     if len(fields) != 5:
         return None
     try:
@@ -43,6 +54,14 @@ def shortest_period(schedule: str) -> int | None:
     times = [hour * 3_600 + minute * 60 for hour in hours for minute in minutes]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     return min([*gaps, times[0] + _days_apart(days, weekdays) * _DAY - times[-1]])
+
+
+def _every(duration: str) -> int | None:
+    """Return the seconds of a Go duration as robfig/cron rounds them: down, but at least 1."""
+    try:
+        return max(1, durations.parse_delay(duration) // 1_000)
+    except InvalidValueError:
+        return None
 
 
 def _days_apart(days: Sequence[int], weekdays: Sequence[int]) -> int:
