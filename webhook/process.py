@@ -14,7 +14,7 @@ END_SECONDS = 2.0
 """How long a command may take to end after a signal, such as in a name lookup that hangs: Python
 handles signals only between its own instructions."""
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def on_signals(stop: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ def exit_on_signals() -> None:
     def handle(number: int, _frame: object) -> None:
         sys.exit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, handle)
 

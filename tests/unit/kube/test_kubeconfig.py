@@ -498,7 +498,9 @@ def test_certificate_of_a_credential_plugin_is_renewed_when_it_expires(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda one: one.name
+    "number",
+    [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT],
+    ids=lambda one: one.name,
 )
 def test_command_that_is_ended_removes_its_temporary_keys(
     number: signal.Signals, tmp_path: Path
