@@ -114,6 +114,8 @@ class Cluster:
         """Gets the warnings of all responses, for a command that shows them."""
         self._token: tuple[float, Mapping[str, str]] = float("-inf"), {}
         """When the client was last asked for the token, and the resulting headers."""
+        self._is_rejected = False
+        """Whether the server has rejected the credentials since they were renewed."""
 
     @classmethod
     def connect(
@@ -193,9 +195,10 @@ class Cluster:
     def begin(self, path: str, body: bytes, *, timeout: float, on_end: OnEnd) -> bool:
         """Send a JSON Patch without waiting; return False if that needs a new connection.
 
-        `receive` calls `on_end` with None, or with what `request` would raise.
+        `receive` calls `on_end` with None, or with what `request` would raise. After a 401,
+        `request` renews the credentials, because that may block.
         """
-        if self._transport is None:
+        if self._transport is None or self._is_rejected:
             return False
         try:
             headers = self._headers(body, JSON_PATCH)
@@ -209,6 +212,8 @@ class Cluster:
                 on_end(self._unreachable(result))
                 return
             self._report_timing(sent, result.received, result.headers)
+            if result.status == _UNAUTHORIZED:
+                self._is_rejected = True
             on_end(status_error(result) if result.status >= NO_SUCCESS else None)
 
         return self._responses.send(request, timeout=timeout, on_end=end)
@@ -304,6 +309,8 @@ class Cluster:
 
     def _authorization(self) -> Mapping[str, str]:
         """Return the Authorization header. Raises CredentialsError if the token cannot be read."""
+        if self._is_rejected:
+            self._renew_rejected()
         asked, known = self._token
         now = self._now()
         if now - asked < TOKEN_SECONDS:
@@ -322,10 +329,15 @@ class Cluster:
     def _status_error(self, response: Response) -> ApiStatusError:
         """Convert an error response to an exception. After a 401, renew the credentials."""
         if response.status == _UNAUTHORIZED:
-            with suppress(*_unreadable()):
-                self._renew_credentials()
-            self._token = float("-inf"), {}
+            self._renew_rejected()
         return status_error(response)
+
+    def _renew_rejected(self) -> None:
+        """Renew what the server rejected; if that fails, the server may reject it again."""
+        self._is_rejected = False
+        with suppress(*_unreadable()):
+            self._renew_credentials()
+        self._token = float("-inf"), {}
 
     def _lacks_files(self) -> bool:
         """Return whether a file is gone that the client wrote, as when /tmp is cleaned."""

@@ -152,6 +152,27 @@ def test_token_that_counts_no_more_is_read_anew(token: tuple[Server, Token, Clus
     assert [b"authorization: bearer new" in server.requests[1]] == [True]
 
 
+def test_patch_that_is_unauthorized_has_the_next_request_renew_the_token(
+    serve: Callable[..., Server],
+) -> None:
+    refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+    server, ends, stop = serve([OK, refused, OK]), list[object](), threading.Event()
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{server.port}"
+    one = Token(configuration)
+    stop.set()
+    with closing(Cluster(ApiClient(configuration), Access(one.renew))) as connected:
+        connected.request("GET", "/version")
+        assert connected.begin("/x", b"[]", timeout=5.0, on_end=ends.append)
+        connected.receive(stop)
+        assert not connected.begin("/x", b"[]", timeout=5.0, on_end=ends.append)
+        connected.request("PATCH", "/x", body=b"[]", content_type=JSON_PATCH)
+
+    assert "HTTP 401" in str(ends[0])
+    sent = [b"authorization: bearer new" in each for each in server.requests]
+    assert sent == [False, False, True]
+
+
 @pytest.mark.parametrize("problem", [OSError(24, "Too many open files"), ConfigException("empty")])
 def test_token_that_cannot_be_read_is_a_failure_of_the_request_alone(
     token: tuple[Server, Token, Cluster], problem: Exception
