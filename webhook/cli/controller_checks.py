@@ -147,7 +147,8 @@ class ControllerChecks:
         paths = [api_path("v1", "serviceaccounts", name, kubevirt.CONTROLLER) for name in names]
         there = [listing.one(self.api, path, dict) is not None for path in paths]
         accounts = map(kubevirt.controller_account, names)
-        yield from installation.virt_controllers([*zip(accounts, there, strict=True)])
+        configured = {one for each in self.profiles for one in pipelines.sticky_accounts(each)}
+        yield from installation.virt_controllers([*zip(accounts, there, strict=True)], configured)
 
 
 def _lease(api: Api, own: str) -> tuple[str, int] | None:

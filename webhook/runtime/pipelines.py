@@ -27,6 +27,7 @@ from holdfast.webhook.plugins.pace.plugin import Pace
 from holdfast.webhook.plugins.placement import PlacementArgs
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from holdfast.webhook.plugins.virt_controller import AUTO
 from holdfast.webhook.plugins.window import Window
 from holdfast.webhook.registration import configurations
 
@@ -94,6 +95,11 @@ def sticky_args(profiles: Profiles, pod: Pod) -> StickyArgs | None:
     """Return the sticky plugin's arguments for a pod; None if its profile does not enable it."""
     plugin = sticky_plugin(profiles, pod)
     return None if plugin is None else plugin.args
+
+
+def sticky_accounts(profiles: Profiles) -> set[str]:
+    """Return the accounts of virt-controller that the configuration names."""
+    return {one.args.account for one in profiles.plugins if isinstance(one, Sticky)} - {AUTO}
 
 
 def has_sticky(profiles: Profiles) -> bool:

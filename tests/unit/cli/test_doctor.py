@@ -14,7 +14,8 @@ from holdfast.webhook.cli.controller_checks import ControllerChecks
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import boot_time
-from holdfast.webhook.model import approvals
+from holdfast.webhook.model import approvals, kubevirt
+from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies.builder import InstallationNames
 from holdfast.webhook.registration import configurations
@@ -228,6 +229,27 @@ def test_controller_without_a_lease_acts_as_its_user() -> None:
     api = ReviewingApi()
     api.denied = frozenset({("list", "jobs.batch"), ("list", "namespaces.")})
     assert [*checks(api)._permissions()] == []
+
+
+@pytest.mark.parametrize(
+    ("account", "expected"),
+    [("auto", 0), (kubevirt.controller_account("cnv"), 0), (kubevirt.CONTROLLER_ACCOUNT, 1)],
+)
+def test_account_of_sticky_is_that_of_the_kubevirt_object(account: str, expected: int) -> None:
+    sticky = f"profiles: [{{pluginConfig: [{{name: sticky, args: {{account: '{account}'}}}}]}}]"
+    api = FakeApi()
+    assert [*checks(api, sticky)._virt_controllers()] == []  # a cluster without KubeVirt
+    listed(api, kubevirt.INSTALLATIONS, {"metadata": {"namespace": "cnv"}})
+    api.put(api_path("v1", "serviceaccounts", "cnv", kubevirt.CONTROLLER), {})
+    _, *found = checks(api, sticky)._virt_controllers()
+    right = kubevirt.controller_account("cnv")
+    problem = (
+        Level.PROBLEM,
+        "KubeVirt",
+        f"plugin sticky is configured with account {account}, not {right}",
+        "set its argument account to auto",
+    )
+    assert found == [problem] * expected
 
 
 def leases(api: FakeApi, **renewed: str) -> None:

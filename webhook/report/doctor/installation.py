@@ -122,8 +122,13 @@ def may_not_follow(user: str, verb: str, resource: str, lost: str) -> Finding:
     return Finding(Level.PROBLEM, "permissions", f"{user} may not {verb} {resource}: {lost}", cure)
 
 
-def virt_controllers(accounts: Sequence[tuple[str, bool]]) -> Iterator[Finding]:
-    """Judge the account that each KubeVirt object stands for, and whether it exists."""
+def virt_controllers(
+    accounts: Sequence[tuple[str, bool]], configured: Collection[str] = ()
+) -> Iterator[Finding]:
+    """Judge the account that each KubeVirt object stands for, and whether it exists.
+
+    `configured` are the accounts that the configuration names.
+    """
     about, cure = "KubeVirt", "set the argument account of plugin sticky to virt-controller's"
     for account, there in accounts:
         if there:
@@ -134,6 +139,10 @@ def virt_controllers(accounts: Sequence[tuple[str, bool]]) -> Iterator[Finding]:
     if len(accounts) > 1:
         text = f"there are {len(accounts)} KubeVirt objects; the oldest counts"
         yield Finding(Level.WARNING, about, text, f"{cure}, or delete the others")
+    expected = [account for account, there in accounts if there]
+    for other in sorted(set(configured) - set(expected)) if expected else ():
+        text = f"plugin sticky is configured with account {other}, not {' or '.join(expected)}"
+        yield Finding(Level.PROBLEM, about, text, "set its argument account to auto")
 
 
 def kept(namespace: str, names: Sequence[str], *, terminating: bool) -> Finding:
