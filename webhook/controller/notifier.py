@@ -17,6 +17,7 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics
 _BY_EVENT = frozenset((f"{DOMAIN}/after", f"{DOMAIN}/pace"))
 """Gates of holds that end at an event, which may be later than the time of others."""
 _AUDITED = "; the API server's audit log names the user"
+_RESTORED = "restored from a backup, so it waits again; to release it now, run"
 _log = logging.getLogger("holdfast.controller")
 
 
@@ -58,6 +59,7 @@ class ReleaseNotifier:
         # The gate names the plugin already.
         doubled = f"{gates[0].removeprefix(OWN_PREFIX)}: " if len(gates) == 1 else ""
         said = [one.removeprefix(doubled) for one in (held.reason, held.problem)]
+        said += [f"{_RESTORED}: holdfast release {key[1]}"] if held.restored else []
         remarks = "; ".join(filter(None, said))
         note += f": {remarks}" if remarks else ""
         self.record_event(key, held.uid, events.HELD, note, warning=bool(held.problem))

@@ -17,6 +17,8 @@ from holdfast.webhook.model.objects import Pod
 _COPY, _FROM_COPY = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Pod)
 RANKS = 2**40
 """The ranks of a level: more than the seconds of any creation time."""
+_RESTORED = "velero.io/restore-name"
+"""The label of a pod that Velero has restored."""
 
 
 class PendingRelease(NamedTuple):
@@ -30,7 +32,7 @@ class PendingRelease(NamedTuple):
     that it has the label of held pods: both only if the admission policies allow the change. `copy`
     is the pod as it was read, for `read_copy`, if plugins are asked again. `approved_by` is who
     approved it. `earliest_ms` is the time before which it is certainly held, if its due time is
-    not known.
+    not known. `restored` says that a backup tool has created it again.
     """
 
     due_ms: int
@@ -48,6 +50,7 @@ class PendingRelease(NamedTuple):
     open_ended: bool = False
     approved_by: str = ""
     earliest_ms: int = 0
+    restored: bool = False
 
     @property
     def level(self) -> int:
@@ -92,6 +95,7 @@ def with_due(pod: Pod, due: Due, *, recheck: bool = False) -> PendingRelease:
         open_ended=due.open_ended,
         approved_by=approvals.approver(pod.annotations) if approvals.GATE in pod.gates else "",
         earliest_ms=due.earliest_ms,
+        restored=_RESTORED in pod.labels,
     )
 
 

@@ -614,6 +614,15 @@ def test_events_tell_of_hold_and_release() -> None:
     assert waiting_for(Holding(never)).told.notes("Held") == ["held by holdfast.dev/holding"]
 
 
+def test_event_says_that_a_restored_pod_waits_again() -> None:
+    world = World(held({"delay": "15"}, labels={"velero.io/restore-name": "monday"}))
+    (note,) = world.told.notes("Held")
+    assert note == (
+        "held until 2026-03-01T12:00:15Z by holdfast.dev/delay: restored from a backup, so it "
+        "waits again; to release it now, run: holdfast release web-0"
+    )
+
+
 @pytest.mark.parametrize("listed", [False, True], ids=["watched", "listed"])
 @pytest.mark.parametrize(
     ("changed", "after", "early"),
