@@ -49,6 +49,7 @@ def reviews(outcome: str, values: str) -> Series:
 
 
 def decisions(status: str, values: str) -> Series:
+    """The controller counts decisions from 0, before the first failure."""
     labels = f'extension_point="permit",plugin="after",status="{status}"'
     return {f"holdfast_plugin_execution_duration_seconds_count{{{labels}}}": values}
 
@@ -116,6 +117,7 @@ FIRES = [
         id="no server in one cluster of two",
     ),
     pytest.param("HoldfastPermitFails", decisions("Error", "0+1x30"), 4, "", id="a plugin fails"),
+    pytest.param("HoldfastPermitFails", decisions("Error", "0x5 4x60"), 6, "", id="at once"),
     pytest.param("HoldfastFrozen", {"holdfast_freezes": "NaN 0x2 2x1500"}, 4, "2", id="freezes"),
     pytest.param("HoldfastReleasesLate", late(0, 6), 1, "14.9s", id="all are late"),
     pytest.param("HoldfastReleasesLate", late(40, 41), 1, "10.9s", id="one of 41 is late"),

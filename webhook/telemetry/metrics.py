@@ -182,6 +182,11 @@ class ControllerMetrics(_Metrics):
         self._add_vms_and_events()
         self._add_leader()
 
+    def add_permits(self, plugins: Iterable[tuple[str, str]]) -> None:
+        """Add the series of failed decisions, by plugin and profile, for rates to see a first."""
+        for plugin, profile in plugins:
+            self._series(plugin, "permit", "Error", profile)
+
     def _add_vms_and_events(self) -> None:
         self.vm_records = self._counter(
             "vm_records",

@@ -1,0 +1,33 @@
+"""The metrics of a controller that has just been started."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+from tests.support.kubeconfigs import RIGHT
+
+PERMITS = "holdfast_plugin_execution_duration_seconds_count"
+
+
+def test_controller_without_certificates_that_has_asked_no_plugin(tmp_path: Path) -> None:
+    file, ready = tmp_path / "config", tmp_path / "ready"
+    clusters = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]  # nothing listens
+    file.write_text(json.dumps({**RIGHT, "clusters": clusters}))
+    options = ["--health-port=0", f"--ready-file={ready}", "--exit-with-stdin"]
+    command = [sys.executable, "-m", "holdfast.webhook", "controller", f"--kubeconfig={file}"]
+    with subprocess.Popen(
+        [*command, *options, "--certificates=none"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        while not ready.exists() and running.poll() is None:
+            time.sleep(0.05)
+        address = ready.read_text().strip()
+        with urlopen(f"http://{address}/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        running.communicate(timeout=10)
+
+    assert "holdfast_webhooks_registered NaN" in lines  # 0 would be an alert
+    labels = 'extension_point="permit",plugin="delay",profile="*",status="Error"'
+    assert f"{PERMITS}{{{labels}}} 0.0" in lines  # increase() does not see a series begin
