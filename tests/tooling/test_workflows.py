@@ -33,6 +33,14 @@ def test_actions_are_pinned_by_commit(path: Path) -> None:
     assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one)] == []
 
 
+def test_jobs_run_what_ci_runs() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"].values()
+    targets = [name for job in jobs for name in job["strategy"]["matrix"]["target"]]
+    commands = re.findall(r"(?m)^make (.+)$", (ROOT / ".ci" / "run").read_text())
+    ci = [one for line in commands for one in line.split() if not one.startswith("-")]
+    assert sorted(targets) == sorted(ci)
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_targets_exist(path: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):.*##", (ROOT / "Makefile").read_text()))
