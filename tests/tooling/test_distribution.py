@@ -61,6 +61,14 @@ def test_source_distribution_has_all_sources_and_the_links(sources: Path, sdist:
     assert expected - members.keys() == set()
 
 
+def test_tests_run_from_the_source_distribution(sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    pytest_options = ("-q", "-n", "0", "-p", "no:cacheprovider")
+    run("-m", "pytest", *pytest_options, "tests/unit/model/calendar/test_cron.py", cwd=tree)
+
+
 def test_the_wheel_owns_one_top_level_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name.partition("/")[0] for name in archive.namelist()}
