@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,7 +19,8 @@ from holdfast.webhook.plugins.pace.group import PaceGroup, Rank
 
 GroupKey = tuple[str, str]
 """The pace, and the pods that share it: the namespace, also with the label, or empty for all."""
-_SWEEP_AT = 1_000
+_SWEEP_AFTER = 1_000
+_MAX_QUIET = 10_000
 _LABEL_LENGTH = 16
 _timeout_ms = lru_cache(durations.parse_delay)  # for a configured one
 
@@ -64,7 +66,7 @@ class PaceGroups:
         self._groups: dict[GroupKey, PaceGroup] = {}
         self._quiet: dict[GroupKey, tuple[int, array[int]]] = {}
         """The releases of groups in which no pod waits or starts, and until when these count."""
-        self._sweep_at = _SWEEP_AT
+        self._sweep_at = _SWEEP_AFTER
 
     def add(self, paces: Paces) -> None:
         """Add the paces of a profile. Raises ConfigurationError if one has another definition."""
@@ -103,9 +105,26 @@ class PaceGroups:
         if group.releases:
             self._quiet[key] = group.releases[-1] + group.period_ms, group.releases
         if len(self._quiet) >= self._sweep_at:
-            now_ms = self._now_ms()
-            self._quiet = {key: kept for key, kept in self._quiet.items() if kept[0] > now_ms}
-            self._sweep_at = max(_SWEEP_AT, 2 * len(self._quiet))
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop releases that no longer count, and those of more than 10,000 groups.
+
+        A pod of a group that is dropped too early may start within the period of an earlier one.
+        Namespaces with the most groups lose theirs first, beginning with the next to expire.
+        """
+        now_ms, numbers = self._now_ms(), Counter[str]()
+
+        def number(key: GroupKey) -> int:
+            """Return a group's number in its namespace."""
+            namespace = key[1].partition("/")[0]
+            numbers[namespace] += 1
+            return numbers[namespace]
+
+        found = [key for key, (end_ms, _) in self._quiet.items() if end_ms > now_ms]
+        found.sort(key=lambda key: self._quiet[key][0], reverse=True)
+        self._quiet = {key: self._quiet[key] for key in sorted(found, key=number)[:_MAX_QUIET]}
+        self._sweep_at = len(self._quiet) + _SWEEP_AFTER
 
     def recall(self) -> None:
         """Put all pods that were called back into their lines."""

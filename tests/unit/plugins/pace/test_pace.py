@@ -671,6 +671,17 @@ def test_profiles_that_define_a_pace_differently_are_rejected() -> None:
     )
 
 
+def start_once(groups: PaceGroups, now: int, text: str, **fields: Any) -> None:
+    pod = read_pod({KEY: text}, uid="u", **fields)
+    _, key, group, _, limits, _ = groups.find(pod)
+    group.wait("u", ((0, 0, 0), pod.key, limits))
+    groups.retire(key, group)
+    assert group.take("u", now, now + 1)
+    group.confirm("u", now, now)
+    group.end("u")
+    groups.retire(key, group)
+
+
 def test_groups_of_a_long_period_keep_their_releases_only() -> None:
     now = CREATED_MS
     groups = PaceGroups(lambda: now)
@@ -678,14 +689,7 @@ def test_groups_of_a_long_period_keep_their_releases_only() -> None:
     def release(count: int, period: str) -> None:
         for number in range(count):
             owner = _owned(f"{period}-{now}-{number}")
-            pod = read_pod({KEY: f"1/{period}"}, uid="u", owners=[owner])
-            _, key, group, _, limits, _ = groups.find(pod)
-            group.wait("u", ((0, 0, 0), pod.key, limits))
-            groups.retire(key, group)
-            assert group.take("u", now, now + 1)
-            group.confirm("u", now, now)
-            group.end("u")
-            groups.retire(key, group)
+            start_once(groups, now, f"1/{period}", owners=[owner])
 
     release(1_500, "24h")
     assert (len(groups), groups._groups) == (1_500, {})
@@ -697,6 +701,25 @@ def test_groups_of_a_long_period_keep_their_releases_only() -> None:
     now += 86_400_000
     release(600, "24h")
     assert len(groups) <= 601
+
+
+def test_namespace_with_very_many_paces_displaces_its_own_releases_only() -> None:
+    groups = PaceGroups(lambda: CREATED_MS)
+    start_once(groups, CREATED_MS, "1/1m", namespace="other")
+    for number in range(1, 10_001):
+        start_once(groups, CREATED_MS, f"{number}/{86_400 - number % 2}s", namespace="evil")
+    start_once(groups, CREATED_MS, "1/86300s", namespace="evil")
+    for number in range(1, 1_001):
+        start_once(groups, CREATED_MS, f"1,{number}/24h", namespace="evil")
+
+    assert 10_000 <= len(groups) <= 11_000
+    for text, namespace, kept in (
+        ("1/1m", "other", True),
+        ("2/24h", "evil", True),
+        ("1/86300s", "evil", False),
+    ):
+        group = groups.find(read_pod({KEY: text}, namespace=namespace)).group
+        assert bool(group.releases) is kept
 
 
 def test_leader_that_dies_between_reserving_and_patching_leaves_no_slot_behind() -> None:
