@@ -8,7 +8,6 @@ happened, so that no two are closer together than the pace allows.
 
 from __future__ import annotations
 
-import heapq
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator
@@ -40,8 +39,8 @@ class PaceGroup:
         self._called: dict[str, Place] = {}
         self.starting: dict[str, int] = {}
         """Pods that are starting, with the time at which they no longer count."""
-        self._first_end = NEVER_MS
-        """No pod's time ends before this: most calls need not look at all of them."""
+        self._ends: list[tuple[int, str]] = []
+        """The same, in the order of these times."""
         self._unconfirmed: set[str] = set()
         """Those of them whose release has not been seen yet."""
         self.releases = array("q") if releases is None else releases
@@ -108,11 +107,10 @@ class PaceGroup:
 
     def give_back(self, uid: str) -> None:
         """Take the slot of a pod that was not released after all; it leaves the line as well."""
-        self.starting.pop(uid, None)
+        self._drop_end(uid)
         self._unconfirmed.discard(uid)
         self.recalled.discard(uid)
-        self._called.pop(uid, None)
-        self._leave_line(uid)
+        self.leave(uid)
 
     def leave(self, uid: str) -> None:
         """Drop a pod that is no longer held; one that is starting keeps its slot."""
@@ -183,7 +181,7 @@ class PaceGroup:
 
     def end(self, uid: str) -> None:
         """Free the slot of a pod that is ready, or gone."""
-        self.starting.pop(uid, None)
+        self._drop_end(uid)
         self._unconfirmed.discard(uid)
         self.recalled.discard(uid)
         self._counted.pop(uid, None)
@@ -192,17 +190,20 @@ class PaceGroup:
     def expire(self, now_ms: int) -> list[str]:
         """Free the slots of pods that have been starting for too long, and return these."""
         self._prune(now_ms)
-        if now_ms < self._first_end:
-            return []
-        late = [uid for uid, until_ms in self.starting.items() if until_ms <= now_ms]
+        late = [uid for _, uid in self._ends[: bisect_left(self._ends, (now_ms + 1, ""))]]
         for uid in late:
             self.end(uid)
-        self._first_end = min(self.starting.values(), default=NEVER_MS)
         return late
 
     def _set_end(self, uid: str, until_ms: int) -> None:
+        self._drop_end(uid)
         self.starting[uid] = until_ms
-        self._first_end = min(self._first_end, until_ms)
+        insort(self._ends, (until_ms, uid))
+
+    def _drop_end(self, uid: str) -> None:
+        until_ms = self.starting.pop(uid, None)
+        if until_ms is not None:
+            del self._ends[bisect_left(self._ends, (until_ms, uid))]
 
     def _free_at(self, limits: Limits) -> int:
         """Return when the next pod may be released: 0 for now, NEVER_MS until an event."""
@@ -213,7 +214,7 @@ class PaceGroup:
             if over > len(self.starting):
                 return NEVER_MS
             if over > 0:
-                at_ms = heapq.nsmallest(over, self.starting.values())[-1]
+                at_ms, _ = self._ends[over - 1]
         if limits.releases is not None:
             free = limits.releases - coming - len(self._unconfirmed)
             if free <= 0:

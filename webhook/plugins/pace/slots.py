@@ -137,8 +137,9 @@ class PaceSlots:
                 self._members[uid].group.end(uid)
             members = self._members.items()
             recalled = [(one.pod, 0) for uid, one in members if uid in one.group.recalled]
+            each_group = {one.group_key: uid for uid, one in members}
         self._call(recalled, ())
-        for uid in list(self._members):
+        for uid in (*gone, *each_group.values()):
             self._change(uid, lambda _group, _uid: None)
 
     def on_update(self, pod: PacedPod) -> None:

@@ -33,6 +33,7 @@ from holdfast.webhook.model.objects import Condition, ObjectKey, Pod, PodStatus
 from holdfast.webhook.plugins.holding import BOUND
 from holdfast.webhook.plugins.pace import args as pace_args
 from holdfast.webhook.plugins.pace.args import KEY, NamedPace, PaceArgs
+from holdfast.webhook.plugins.pace.group import PaceGroup
 from holdfast.webhook.plugins.pace.groups import PacedPod, PaceGroups
 from holdfast.webhook.plugins.pace.plugin import Pace
 from holdfast.webhook.plugins.pace.slots import GATE
@@ -720,6 +721,48 @@ def test_namespace_with_very_many_paces_displaces_its_own_releases_only() -> Non
     ):
         group = groups.find(read_pod({KEY: text}, namespace=namespace)).group
         assert bool(group.releases) is kept
+
+
+class Unscanned(dict[str, int]):
+    """Entries that must be found by their key."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError
+
+    items = values = __iter__
+
+
+def test_turn_does_not_depend_on_a_look_at_all_pods_that_are_starting() -> None:
+    group = PaceGroup()
+    group.starting = Unscanned()
+    ends = random.Random(1).sample(range(1_000), 100)
+    for number, end in enumerate(ends):
+        group.start(f"p{number}", end)
+    group.end("p7")
+    group.wait("waits", ((0, 0, 0), ("default", "waits"), pace.parse("60")))
+
+    assert group.turn_at("waits") == sorted(set(ends) - {ends[7]})[99 - 60]
+    late = group.expire(500)
+    assert late == sorted(late, key=lambda uid: ends[int(uid[1:])])
+    assert {*late} == {f"p{n}" for n, end in enumerate(ends) if end <= 500 and n != 7}
+
+
+def test_each_group_is_settled_once_after_the_pods_of_a_list() -> None:
+    cluster = Cluster()
+    for number in range(20):
+        cluster.create(f"p{number}", "20", owner=f"rs-{number % 2}")
+    cluster.run(300)
+    slots, settled = cluster.plugin.slots, []
+    settle = slots._settle
+
+    def count(group: PaceGroup, now_ms: int) -> Any:
+        settled.append(group)
+        return settle(group, now_ms)
+
+    slots._settle = count  # type: ignore[method-assign]
+    assert slots.watch is not None
+    slots.watch.on_sync(cluster.stored())
+    assert len(settled) == 20 + 2
 
 
 def test_leader_that_dies_between_reserving_and_patching_leaves_no_slot_behind() -> None:
