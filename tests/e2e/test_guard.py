@@ -713,6 +713,28 @@ def test_only_an_approver_approves_and_in_their_own_name(guarded: Guarded, ns: N
     assert approver == "ann"
 
 
+def test_only_an_approver_changes_images_before_the_start(guarded: Guarded, ns: Namespace) -> None:
+    first = [{"name": "first", "image": "busybox"}]
+    for name, gate, annotations in (
+        ("asks", APPROVAL_GATE, {KEY: "a test"}),
+        ("waits", FOREIGN_GATE, {KEY: "a test", APPROVED_BY: "ann"}),
+        ("free", FOREIGN_GATE, {}),
+    ):
+        ns.apply(pod(name, annotations, schedulingGates=[{"name": gate}], initContainers=first))
+    for role in ("edit", "holdfast-approver"):
+        ns.kubectl("create", "rolebinding", f"ann-{role}", "--user=ann", f"--clusterrole={role}")
+    jane, ann = guarded.user(ns, "jane"), guarded.user(ns, "ann")
+    ns.eventually(lambda: not refusal(ann.patch, "asks", [annotation(APPROVED_BY, "ann")]))
+    for field in ("containers", "initContainers"):
+        image = [write(f"/spec/{field}/0/image", "evil")]
+        assert refusal(jane.patch, "free", image) == ""
+        for name in ("asks", "waits"):
+            said = refusal(jane.patch, name, image)
+            assert f"jane may not change the images of pod {ns.namespace}/{name}: this" in said
+            assert refusal(ann.patch, name, image) == ""
+    assert refusal(jane.patch, "asks", [write("/metadata/labels", {"a": "b"})]) == ""
+
+
 def test_replica_set_orphans_and_adopts_held_pods(guarded: Guarded, ns: Namespace) -> None:
     """The garbage collector removes the owner, and the ReplicaSet's controller writes it."""
     template = held("web")

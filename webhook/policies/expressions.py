@@ -90,6 +90,21 @@ def moved() -> str:
     )
 
 
+def replaces_images(gate: str, approved_by: str) -> str:
+    """Test whether images of a pod change that asks for an approval, or waits further with one.
+
+    The API server lets an update change nothing else in containers.
+    """
+    held = gates("oldObject")
+    return (
+        f"{held}.size() > 0\n"
+        f"&& ({annotation('oldObject', string(approved_by))}.hasValue()\n"
+        f"  || {held}.exists(gate, gate.name == {string(gate)}))\n"
+        f"&& !({equal('spec.containers')}\n"
+        f"  && {equal('spec.?initContainers')})"
+    )
+
+
 def changed(keys: Sequence[str]) -> str:
     """List the deciding annotations that change; the hint's key counts even if not configured."""
     others = strings((*_HINT_PARTS, *keys))

@@ -6,7 +6,8 @@ server evaluates them, so they also work while Holdfast is down:
 - `holdfast-hold`: removing our gate, or changing what decides, needs the verb `release`;
 - `holdfast-pace`: changing what a pace counts by needs the same verb, also after the release, and
   so does creating a pod that counts without having waited;
-- `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name;
+- `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name, and
+  changing the images of a pod that waits for or with an approval needs that verb;
 - `holdfast-freeze`: users who may freeze a namespace may change nothing else in it;
 - `holdfast-controller-pods`: the fields of a pod that the controller may change, and the Helm
   chart's uninstall Job;
@@ -222,17 +223,21 @@ def _approval_policy() -> Object:
 
     It also protects them after the release, when they are a record. From new pods that ask for an
     approval, the webhook removes copied ones. An admin may restore other pods that have them.
+    An approval also covers the images, until the pod has no gates.
     """
     who = "request.userInfo.username"
     is_new = "request.operation == 'CREATE'"
     same = f"{annotation('object', 'key')} == {annotation('oldObject', 'key')}"
     made = f"{strings(approvals.MARKS)}.exists(key, {annotation('object', 'key')}.hasValue())"
     changed = f"!{strings(approvals.MARKS)}.all(key, {same})"
+    marked = f"{is_new} ? {made}\n: {changed}"
+    images = expressions.replaces_images(approvals.GATE, approvals.APPROVED_BY)
     right = f"the verb {APPROVE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP}"
     return make_policy(
         APPROVAL,
         rule=make_rule("", ["pods", "pods/status"], ["CREATE", "UPDATE"]),
-        condition=("changes-an-approval", f"{is_new} ? {made}\n: {changed}"),
+        condition=("changes-an-approval", f"{marked}\n|| ({images})"),
+        variables={"marked": marked},
         checks=[
             Check(
                 f"{is_new} || {strings(approvals.NAMES)}.all(key, {same}\n"
@@ -242,9 +247,12 @@ def _approval_policy() -> Object:
             ),
             Check(
                 expressions.may(APPROVE_VERB, name=NEW_NAME),
-                f"to approve or deny a pod, you need {right} in its namespace (role {APPROVER})",
-                f"{who} + ' may not approve or deny pod ' + request.namespace + '/'\n"
-                f"  + {NEW_NAME} + ': this needs the verb \\'{APPROVE_VERB}\\' on '\n"
+                "to approve or deny a pod, or change its images while it waits for an approval or "
+                f"has one, you need {right} in its namespace (role {APPROVER})",
+                f"{who} + ' may not '\n"
+                "  + (variables.marked ? 'approve or deny' : 'change the images of')\n"
+                f"  + ' pod ' + request.namespace + '/' + {NEW_NAME}\n"
+                f"  + ': this needs the verb \\'{APPROVE_VERB}\\' on '\n"
                 f"  + '{RELEASE_RESOURCE}.{RELEASE_GROUP} in namespace ' + request.namespace\n"
                 f"  + ' (role {APPROVER})'",
             ),

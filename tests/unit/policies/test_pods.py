@@ -152,6 +152,15 @@ def test_what_a_pace_counts_by_is_protected() -> None:
     assert condition["expression"].endswith(".check('release').allowed()")
 
 
+def test_images_of_a_pod_that_waits_with_an_approval_are_protected() -> None:
+    (condition,) = policy(pod_policies.APPROVAL)["spec"]["matchConditions"]
+    expression = condition["expression"]
+    assert "oldObject.metadata.?annotations[?'holdfast.dev/approved-by'].hasValue()" in expression
+    assert "gate.name == 'holdfast.dev/approval'" in expression
+    for field in ("containers", "?initContainers"):
+        assert f"object.spec.{field} == oldObject.spec.{field}" in expression
+
+
 def test_webhooks_leave_out_what_the_publisher_leaves_out() -> None:
     """Else the API server would refuse what it registers."""
     text = str(policy(pod_policies.CONTROLLER_WEBHOOKS, InstallationNames(namespace="elsewhere")))
