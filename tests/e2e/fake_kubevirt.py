@@ -9,7 +9,7 @@ from tests.e2e import vms
 from tests.e2e.namespace import Namespace, Object, pod
 
 KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
-STRANGER = "system:serviceaccount:elsewhere:kubevirt-controller"
+STRANGER = "system:serviceaccount:openshift-cnv:kubevirt-controller"
 RECORD = "holdfast.dev/sticky-node"
 
 

@@ -22,9 +22,9 @@ import yaml
 
 from controlplane.errors import ControlPlaneError
 from holdfast.webhook.registration.configurations import ASKS
-from tests.e2e import fake_kubevirt
+from tests.e2e import fake_kubevirt, vms
 from tests.e2e.accounts import NAMESPACE
-from tests.e2e.fake_kubevirt import KUBEVIRT, RECORD, create_as_kubevirt
+from tests.e2e.fake_kubevirt import KUBEVIRT, RECORD, STRANGER, create_as_kubevirt
 from tests.e2e.installed import KINDS, REPAIR, endpoint_address
 from tests.e2e.kubectl_user import KubectlUser, Operation, refusal, rights_in
 from tests.e2e.namespace import UNCALLED, Namespace, Object, gates, pod
@@ -59,6 +59,12 @@ MARKS = {"space": {}, "bearing": {}, "late": {"delay": "1"}, "late-bearing": {"d
 """Annotation values that rules match, with further annotations of the pod. The last two rules apply
 at release; the last pod gets its toleration from another rule at creation."""
 BEARING = ("bearing", "late-bearing")
+KUBEVIRT_OBJECT = {
+    "apiVersion": "kubevirt.io/v1",
+    "kind": "KubeVirt",
+    "metadata": {"name": "kubevirt"},
+    "spec": {},
+}
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +122,29 @@ def test_forged_review_reveals_a_vms_node_only_with_its_uid(secured: Secured) ->
     assert message == unknown["status"]["message"], "it reveals whether there is a VM"
     assert THERE not in message
     assert THERE in base64.b64decode(ask()["patch"]).decode(), "the UID is the key to it"
+
+
+def test_kubevirts_account_is_in_the_namespace_of_the_kubevirt_object(secured: Secured) -> None:
+    ns, home = secured.ns("vms-of-cnv"), secured.ns("openshift-cnv")
+    manifest = sticky_vm(ns, THERE)
+
+    def pinned() -> list[str]:
+        """Name the accounts whose pods get the VM's node."""
+        return [
+            user
+            for user in (KUBEVIRT, STRANGER)
+            if "affinity" in create_as_kubevirt(ns, manifest, "--dry-run=server", user=user)["spec"]
+        ]
+
+    assert pinned() == [KUBEVIRT]
+    ns.plane.api.create(vms.DEFINITIONS, vms.definition("kubevirts.kubevirt.io"))
+    ns.kubectl("wait", "--for=condition=Established", "crd/kubevirts.kubevirt.io")
+    home.create(KUBEVIRT_OBJECT)
+    try:
+        ns.eventually(lambda: pinned() == [STRANGER])
+    finally:
+        home.kubectl("delete", "kubevirt", "kubevirt")
+        ns.eventually(lambda: pinned() == [KUBEVIRT])
 
 
 def test_metrics_do_not_reveal_what_a_forged_review_found(secured: Secured) -> None:
