@@ -161,6 +161,49 @@ def test_uninstall_keeps_records_and_purge_removes_them(
     assert {key for key in left if "sticky" in key} == {CHOICE}
 
 
+def test_vms_that_move_while_holdfast_is_uninstalled(
+    plane: ControlPlane, machines: Namespace, tmp_path: Path
+) -> None:
+    """A migration that the VMI still reports is followed; a start elsewhere is reported."""
+    folders = tmp_path / "before", tmp_path / "after"
+    for folder in folders:
+        folder.mkdir()
+    with installed(plane, folders[0]):
+        for name in ("migrates", "starts"):
+            machines.create(vms.vm(name))
+        first = vms.landed(machines, "starts")
+        machines.eventually(
+            lambda: all(RECORD in annotated(machines, name) for name in ("migrates", "starts"))
+        )
+        log = tmp_path / "uninstall.log"
+        with uninstalling(plane, log, "--release", "wait") as command:
+            pass
+        assert command.returncode == 0, log.read_text()
+    _, target = vms.migrate(machines, "migrates")
+    with vms.avoided(machines, vms.node_of(first)):
+        vms.delete_run(machines, "starts")
+        second = vms.landed(machines, "starts", other_than=vms.uid(first))
+    old, new = vms.node_of(first), vms.node_of(second)
+    assert old != new
+
+    with installed(plane, folders[1]):
+        machines.eventually(lambda: annotated(machines, "migrates")[RECORD] == vms.node_of(target))
+        (note,) = machines.eventually(lambda: differences(machines))
+        assert note.startswith(f"the VM runs on {new}, but starts on {old} the next time")
+        with vms.avoided(machines, vms.node_of(target)):
+            vms.delete_run(machines, "migrates")
+            pod = vms.landed(machines, "migrates", other_than=vms.uid(target))
+        assert vms.node_of(pod) == vms.node_of(target)
+        vms.delete_run(machines, "starts")
+        pod = vms.landed(machines, "starts", other_than=vms.uid(second))
+        assert vms.node_of(pod) == old
+
+
+def differences(ns: Namespace) -> list[str]:
+    events = ns.all("events.events.k8s.io")
+    return [one["note"] for one in events if one["reason"] == "StickyNodeDiffers"]
+
+
 def test_uninstall_frees_restored_pods_where_holdfast_is_gone(
     plane: ControlPlane, machines: Namespace, tmp_path: Path
 ) -> None:
