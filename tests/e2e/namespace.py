@@ -30,6 +30,7 @@ from holdfast.webhook.kube.client import Cluster
 
 PATIENCE = 60.0
 """Seconds until something that has to happen counts as not happening."""
+HOSTNAME = "kubernetes.io/hostname"
 UNCALLED = "failed calling webhook"
 """The API server's message while it cannot reach a webhook with failurePolicy Fail."""
 
@@ -277,6 +278,26 @@ def pod(name: str, annotations: Mapping[str, str] | None = None, **spec: Any) ->
         "metadata": {"name": name, "annotations": dict(annotations or {})},
         "spec": {"containers": [{"name": "main", "image": "busybox"}], **spec},
     }
+
+
+def volume(name: str, claim: str, nodes: Object) -> list[Object]:
+    """Make a volume that only the nodes of a selector can use, and its claim."""
+    shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    capacity = {"storage": "1Gi"}
+    volume_spec = {
+        **shared,
+        "capacity": capacity,
+        "hostPath": {"path": "/disk"},
+        "nodeAffinity": {"required": nodes},
+    }
+    claim_spec = {**shared, "volumeName": name, "resources": {"requests": capacity}}
+    return [
+        {"apiVersion": "v1", "kind": kind, "metadata": {"name": named}, "spec": spec}
+        for kind, named, spec in (
+            ("PersistentVolume", name, volume_spec),
+            ("PersistentVolumeClaim", claim, claim_spec),
+        )
+    ]
 
 
 def definition(group: str, version: str, kind: str, *short: str) -> Object:

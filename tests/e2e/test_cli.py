@@ -24,7 +24,7 @@ import yaml
 from controlplane.launcher import ControlPlane
 from holdfast.webhook.model import kubevirt
 from tests.e2e import short_intervals
-from tests.e2e.namespace import Namespace, Object, definition, gates, pod
+from tests.e2e.namespace import HOSTNAME, Namespace, Object, definition, gates, pod, volume
 
 GATE = "holdfast.dev/delay"
 LIST_SECONDS = 3.0
@@ -367,34 +367,10 @@ def test_explain_requirements_that_exclude_each_other(ns: Namespace, cli: Cli) -
 
 
 def test_explain_a_volume_on_another_node(ns: Namespace, cli: Cli) -> None:
-    hostname = "kubernetes.io/hostname"
-    there = {"matchExpressions": [{"key": hostname, "operator": "In", "values": ["node-2"]}]}
-    size = {"storage": "1Gi"}
-    name = f"disk-{ns.namespace}"
-    shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
-    volume: Any = {
-        **shared,
-        "capacity": size,
-        "hostPath": {"path": "/disk"},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [there]}},
-    }
-    claim = {**shared, "volumeName": name, "resources": {"requests": size}}
-    ns.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": name},
-            "spec": volume,
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "data"},
-            "spec": claim,
-        },
-    )
+    there = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": ["node-2"]}]}
+    ns.apply(*volume(f"disk-{ns.namespace}", "data", {"nodeSelectorTerms": [there]}))
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    ns.apply(pod("far", nodeSelector={hostname: "node-1"}, volumes=volumes))
+    ns.apply(pod("far", nodeSelector={HOSTNAME: "node-1"}, volumes=volumes))
 
     def said() -> str:
         status = ns.get("pod", "far")["status"]
@@ -402,7 +378,7 @@ def test_explain_a_volume_on_another_node(ns: Namespace, cli: Cli) -> None:
 
     ns.eventually(lambda: any(text in said() for text in kubevirt.OUT_OF_REACH))
     told = cli.here("explain", "far")
-    assert f'must run on node-1: the volume of claim data requires "{hostname} In [node-2]"' in told
+    assert f'must run on node-1: the volume of claim data requires "{HOSTNAME} In [node-2]"' in told
 
 
 def test_explain_a_pod_that_is_not_there(ns: Namespace, cli: Cli) -> None:

@@ -16,8 +16,8 @@ from controlplane.kubevirt import KWOK_VMI
 from controlplane.kubevirt.nodes import enable_all
 from controlplane.launcher import ControlPlane
 from controlplane.nodes import FAKE, is_ready
-from tests.e2e import vms
-from tests.e2e.namespace import Namespace, Object, listens
+from tests.e2e import fake_kubevirt, vms
+from tests.e2e.namespace import HOSTNAME, Namespace, Object, listens, volume
 from tests.e2e.two_processes import TwoProcesses
 from tests.e2e.vms import FEDORA
 
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.xdist_group("kubevirt")
 
 RECORD, RECORD_UID = "holdfast.dev/sticky-node", "holdfast.dev/sticky-node-uid"
 FINALIZER = "holdfast.dev/sticky"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TIMES = 20
 ORPHANED_SECONDS = 150.0
 """Until a pod whose node is gone is deleted: Kubernetes looks every 20 s, and then waits for 40."""
@@ -205,6 +206,19 @@ def test_node_of_a_vm_that_stopped_without_a_controller_is_recorded(
     assert record(vm_ns) == vms.node_of(pod)
 
 
+def test_vmi_of_another_name_writes_no_record(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
+    """KubeVirt runs a VMI that names any VM of its namespace as its owner."""
+    victim, forged = vm_ns.create(vms.vm(run_strategy="Halted")), vms.vmi("forged")
+    forged["metadata"]["ownerReferences"] = [fake_kubevirt.owned_by(victim)]
+    vm_ns.create(forged)
+    elsewhere = vms.node_of(vms.landed(vm_ns, "forged"))
+    assert (kept(vm_ns), record(vm_ns)) == ([], "")
+    with vms.avoided(vm_ns, elsewhere):
+        vms.start(vm_ns)
+        own = vms.node_of(landed_and_recorded(vm_ns))
+    assert own != elsewhere
+
+
 # --- what people do ----------------------------------------------------------------------------
 
 
@@ -228,6 +242,17 @@ def test_user_moves_a_vm_and_clears_its_record(vm_ns: Namespace, holdfast: TwoPr
         pod = run_again(vm_ns, pod)
     assert vms.node_of(pod) != second
     vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(pod))
+
+
+def test_user_moves_the_vms_of_a_node(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
+    vm_ns.create(vms.vm())
+    pod = landed_and_recorded(vm_ns)
+    old, new, *_ = sorted(vms.NODES, key=lambda node: node != vms.node_of(pod))
+    command(vm_ns, "sticky", "move", "--from", old, "--to", new, "--yes")
+    with vms.avoided(vm_ns, new):
+        vms.delete_run(vm_ns)
+        assert vms.node_of(run_again(vm_ns, pod)) == new
+    assert record(vm_ns) == new
 
 
 def test_vm_whose_finalizer_was_removed(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
@@ -555,24 +580,71 @@ def test_vm_waits_for_its_node_and_says_why(
     assert vms.node_of(run_again(vm_ns, pod)) == node
 
 
-def test_record_that_contradicts_the_vms_own_selector(
-    vm_ns: Namespace, holdfast: TwoProcesses
+UNMET = f'"{HOSTNAME} In [elsewhere]"'
+ELSEWHERE = {
+    "nodeSelectorTerms": [
+        {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": ["elsewhere"]}]}
+    ]
+}
+BY_POD = (
+    f"does not meet {UNMET} of the pod's node selector or affinity",
+    f"the node selector or affinity of the pod requires {UNMET}",
+)
+BY_VOLUME = (
+    "a volume of the VM cannot be reached from",
+    f"the volume of claim data requires {UNMET}",
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "noted", "shown"),
+    [
+        pytest.param({"nodeSelector": {HOSTNAME: "elsewhere"}}, *BY_POD, id="selector"),
+        pytest.param({"affinity": {"nodeAffinity": {REQUIRED: ELSEWHERE}}}, *BY_POD, id="affinity"),
+        pytest.param(
+            {
+                "domain": {"devices": {"disks": [{"name": "data", "disk": {}}]}},
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            },
+            *BY_VOLUME,
+            id="volume",
+        ),
+    ],
+)
+def test_record_that_contradicts_the_vms_own_template(
+    vm_ns: Namespace, holdfast: TwoProcesses, spec: Object, noted: str, shown: str
 ) -> None:
+    vm_ns.apply(*volume(f"disk-{vm_ns.namespace}", "data", ELSEWHERE))
     vm_ns.create(vms.vm())
     node = vms.node_of(landed_and_recorded(vm_ns))
-    selector = {"kubernetes.io/hostname": "elsewhere"}
-    template = {"spec": {"template": {"spec": {"nodeSelector": selector}}}}
-    vm_ns.kubectl("patch", "vm", FEDORA, "--type=merge", "-p", json.dumps(template))
+    template = json.dumps({"spec": {"template": {"spec": spec}}})
+    vm_ns.kubectl("patch", "vm", FEDORA, "--type=merge", "-p", template)
     vms.delete_run(vm_ns)
     vm_ns.eventually(lambda: notes(vm_ns, "VirtualMachine", "StickyNodeUnavailable"))
     (note,) = set(notes(vm_ns, "VirtualMachine", "StickyNodeUnavailable"))
-    unmet = '"kubernetes.io/hostname In [elsewhere]"'
-    told = f"the VM waits for its node {node}, which does not meet {unmet} of the pod's node"
-    assert note.startswith(told)
-    required = f"{node}: the node selector or affinity of the pod requires {unmet}"
+    assert note.startswith(f"the VM waits for its node {node}, which {noted}")
+    required = f"{node}: {shown}"
     (pod,) = vms.launchers(vm_ns, FEDORA)
     for arguments in (["sticky", "show", FEDORA], ["explain", pod["metadata"]["name"]]):
         assert required in command(vm_ns, *arguments)
+
+
+def test_node_whose_hostname_label_is_not_its_name(
+    vm_ns: Namespace, holdfast: TwoProcesses
+) -> None:
+    vm_ns.kubectl("label", "node", "node-2", "--overwrite", f"{HOSTNAME}=host-2")
+    try:
+        vm_ns.create(vms.vm(nodeSelector={HOSTNAME: "host-2"}))
+        pod = landed_and_recorded(vm_ns)
+        assert record(vm_ns) == "node-2"
+        with cordoned(vm_ns, "node-2"):
+            vms.delete_run(vm_ns)
+            vm_ns.eventually(lambda: notes(vm_ns, "Pod", "StickyNodeUnavailable"))
+            name = vms.launchers(vm_ns, FEDORA)[-1]["metadata"]["name"]
+            assert "must run on node-2: it is cordoned" in command(vm_ns, "explain", name)
+        assert vms.node_of(run_again(vm_ns, pod)) == "node-2"
+    finally:
+        vm_ns.kubectl("label", "node", "node-2", "--overwrite", f"{HOSTNAME}=node-2")
 
 
 def test_vm_that_never_ran_is_not_pinned(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
