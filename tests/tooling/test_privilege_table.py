@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = yaml.safe_load(PRIVILEGES.read_text(encoding="utf-8"))
 ATTACKERS = {
     "a pod on the network",
+    "a compromised node",
     "a user who may create pods",
     "a user who may edit VMs",
     "the admin of a namespace",
