@@ -260,6 +260,32 @@ def test_upgrade_causes_no_errors(ns: Namespace, installation: Installation) -> 
     assert released >= created(held[0]) + 20
 
 
+@pytest.mark.parametrize(
+    ("mark", "address"), [("10250", ("10.64.", 10250)), ("hostNetwork", (node_plan.GATEWAY, 8443))]
+)
+def test_patches_for_control_planes_that_do_not_reach_pods(
+    ns: Namespace, installation: Installation, mark: str, address: tuple[str, int]
+) -> None:
+    page = (DOCS / "how-to" / "install.md").read_text()
+    (patch,) = (
+        text for _, text in transcript.blocks(page) if text.startswith("patches:") and mark in text
+    )
+    one = {  # two replicas cannot share the port of the only node
+        "target": {"kind": "Deployment", "name": "holdfast-webhook"},
+        "patch": "- {op: replace, path: /spec/replicas, value: 1}",
+    }
+    installation.apply(installation.patched(mark, [*yaml.safe_load(patch)["patches"], one]))
+    installation.rolled_out("holdfast-webhook")
+    ns.eventually(ns.holds_pods)
+    (webhook,) = installation.pods("webhook")
+    (port,) = webhook["spec"]["containers"][0]["ports"]
+    assert webhook["status"]["podIP"].startswith(address[0])
+    assert port["containerPort"] == address[1]
+    installation.apply()
+    installation.rolled_out("holdfast-webhook")
+    ns.eventually(ns.holds_pods)
+
+
 def test_client_ca_rejects_clients_without_a_certificate(
     ns: Namespace, plane: ControlPlane, installation: Installation
 ) -> None:
