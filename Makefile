@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: release help setup run up test test-slow test-unit test-versions test-node test-storm fuzz audit faults check prose bench bench-short format requirements clean docs test-debian
+.PHONY: release help setup run up test test-slow test-unit coverage test-versions test-node test-storm fuzz audit faults check prose bench bench-short format requirements clean docs test-debian
 SHELL := /bin/sh
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
@@ -28,6 +28,9 @@ test-slow: setup ## run the tests that take minutes each, the benchmarks' rows a
 
 test-unit: setup ## run the unit tests, in seconds
 	@$(PY) -m pytest tests/unit -q
+
+coverage: setup ## measure the coverage of the unit, tooling and server tests
+	@$(PY) -m pytest -n 2 -q --cov --cov-report=term tests/unit tests/tooling tests/server
 
 test-versions: setup ## run the end-to-end tests on each older Kubernetes
 	@scripts/test-versions

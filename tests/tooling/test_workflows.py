@@ -38,7 +38,7 @@ def test_jobs_run_what_ci_runs() -> None:
     targets = [name for job in jobs for name in job["strategy"]["matrix"]["target"]]
     commands = re.findall(r"(?m)^make (.+)$", (ROOT / ".ci" / "run").read_text())
     ci = [one for line in commands for one in line.split() if not one.startswith("-")]
-    assert sorted(targets) == sorted(ci)
+    assert sorted(targets) == sorted([*ci, "coverage"])  # which takes too long for each change
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

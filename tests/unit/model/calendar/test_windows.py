@@ -233,7 +233,7 @@ def check(zone: str, start: int, text: str, closed: date, minute: int) -> None:
             assert found is None or found >= instants.stop
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     zone=st.sampled_from(ZONES),
     change=st.integers(0, 3),
