@@ -47,8 +47,8 @@ class Size:
 FULL = Size(
     rounds=7,
     reviews=5_000,
-    creations=960,
-    creation_rounds=29,
+    creations=400,
+    creation_rounds=25,
     due=1_000,
     due_seconds=60.0,
     due_rounds=7,
