@@ -6,12 +6,10 @@ the CPU of answering it.
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from holdfast.webhook.server.handler import (
     BODY_LIMIT,
@@ -29,8 +27,6 @@ DEADLINE = 2.5
 """Seconds for a review that may block: less than the 3 s that the API server waits for us."""
 
 _log = logging.getLogger("holdfast.server")
-
-T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -50,7 +46,8 @@ class AsyncHandler:
 
     def __post_init__(self) -> None:
         self._pool = ThreadPool(self.pool_size, "holdfast-review")
-        self._capacity = _CapacityLimit(2 * self.pool_size, self.body_limit)
+        # Only the event loop counts them.
+        self._calls_left, self._bytes_left = 2 * self.pool_size, self.body_limit
 
     def post(
         self, path: str, content_type: str, body: bytes, content_encoding: str, peer: str = ""
@@ -78,18 +75,38 @@ class AsyncHandler:
         self._pool.close()
 
     async def _offload(self, path: str, prepared: PreparedReview, size: int) -> HttpResponse:
-        if not self._capacity.acquire(size):
+        if not self._calls_left or size > self._bytes_left:
             return self.handler.reject_full(prepared)
-        call = OffloadedCall(
-            partial(self._decide, path, prepared), partial(self._capacity.release, size)
-        )
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[HttpResponse] = loop.create_future()
+
+        def run() -> None:
+            # Nobody waits any longer for an answer that is cancelled.
+            response = None if answer.cancelled() else self._decide(path, prepared)
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._end, answer, response, size)
+
         try:
-            return await call.result(self._pool, self.deadline)
+            self._pool.submit(run)
         except RuntimeError:
             # HTTP 500: the API server then follows failurePolicy.
             return text("the server is shutting down; try again", 500)
+        # Until `_end`, since the thread of a review that was given up keeps the review.
+        self._calls_left -= 1
+        self._bytes_left -= size
+        try:
+            async with asyncio.timeout(self.deadline):
+                return await answer
         except TimeoutError:
             return self.handler.reject_late(prepared, self.deadline)
+
+    def _end(
+        self, answer: asyncio.Future[HttpResponse], response: HttpResponse | None, size: int
+    ) -> None:
+        self._calls_left += 1
+        self._bytes_left += size
+        if response is not None and not answer.done():
+            answer.set_result(response)
 
     def _decide(self, path: str, prepared: PreparedReview) -> HttpResponse:
         try:
@@ -101,71 +118,3 @@ class AsyncHandler:
 def _broken(method: str, path: str) -> HttpResponse:
     _log.exception("cannot answer %s %.200r", method, path)
     return text("internal error; see the server's log", 500)
-
-
-class OffloadedCall(Generic[T]):
-    """A call that a thread makes while the event loop waits, up to a deadline.
-
-    `call` raises nothing. `release` is called once: by the thread when the call is over, or when
-    the call was given up before a thread began it, in which case no thread starts it.
-
-    `concurrent.futures` does the same for 55 us of CPU; this takes 28 us, and its threads do not
-    keep the process alive.
-    """
-
-    def __init__(self, call: Callable[[], T], release: Callable[[], None]) -> None:
-        self._call, self._release = call, release
-        self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[T] = self._loop.create_future()
-        # The first one takes it and keeps it: the thread, or the caller that gives up.
-        self._begins = threading.Lock()
-
-    async def result(self, pool: ThreadPool, seconds: float) -> T:
-        """Wait for the result. Raises TimeoutError, or RuntimeError when the pool is closed.
-
-        Cancelling the wait gives the call up as well.
-        """
-        try:
-            pool.submit(self._run)
-            async with asyncio.timeout(seconds):
-                return await self._future
-        finally:
-            if self._begins.acquire(blocking=False):
-                self._release()
-
-    def _run(self) -> None:
-        if not self._begins.acquire(blocking=False):
-            return
-        result = self._call()
-        self._release()
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._settle, result)
-
-    def _settle(self, result: T) -> None:
-        if not self._future.done():
-            self._future.set_result(result)
-
-
-class _CapacityLimit:
-    """Limits the calls in threads, and the bytes of their bodies. Safe to use from several threads.
-
-    The thread of a call that was given up still runs, and keeps the review: its share is free when
-    the thread is done.
-    """
-
-    def __init__(self, calls: int, size: int) -> None:
-        self._lock = threading.Lock()
-        self._calls, self._size = calls, size
-
-    def acquire(self, size: int) -> bool:
-        with self._lock:
-            if not self._calls or size > self._size:
-                return False
-            self._calls -= 1
-            self._size -= size
-            return True
-
-    def release(self, size: int) -> None:
-        with self._lock:
-            self._calls += 1
-            self._size += size

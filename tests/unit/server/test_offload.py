@@ -6,9 +6,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.webhook.server.handler import HttpResponse, text
-from holdfast.webhook.server.offload import AsyncHandler, OffloadedCall
-from holdfast.webhook.threads import ThreadPool
-from tests.unit.test_threads import PATIENCE, Blocked, done
+from holdfast.webhook.server.offload import AsyncHandler
 
 LATE, FULL, CLOSED = "late", "full", "the server is shutting down; try again"
 
@@ -62,13 +60,6 @@ def make() -> Iterator[Make]:
     yield begin
     for each in made:
         each.stop()
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPool]:
-    made = ThreadPool(2, "test-pool")
-    yield made
-    made.close()
 
 
 async def ask(server: AsyncHandler, body: bytes = b"block", path: str = "/mutate") -> str:
@@ -138,12 +129,48 @@ def test_stuck_reviews_fail_at_the_deadline_then_at_once(make: Make) -> None:
 def test_place_is_free_again_when_the_stuck_review_has_ended(make: Make) -> None:
     release = threading.Event()
     server = make(Handler(release.wait), pool_size=1, deadline=0.05)
-    for _ in range(3):
-        release.clear()
-        assert asyncio.run(ask(server)) == LATE
+
+    async def scenario() -> None:
+        for _ in range(3):
+            release.clear()
+            assert await ask(server) == LATE
+            release.set()
+            while await ask(server) != "holdfast-review_0":
+                pass
+
+    asyncio.run(scenario())
+
+
+def test_review_whose_client_has_gone_is_not_decided(make: Make) -> None:
+    release = threading.Event()
+    handler = Handler(release.wait)
+    server = make(handler, pool_size=1)
+
+    async def scenario() -> None:
+        stuck, gone = (asyncio.create_task(ask(server)) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
         release.set()
-    while asyncio.run(ask(server)) != "holdfast-review_0":
-        pass
+        await stuck
+        await ask(server)
+
+    asyncio.run(scenario())
+    assert handler.decided == 2
+
+
+def test_loop_may_end_before_a_review_does(make: Make) -> None:
+    release = threading.Event()
+    server = make(Handler(release.wait), pool_size=1, deadline=0.05)
+    assert asyncio.run(ask(server)) == LATE
+    release.set()
+
+    async def served() -> None:  # its thread goes on
+        while await ask(server) == LATE:
+            pass
+
+    asyncio.run(served())
 
 
 def test_large_reviews_do_not_gather_in_the_pool(make: Make) -> None:
@@ -168,59 +195,3 @@ def test_review_is_500_when_the_pool_is_closed(make: Make) -> None:
     server = make(Handler())
     server.stop()
     assert asyncio.run(ask(server)) == CLOSED
-
-
-class Left:
-    """How often a place was given back."""
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.once = threading.Event()
-
-    def __call__(self) -> None:
-        self.times += 1
-        self.once.set()
-
-
-def test_call_past_its_deadline_leaves_when_its_thread_is_done(pool: ThreadPool) -> None:
-    left, jobs = Left(), Blocked()
-
-    async def wait() -> None:
-        with pytest.raises(TimeoutError):
-            await OffloadedCall(jobs, left).result(pool, 0.05)
-        assert left.times == 0, "its thread is still at it"
-
-    asyncio.run(wait())  # and its loop has ended when the thread is done
-    jobs.may_end.set()
-    assert left.once.wait(PATIENCE)
-    assert left.times == 1
-    after = Blocked()
-    for _ in range(2):
-        pool.submit(after)
-        assert after.begun.acquire(timeout=PATIENCE)
-    assert sorted(after.names) == ["test-pool_0", "test-pool_1"], "its thread goes on"
-    after.may_end.set()
-
-
-def test_call_that_is_given_up_before_a_thread_began_is_never_begun(pool: ThreadPool) -> None:
-    left, jobs, given_up = Left(), Blocked(), Blocked()
-    for _ in range(2):
-        pool.submit(jobs)
-        assert jobs.begun.acquire(timeout=PATIENCE)
-
-    async def wait() -> None:
-        with pytest.raises(TimeoutError):
-            await OffloadedCall(given_up, left).result(pool, 0.05)
-        assert left.times == 1
-        waiting = asyncio.create_task(OffloadedCall(given_up, left).result(pool, PATIENCE))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert left.times == 2
-
-    asyncio.run(wait())
-    jobs.may_end.set()
-    done(pool)  # which was asked for last, and jobs are taken in their order
-    assert given_up.names == []
-    assert left.times == 2
