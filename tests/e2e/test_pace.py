@@ -85,25 +85,17 @@ def all_ready(ns: Namespace, replicas: int) -> bool:
     return bool(found["status"].get("readyReplicas", 0) == replicas)
 
 
-SLOWLY = pytest.mark.slow, pytest.mark.timeout(900)
-
-
-@pytest.mark.parametrize(
-    ("replicas", "least"), [(20, 0.8), pytest.param(200, 0.9, marks=SLOWLY)], ids=["20", "200"]
-)
-def test_as_many_pods_are_starting_as_the_pace_allows(
-    ns: Namespace, replicas: int, least: float
-) -> None:
-    ns.apply(deployment("web", replicas, "4"))
-    ns.eventually(lambda: all_ready(ns, replicas), 3 * replicas)
+def test_as_many_pods_are_starting_as_the_pace_allows(ns: Namespace) -> None:
+    ns.apply(deployment("web", 20, "4"))
+    ns.eventually(lambda: all_ready(ns, 20), 60)
 
     assert most_starting(ns) == 4
     # The benchmark's `pace_utilisation` measures it on a quiet machine.
-    assert utilisation(ns.releases(), ready(ns), slots=4) > least
+    assert utilisation(ns.releases(), ready(ns), slots=4) > 0.8
     assert not any(gates(each) for each in ns.all("pods"))
 
 
-@pytest.mark.parametrize("replicas", [8, pytest.param(300, marks=SLOWLY)])
+@pytest.mark.parametrize("replicas", [8, pytest.param(120, marks=pytest.mark.slow)])
 def test_releases_in_a_period(ns: Namespace, replicas: int) -> None:
     ns.apply(deployment("web", replicas, "1/1s"))
     ns.eventually(lambda: len(ns.releases()) == replicas, 3 * replicas)

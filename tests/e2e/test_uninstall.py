@@ -175,10 +175,7 @@ def test_vms_that_move_while_holdfast_is_uninstalled(
         machines.eventually(
             lambda: all(RECORD in annotated(machines, name) for name in ("migrates", "starts"))
         )
-        log = tmp_path / "uninstall.log"
-        with uninstalling(plane, log, "--release", "wait") as command:
-            pass
-        assert command.returncode == 0, log.read_text()
+        uninstall(plane, tmp_path / "first.log")
     _, target = vms.migrate(machines, "migrates")
     with vms.avoided(machines, vms.node_of(first)):
         vms.delete_run(machines, "starts")
@@ -197,6 +194,13 @@ def test_vms_that_move_while_holdfast_is_uninstalled(
         vms.delete_run(machines, "starts")
         pod = vms.landed(machines, "starts", other_than=vms.uid(second))
         assert vms.node_of(pod) == old
+        uninstall(plane, tmp_path / "second.log")
+
+
+def uninstall(plane: ControlPlane, log: Path) -> None:
+    with uninstalling(plane, log, "--release", "wait") as command:
+        pass
+    assert command.returncode == 0, log.read_text()
 
 
 def differences(ns: Namespace) -> list[str]:
