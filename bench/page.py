@@ -25,6 +25,7 @@ _WAYS = {
     "holdfast-mutating": "Holdfast, mutating webhook only",
     "none": "no webhooks",
     "unconcerned": "Holdfast, pod without its annotations",
+    "unselected": "Holdfast, namespace not selected",
 }
 """Ways to create a pod, as the page names them."""
 Known = Mapping[str, Any]
