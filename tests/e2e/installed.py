@@ -27,6 +27,7 @@ from controlplane.launcher import ControlPlane
 from demo.command import Command
 from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube.client import Cluster
+from holdfast.webhook.registration.configurations import NOT_YET
 from tests.e2e import certificate_secrets
 from tests.e2e.accounts import MANIFESTS, NAMESPACE, controller_kubeconfig
 from tests.e2e.namespace import Namespace, Object
@@ -212,8 +213,15 @@ class Installation:
         return certificate_secrets.secret(self, name)
 
     def ready(self) -> None:
-        """Wait until the webhooks are registered, one configuration after the other, and called."""
-        self.ns.eventually(lambda: all(self.configurations()) and self.ns.holds_pods(), 90.0)
+        """Wait until the webhooks of both configurations are registered, and called."""
+        self.ns.eventually(lambda: self._is_registered() and self.ns.holds_pods(), 90.0)
+
+    def _is_registered(self) -> bool:
+        """Return whether both are written: the controller writes one after the other."""
+        listed = [each.get("webhooks") for each in self.configurations()]
+        return all(listed) and not any(
+            NOT_YET in one["matchConditions"] for each in listed for one in each or ()
+        )
 
 
 def port(command: Command) -> int:
