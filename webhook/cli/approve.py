@@ -1,15 +1,17 @@
-"""`holdfast approve`: approve held pods; and what it shares with `holdfast deny`."""
+"""`holdfast approve` and `holdfast deny`: decide about held pods that wait for an approval."""
 
 from __future__ import annotations
 
 from functools import partial
 
+import click
 import msgspec
 
 from holdfast.webhook import safe_json
 from holdfast.webhook.cli import commands, options
 from holdfast.webhook.cli.selection import PodAction, PodChoice, pod_choice
 from holdfast.webhook.controller.releaser import ATTEMPTS
+from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.json_patch import patch
 from holdfast.webhook.kube import listing, patching
 from holdfast.webhook.kube.api import READ_TIMEOUT, Api, pod_path
@@ -26,14 +28,18 @@ from holdfast.webhook.model.edits import Edit, RemoveAnnotation, SetAnnotation
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.policies.pods import APPROVE_VERB, APPROVER
 
-EXAMPLES = """\b
+APPROVE_EXAMPLES = """\b
 Examples:
   holdfast approve web-0 web-1
   holdfast approve deployment/web -n shop    asks before approving several pods
   holdfast approve -l app=web --yes          does not ask"""
+DENY_EXAMPLES = """\b
+Examples:
+  holdfast deny web-0 --reason "change freeze until Monday"
+  holdfast deny -l app=web --yes"""
 
 
-@commands.command(epilog=EXAMPLES)
+@commands.command(epilog=APPROVE_EXAMPLES)
 @pod_choice("approve")
 @options.dry_run
 @options.target
@@ -44,10 +50,27 @@ def approve(*, choice: PodChoice, target: options.Target) -> None:
     (ClusterRole holdfast-approver), and get and patch on pods; with -l or a workload also list. An
     approval replaces an earlier denial.
     """
-    decide(target, choice, denied=None)
+    _decide(target, choice, denied=None)
 
 
-def decide(target: options.Target, choice: PodChoice, *, denied: str | None) -> None:
+@commands.command(epilog=DENY_EXAMPLES)
+@pod_choice("deny")
+@click.option("--reason", default="", help="The reason, which the pod's Event shows.")
+@options.dry_run
+@options.target
+def deny(*, choice: PodChoice, reason: str, target: options.Target) -> None:
+    """Deny held pods that wait for an approval. They stay held.
+
+    You need the same permissions as for `holdfast approve`. Denied pods can still be approved.
+    """
+    try:
+        text = reasons.parse(reason) if reason else ""
+    except InvalidValueError as exc:
+        raise click.UsageError(f"--reason: {exc}") from None
+    _decide(target, choice, denied=text)
+
+
+def _decide(target: options.Target, choice: PodChoice, *, denied: str | None) -> None:
     """Approve pods, or deny them with a reason, which may be empty. Raises CommandError."""
     cluster = target.connect()
     verb, done = ("approve", "approved") if denied is None else ("deny", "denied")

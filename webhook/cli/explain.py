@@ -87,6 +87,9 @@ def explain(
     terminal.check_outcome(problems, len(pods) + len(problems))
 
 
+describe = explain
+
+
 def _named(
     api: Api, namespace: str, wanted: Sequence[NamedTarget]
 ) -> tuple[dict[ObjectKey, PodWithStatus], list[str]]:

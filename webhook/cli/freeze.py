@@ -1,4 +1,4 @@
-"""`holdfast freeze`: freeze a namespace; and what it shares with `holdfast thaw`."""
+"""`holdfast freeze` and `holdfast thaw`: start and end the freeze of a namespace."""
 
 from collections.abc import Mapping
 
@@ -9,18 +9,22 @@ from holdfast.webhook.cli import commands, configured, options, rights, terminal
 from holdfast.webhook.errors import ApiStatusError, CommandError, InvalidValueError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import MERGE_PATCH, Api
-from holdfast.webhook.model import durations, reasons
-from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL, read_freeze
+from holdfast.webhook.model import durations, freezes, reasons
+from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 from holdfast.webhook.model.objects import ApiObject
 from holdfast.webhook.model.paths import api_path
 
-EXAMPLES = """\b
+FREEZE_EXAMPLES = """\b
 Examples:
   holdfast freeze -n shop --reason "incident 42" --for 2h
   holdfast freeze --all --reason "cluster upgrade" """
+THAW_EXAMPLES = """\b
+Examples:
+  holdfast thaw -n shop
+  holdfast thaw --all"""
 
 
-def frozen(command: options.Function) -> options.Function:
+def _scope_options(command: options.Function) -> options.Function:
     """Give a command `everywhere` and `own`: what it freezes or thaws."""
     everywhere = click.option(
         "--all",
@@ -31,8 +35,8 @@ def frozen(command: options.Function) -> options.Function:
     return options.holdfast_namespace(everywhere(command))
 
 
-@commands.command(epilog=EXAMPLES)
-@frozen
+@commands.command(epilog=FREEZE_EXAMPLES)
+@_scope_options
 @click.option("--reason", required=True, help="The reason, which Events of the pods show.")
 @click.option(
     "--for",
@@ -72,10 +76,37 @@ def freeze(
         end_ms = time.now_ms() + length_ms
         until = durations.canonical_instant(end_ms + -end_ms % 1_000)  # in whole seconds
     written = write(cluster, name, {FREEZE: text, FREEZE_UNTIL: until})
-    terminal.write([(f"{read_freeze(written, own)}{target.suffix}", "")])
-    replaced = earlier and read_freeze(earlier, own)
+    terminal.write([(f"{freezes.read_freeze(written, own)}{target.suffix}", "")])
+    replaced = earlier and freezes.read_freeze(earlier, own)
     if replaced and replaced.until_ms > time.now_ms():
         configured.note(f"it replaces an earlier freeze: {replaced}")
+
+
+@commands.command(epilog=THAW_EXAMPLES)
+@_scope_options
+@options.dry_run
+@options.target
+def thaw(*, own: str, everywhere: bool, target: options.Target) -> None:
+    """Thaw a namespace: end its freeze.
+
+    Its due pods are then released. With --all, namespaces that are also frozen themselves stay
+    frozen.
+    """
+    time = listing.Time()
+    cluster = target.connect(time.observe)
+    name = selected(target, cluster.namespace, own if everywhere else "")
+    what = "all namespaces" if everywhere else f"namespace {name}"
+    rights.require_freezing(cluster, name)
+    found = read(cluster, name)
+    if found is not None and FREEZE not in found.annotations:
+        terminal.write([(f"there is no freeze of {what}", "")])
+    else:
+        write(cluster, name, {FREEZE: None, FREEZE_UNTIL: None})
+        terminal.write([(f"the freeze of {what} has ended{target.suffix}", "green")])
+    found = read(cluster, own) if name != own else None
+    left = found and freezes.read_freeze(found, own)
+    if left and left.until_ms > time.now_ms():
+        configured.note(f"{what} stays frozen, because {left}; run {freezes.thaw(left)}")
 
 
 def selected(target: options.Target, current: str, own: str) -> str:

@@ -11,8 +11,8 @@ Examples:
   holdfast list -n shop --context production"""
 
 
-@commands.command("options", epilog=EXAMPLES)
-def global_options() -> None:
+@commands.command(epilog=EXAMPLES)
+def options() -> None:
     """List the global flags, which all commands accept.
 
     They are written before or after the command.

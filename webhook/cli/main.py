@@ -48,7 +48,13 @@ imported only when the command is called, to keep `--help` fast.
 
 SERVERS = ("controller", "dev", "serve")
 """The commands that run Holdfast rather than use it."""
-_MODULES = {"describe": "explain", "options": "global-options"}
+_MODULES = {
+    "deny": "approve",
+    "describe": "explain",
+    "options": "global_options",
+    "rbac": "policies",
+    "thaw": "freeze",
+}
 """Commands that another module has."""
 
 _ADVICE = {
@@ -78,8 +84,9 @@ class _LazyGroup(commands.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        name = _MODULES.get(cmd_name, cmd_name).replace("-", "_")
-        command = getattr(importlib.import_module(f"holdfast.webhook.cli.{name}"), name)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"holdfast.webhook.cli.{_MODULES.get(name, name)}")
+        command = getattr(module, name)
         assert isinstance(command, click.Command)  # noqa: S101 - as COMMANDS says
         return command
 

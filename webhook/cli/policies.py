@@ -1,11 +1,11 @@
-"""`holdfast policies`: the guard's manifests."""
+"""`holdfast policies` and `holdfast rbac`: manifests that depend on the configuration."""
 
 from pathlib import Path
 
 import click
 
 from holdfast.webhook.cli import commands, options
-from holdfast.webhook.policies import builder
+from holdfast.webhook.policies import builder, roles
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.runtime import pipelines
 
@@ -26,3 +26,12 @@ def policies(
     profiles = pipelines.load_profiles(pipelines.Setup(config_path))
     names = builder.InstallationNames(own, service_account, webhook_configuration)
     click.echo(builder.manifest(pod_policies.policies(profiles, names)), nl=False)
+
+
+@commands.command(epilog="Example: holdfast rbac --config holdfast.yaml | kubectl apply -f -")
+@options.config
+@options.own_namespace
+def rbac(*, config_path: Path | None, own: str) -> None:
+    """Print the ClusterRole that holdfast.dev/after needs, as YAML."""
+    profiles = pipelines.load_profiles(pipelines.Setup(config_path))
+    click.echo(roles.after_role(profiles, own), nl=False)
