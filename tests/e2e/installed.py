@@ -218,9 +218,9 @@ class Installation:
 
     def _is_registered(self) -> bool:
         """Return whether both are written: the controller writes one after the other."""
-        listed = [each.get("webhooks") for each in self.configurations()]
+        listed = [each.get("webhooks", []) for each in self.configurations()]
         return all(listed) and not any(
-            NOT_YET in one["matchConditions"] for each in listed for one in each or ()
+            NOT_YET in webhook["matchConditions"] for each in listed for webhook in each
         )
 
 

@@ -88,6 +88,7 @@ def explain(
 
 
 describe = explain
+"""The same command under the name that kubectl's users try first."""
 
 
 def _named(

@@ -55,7 +55,7 @@ _MODULES = {
     "rbac": "policies",
     "thaw": "freeze",
 }
-"""Commands that another module has."""
+"""The modules of commands that are not in a module of the same name."""
 
 _ADVICE = {
     401: "log in again, or choose another --context",
