@@ -70,7 +70,7 @@ class Api:
         if status in {404, 409}:
             return None
         if status >= 300:
-            said = content.decode(errors="replace")[:500]
+            said = _message(content)
             raise ControlPlaneError(f"the API server refuses {method} {path}: {status} {said}")
         parsed: dict[str, Any] = json.loads(content)
         return parsed
@@ -96,3 +96,11 @@ class Api:
             return answer.status, answer.read()
         finally:
             connection.close()
+
+
+def _message(content: bytes) -> str:
+    """Give the message of a Status, or the start of anything else that a server answers."""
+    try:
+        return str(json.loads(content)["message"])
+    except (ValueError, TypeError, LookupError):
+        return content.decode(errors="replace")[:500]

@@ -47,6 +47,21 @@ _COLLECTIONS = {
     "vmim": f"{_KUBEVIRT}/virtualmachineinstancemigrations",
 }
 """Paths of what tests wait for. Reading it without kubectl takes a tenth of the CPU."""
+_KINDS = {
+    ("v1", "ConfigMap"): f"{_CORE}/configmaps",
+    ("v1", "Pod"): _COLLECTIONS["pods"],
+    ("v1", "Secret"): f"{_CORE}/secrets",
+    ("apps/v1", "Deployment"): _COLLECTIONS["deployment"],
+    ("apps/v1", "ReplicaSet"): "/apis/apps/v1/namespaces/{}/replicasets",
+    ("apps/v1", "StatefulSet"): "/apis/apps/v1/namespaces/{}/statefulsets",
+    ("batch/v1", "Job"): "/apis/batch/v1/namespaces/{}/jobs",
+    ("kubevirt.io/v1", "VirtualMachine"): _COLLECTIONS["vm"],
+    ("kubevirt.io/v1", "VirtualMachineInstance"): _COLLECTIONS["vmi"],
+    ("kubevirt.io/v1", "VirtualMachineInstanceMigration"): _COLLECTIONS["vmim"],
+}
+"""Paths of what tests create most. Creating it without kubectl saves 0.1 s of CPU each time."""
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_MANAGERS = {"apply": "kubectl-client-side-apply", "create": "kubectl-create"}
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -74,15 +89,41 @@ class Namespace:
         return self.plane.kubectl("--namespace", self.namespace, *arguments, stdin=stdin)
 
     def apply(self, *objects: Object, dry_run: bool = False) -> list[Object]:
-        text = yaml.safe_dump_all(objects)
+        """Apply objects as `kubectl apply` does; return them as the API server answers."""
+        return [self._applied(manifest, dry_run=dry_run) for manifest in objects]
+
+    def _applied(self, manifest: Object, *, dry_run: bool) -> Object:
+        # kubectl compares later manifests with this annotation.
+        text = json.dumps(manifest, separators=(",", ":"))
+        metadata = dict(manifest["metadata"])
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), _LAST_APPLIED: text}
+        made = self._made({**manifest, "metadata": metadata}, "apply", dry_run=dry_run)
+        if made is not None:
+            return made
         arguments = ["apply", "-o", "json", "-f", "-"]
         arguments += ["--dry-run=server"] if dry_run else []
-        answer = json.loads(self.kubectl(*arguments, stdin=text))
-        return list(answer["items"]) if answer["kind"] == "List" else [answer]
+        return dict(json.loads(self.kubectl(*arguments, stdin=yaml.safe_dump(manifest))))
 
     def create(self, manifest: Object) -> Object:
+        made = self._made(manifest, "create")
+        if made is not None:
+            return made
         text = yaml.safe_dump(manifest)
         return dict(json.loads(self.kubectl("create", "-o", "json", "-f", "-", stdin=text)))
+
+    def _made(self, manifest: Object, command: str, *, dry_run: bool = False) -> Object | None:
+        """Create an object without kubectl; None where only kubectl knows what to do.
+
+        That is where there is one already, or no such namespace, or the kind is a rare one.
+        """
+        path = _KINDS.get((manifest["apiVersion"], manifest["kind"]))
+        if path is None:
+            return None
+        query = {"fieldManager": _MANAGERS[command], "fieldValidation": "Strict"}
+        query |= {"dryRun": "All"} if dry_run else {}
+        namespace = manifest["metadata"].get("namespace", self.namespace)
+        made = self.plane.api.create(f"{path.format(namespace)}?{urlencode(query)}", manifest)
+        return made and _without_managers(made)
 
     def create_when_called(self, manifest: Object) -> Object:
         """Create one object; again and again while the API server cannot call a webhook.
@@ -158,9 +199,7 @@ class Namespace:
             text = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
             return dict(json.loads(text)) if text else None
         found = self.plane.api.get(f"{_COLLECTIONS[kind].format(self.namespace)}/{name}")
-        if found is not None:
-            found["metadata"].pop("managedFields", None)  # as kubectl does
-        return found
+        return found and _without_managers(found)
 
     def all(self, kind: str, selector: str = "") -> list[Object]:
         if kind not in _COLLECTIONS:
@@ -313,6 +352,11 @@ def definition(group: str, version: str, kind: str, *short: str) -> Object:
 
 def gates(seen: Object) -> list[str]:
     return [gate["name"] for gate in seen["spec"].get("schedulingGates", ())]
+
+
+def _without_managers(seen: Object) -> Object:
+    seen["metadata"].pop("managedFields", None)  # as kubectl does
+    return seen
 
 
 def created(seen: Object) -> float:
