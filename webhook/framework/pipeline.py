@@ -51,18 +51,18 @@ class AdmissionPipeline:
 
     def may_block(self, review: PodReview) -> bool:
         """Return whether a plugin that may block will be called."""
-        if review.others:
-            return any(map(self.may_block, _each(review)))
+        return any(map(self._may_block, _each(review))) and not _find_excess(review)
+
+    def _may_block(self, review: PodReview) -> bool:
         profile = self.profiles.select_for(review)
         if profile is None or not profile.blocking:
             return False
-        called = any(
+        return any(
             _concerns(plugin, review) or _has_workload_key(plugin, review)
             if plugin.may_block
             else plugin.blocks(review)
             for plugin in profile.blocking
         )
-        return called and not _find_excess(review)
 
     def mutate(self, review: PodReview, *, now_ms: int) -> Verdict:
         """Run `mutate` of each plugin, up to the first rejection.
@@ -172,12 +172,13 @@ class AdmissionPipeline:
 
         An update of a stored pod is not checked for excess: it could not be corrected.
         """
-        if review.others:
-            return _joined([self.validate(one, now_ms=now_ms) for one in _each(review)])
         excess = _find_excess(review)
         if excess:
-            where = f"{review.workload.path}: " if review.workload else ""
-            return Verdict(Code.REJECT, (), [where + excess])
+            return Verdict(Code.REJECT, (), [excess])
+        verdicts = [self._validate_one(one, now_ms) for one in _each(review)]
+        return _joined(verdicts) if len(verdicts) > 1 else verdicts[0]
+
+    def _validate_one(self, review: PodReview, now_ms: int) -> Verdict:
         profile = self.profiles.select_for(review) or _NO_PROFILE
         with self.runner.measure_point("validate", profile.name) as point:
             verdict = self._validate(profile, Context(review, profile.name, now_ms))
@@ -225,10 +226,10 @@ class AdmissionPipeline:
         workload = context.review.workload
         for plugin in profile.plugins:
             if workload is not None and plugin.workload_keys:
-                yield "metadata: ", self._validate_one(plugin, context, workload)
-            yield where, self._validate_one(plugin, context)
+                yield "metadata: ", self._call_validate(plugin, context, workload)
+            yield where, self._call_validate(plugin, context)
 
-    def _validate_one(
+    def _call_validate(
         self, plugin: Plugin, context: Context, workload: Workload | None = None
     ) -> Result:
         review = context.review
@@ -245,7 +246,7 @@ class AdmissionPipeline:
 
 def _each(review: PodReview) -> list[PodReview]:
     """Return the reviews of all templates."""
-    return [replace(review, others=()), *review.others]
+    return [replace(review, others=()), *review.others] if review.others else [review]
 
 
 def _joined(verdicts: Sequence[Verdict]) -> Verdict:
@@ -256,10 +257,21 @@ def _joined(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _find_excess(review: PodReview) -> str:
-    """Return which limit a pod exceeds; empty if none, and for an update of a pod."""
-    if review.workload is None and review.request.operation != "CREATE":
-        return ""
-    return limits.find_excess(review.pod)
+    """Return which limit a pod exceeds; empty if none, and for an update of a pod.
+
+    A workload may have a hundred templates, which have to be within the limits together.
+    """
+    workload = review.workload
+    if workload is None:
+        return limits.find_excess(review.pod) if review.request.operation == "CREATE" else ""
+    own = limits.find_excess(Pod(workload.own.metadata))
+    if own:
+        return own
+    each = _each(review)
+    where = f"{len(each)} templates together" if review.others else workload.path
+    outer = [Pod(one.workload.outer.metadata) for one in each if one.workload]
+    excess = limits.find_excess(*(one.pod for one in each)) or limits.find_excess(*outer)
+    return excess and f"{where}: {excess}"
 
 
 def _concerns(plugin: Plugin, review: PodReview) -> bool:

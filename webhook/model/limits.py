@@ -35,30 +35,34 @@ def are_storable(annotations: Mapping[str, str]) -> bool:
     return len(annotations) <= MAX_ENTRIES and size <= MAX_ANNOTATION_BYTES
 
 
-def find_excess(pod: Pod) -> str:
-    """Return which limit a pod exceeds, as a message; empty if none.
+def find_excess(*pods: Pod) -> str:
+    """Return which limit pods exceed together, as a message; empty if none.
 
     Nested parts are counted only if their parents are within the limit, which bounds the cost.
     """
-    for number, what, limit in _counts(pod):
+    for number, what, limit in _counts(pods):
         if number > limit:
             return f"{what}: {number:,} entries exceed the limit of {limit:,}: remove some"
     return ""
 
 
-def _counts(pod: Pod) -> Iterator[tuple[int, str, int]]:
-    yield len(pod.annotations), "metadata.annotations", MAX_ENTRIES
-    yield len(pod.labels), "metadata.labels", MAX_ENTRIES
-    yield len(pod.gates), "spec.schedulingGates", MAX_GATES
-    own = sum(gate.startswith(OWN_PREFIX) for gate in pod.gates)
+def _counts(pods: Sequence[Pod]) -> Iterator[tuple[int, str, int]]:
+    yield sum(len(pod.annotations) for pod in pods), "metadata.annotations", MAX_ENTRIES
+    yield sum(len(pod.labels) for pod in pods), "metadata.labels", MAX_ENTRIES
+    # A release handles the gates of one pod, so templates are not counted together.
+    yield max(len(pod.gates) for pod in pods), "spec.schedulingGates", MAX_GATES
+    own = max(sum(gate.startswith(OWN_PREFIX) for gate in pod.gates) for pod in pods)
     yield own, f"spec.schedulingGates ({OWN_PREFIX}*)", MAX_OWN_GATES
-    yield len(pod.spec.tolerations or ()), "spec.tolerations", MAX_TOLERATIONS
-    affinity = pod.spec.affinity
-    node = affinity.node_affinity if affinity else None
-    if node is None:
-        return
-    required = (node.required and node.required.node_selector_terms) or ()
-    preferred = node.preferred or ()
+    tolerations = sum(len(pod.spec.tolerations or ()) for pod in pods)
+    yield tolerations, "spec.tolerations", MAX_TOLERATIONS
+    nodes = [pod.spec.affinity.node_affinity for pod in pods if pod.spec.affinity]
+    required = [
+        term
+        for node in nodes
+        if node is not None and node.required is not None
+        for term in node.required.node_selector_terms or ()
+    ]
+    preferred = [term for node in nodes if node is not None for term in node.preferred or ()]
     yield len(required), f"required terms of {_NODE}", MAX_TERMS
     yield len(preferred), f"preferred terms of {_NODE}", MAX_TERMS
     lists = [*_lists(required), *_lists(one.preference for one in preferred)]

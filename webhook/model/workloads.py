@@ -74,7 +74,8 @@ class Workload:
     """The workload of a template, with the fields that matter for held pods.
 
     `own` and `outer` have metadata: the workload's, and that of what contains its template, such as
-    the Job of a CronJob. `deadline` is the field that may end it while
+    the Job of a CronJob. `own` is empty for all templates but the first, so that it is checked
+    once. `deadline` is the field that may end it while
     its pods are held, with its seconds. `ordered` is the number of pods that start one at a time.
     `rounds` is how many times a Job starts pods, one set after another. `deletes_first` is the
     field whose value makes an update delete a pod before its successor starts, and `waits_for` the
@@ -187,12 +188,12 @@ def read(resource: Resource, source: bytes | msgspec.Raw) -> Sequence[tuple[Work
                 _waits_for(spec, path),
                 spec.schedule,
                 spec.concurrency_policy,
-                found,
+                ApiObject() if index else found,
                 outer,
             ),
             outer.spec.template or Pod(),
         )
-        for path, outer in _templates(spec, resource.path)
+        for index, (path, outer) in enumerate(_templates(spec, resource.path))
     ]
 
 

@@ -206,3 +206,48 @@ def test_finalizer_of_ours_in_a_template_is_refused_with_its_path() -> None:
         'spec.template.metadata: finalizer "holdfast.dev/sticky" is reserved for Holdfast: remove '
         "it (a restore should leave out the pods of VMs)"
     )
+
+
+def job_set(templates: int, own: Any = None, **metadata: Any) -> PodReview:
+    """Review a JobSet whose jobs and templates have this metadata."""
+    template = {"metadata": metadata, "spec": {"template": {"metadata": metadata}}}
+    spec = {"replicatedJobs": [{"template": template}] * templates}
+    return reviewed("jobset.x-k8s.io", "JobSet", {"metadata": own or {}, "spec": spec})
+
+
+TOO_MANY = "metadata.labels: 5,100 entries exceed the limit of 5,000: remove some"
+JOB = "spec.replicatedJobs[0].template.spec.template"
+
+
+def many(number: int) -> dict[str, str]:
+    return {f"k{i}": "" for i in range(number)}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param(job_set(2, {"labels": many(5_100)}), [TOO_MANY], id="its own"),
+        pytest.param(
+            job_set(100, labels=many(51)), [f"100 templates together: {TOO_MANY}"], id="together"
+        ),
+        pytest.param(job_set(1, labels=many(5_100)), [f"{JOB}: {TOO_MANY}"], id="one template"),
+        pytest.param(job_set(100, {"labels": many(5_000)}, labels=many(50)), [], id="as many"),
+    ],
+)
+def test_limits_count_for_all_templates_together(found: PodReview, expected: list[str]) -> None:
+    assert make_pipeline().validate(found, now_ms=CREATED_MS).reasons == expected
+
+
+def test_gates_are_limited_for_each_template() -> None:
+    gates = {"schedulingGates": [{"name": f"holdfast.dev/x{i}"} for i in range(16)]}
+    jobs = [{"template": {"spec": {"template": {"spec": gates}}}}] * 100
+    found = reviewed("jobset.x-k8s.io", "JobSet", {"spec": {"replicatedJobs": jobs}})
+    assert "together" not in make_pipeline().validate(found, now_ms=CREATED_MS).message
+
+
+def test_workload_itself_is_warned_about_with_its_first_template() -> None:
+    found = job_set(2, {"labels": {"holdfast.dev/delay": "15"}})
+    told = [one.workload and one.workload.own.labels for one in (found, *found.others)]
+    assert told == [{"holdfast.dev/delay": "15"}, {}]
+    (warning,) = make_pipeline().validate(found, now_ms=CREATED_MS).warnings
+    assert warning.startswith('holdfast: metadata: label "holdfast.dev/delay" has no effect')
