@@ -48,7 +48,8 @@ def operations(
     for index, (term, source) in enumerate(zip(present or (), sources, strict=True)):
         # An empty term matches no node; with a requirement it would match some.
         if term:
-            made += _tightened(source, index, [one for one in required if one not in term])
+            known = set(term)
+            made += _tightened(source, index, [one for one in required if one not in known])
     added = _new_preferences(pod, preferred)
     if node is not None and node.preferred is not None:
         made += appended(f"{_NODE}/{_PREFERRED}", node.preferred, added)
@@ -69,9 +70,9 @@ def _tightened(term: NodeSelectorTerm, index: int, added: Sequence[Requirement])
 
 def _new_preferences(pod: Pod, wanted: Iterable[PreferNodes]) -> list[dict[str, Any]]:
     node = _node(pod)
-    present = [
+    present = {
         PreferNodes(term.weight, _read(term.preference)) for term in (node and node.preferred) or ()
-    ]
+    }
     return [
         {"weight": one.weight, "preference": _written(one.requirements)}
         for one in dict.fromkeys(map(_as_read, wanted))

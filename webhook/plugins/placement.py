@@ -7,6 +7,7 @@ kube-scheduler does the rest, and nodes are never read.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from holdfast.webhook.model.edits import (
     SetAnnotation,
     Tolerate,
 )
+from holdfast.webhook.model.limits import MAX_REQUIREMENTS
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.workloads import Workload
 from holdfast.webhook.plugins import placement_checks, placement_rules
@@ -118,8 +120,11 @@ class Placement(Plugin):
         found = [rule for rule in self._for(pod, pod.metadata.namespace) if rule.resolve_at_release]
         if not found or _left_alone(pod):
             return skip()
-        edits = self._edits(found, _recorded(pod))
-        return success(*edits, warnings=[text for _, text in _conflicts(pod, found)])
+        excess = _excess(pod, found)
+        if excess:
+            return reject(excess)
+        edits, conflict = self._edits(found, _recorded(pod)), _conflict(pod, found)
+        return success(*edits, warnings=[conflict[1]] if conflict else [])
 
     def _for(self, pod: Pod, namespace: str) -> list[Rule]:
         return self._book.matching(pod, namespace)
@@ -133,16 +138,16 @@ class Placement(Plugin):
         text = ",".join(f"{name}@{version}" for name, version in record.items())
         return [*edits, SetAnnotation(PLACED, text) if found else RemoveAnnotation(PLACED)]
 
-    def _present(self, pod: Pod, found: Iterable[Rule]) -> Result:
+    def _present(self, pod: Pod, found: Sequence[Rule]) -> Result:
         """Check that the pod has what the rules require.
 
         During a rollout of changed rules, another replica may have placed the pod by an older
         version of a rule; such a pod is admitted.
         """
-        recorded = _recorded(pod)
+        recorded, lacking = _recorded(pod), _lacking(pod, _all_required(found))
         warnings = []
         for rule in found:
-            missing = [one for one in rule.required if not _has(pod, one)]
+            missing = [one for one in rule.required if one in lacking]
             if not missing or (rule.resolve_at_release and _is_held(pod)):
                 continue
             if recorded.get(rule.name, self._versions[rule.name]) == self._versions[rule.name]:
@@ -194,11 +199,24 @@ def _recorded(pod: Pod) -> dict[str, str]:
     return {name: version for part in parts for name, _, version in [part.partition("@")] if name}
 
 
-def _has(pod: Pod, wanted: Requirement) -> bool:
-    if wanted.operator == "In" and pod.node_selector.get(wanted.key) in wanted.values:
-        return True
+def _all_required(found: Iterable[Rule]) -> dict[Requirement, None]:
+    """Return the requirements of rules, each once and in order."""
+    return dict.fromkeys(one for rule in found for one in rule.required)
+
+
+def _lacking(pod: Pod, wanted: Iterable[Requirement]) -> set[Requirement]:
+    """Return the requirements that are neither in the nodeSelector nor in all terms."""
+    selected = pod.node_selector
+    unselected = {
+        one for one in wanted if one.operator != "In" or selected.get(one.key) not in one.values
+    }
     terms = node_affinity.terms(pod)
-    return terms is not None and all(wanted in term for term in terms if term)
+    if terms is None:
+        return unselected
+    present = unselected
+    for term in filter(None, terms):
+        present = present.intersection(term)
+    return unselected - present
 
 
 # --- conflicts ---------------------------------------------------------------------------------
@@ -213,12 +231,29 @@ class _Claim:
 
 
 def _resolved(pod: Pod, found: Sequence[Rule], edits: Iterable[Edit] = ()) -> Result:
-    conflicts = _conflicts(pod, found)
-    rejections = [text for rule, text in conflicts if rule.on_conflict == "reject"]
-    if rejections:
-        return reject("; ".join(rejections))
-    texts = [*(text for _, text in conflicts), *_shorter_tolerations(pod, found)]
+    excess = _excess(pod, found)
+    if excess:
+        return reject(excess)
+    conflict = _conflict(pod, found)
+    if conflict and conflict[0].on_conflict == "reject":
+        return reject(conflict[1])
+    texts = [*(conflict or ())[1:], *_shorter_tolerations(pod, found)]
     return success(*edits, warnings=[f"holdfast: {text}" for text in texts])
+
+
+def _excess(pod: Pod, found: Sequence[Rule]) -> str:
+    """Return why rules cannot be applied to so many terms; empty if they can.
+
+    Every requirement is a patch operation for every term. The API server accepts 10,000.
+    """
+    terms = sum(map(bool, node_affinity.terms(pod) or ()))
+    added = terms * len(_all_required(found))
+    if added <= MAX_REQUIREMENTS:
+        return ""
+    return (
+        f"the placement rules add {added:,} requirements to the {terms:,} terms of "
+        f"spec.affinity.nodeAffinity, more than the limit of {MAX_REQUIREMENTS:,}: remove terms"
+    )
 
 
 def _shorter_tolerations(pod: Pod, found: Iterable[Rule]) -> Iterator[str]:
@@ -243,22 +278,43 @@ def _shorter_tolerations(pod: Pod, found: Iterable[Rule]) -> Iterator[str]:
             )
 
 
-def _conflicts(pod: Pod, found: Sequence[Rule]) -> list[tuple[Rule, str]]:
-    """Find the rules that contradict the pod's own requirements, or an earlier rule's, and why.
+def _conflict(pod: Pod, found: Sequence[Rule]) -> tuple[Rule, str] | None:
+    """Find the rule that contradicts the pod's own requirements, or an earlier rule's, and why.
 
-    Such a rule rules out the last alternative of the pod's node affinity.
+    Such a rule rules out the last alternative of the pod's node affinity. Further rules leave no
+    more alternatives, so the rule is found by bisection.
     """
     if len(found) < 2 and not pod.node_selector and node_affinity.terms(pod) is None:
-        return []  # no rule contradicts itself: `placement_checks` rejects that
-    ways = _ways(pod, dict.fromkeys(one.key for rule in found for one in rule.required))
-    conflicts: list[tuple[Rule, str]] = []
-    for rule in found:
-        tightened = [[*way, *_claims(f"rule {rule.name}", rule.required)] for way in ways]
-        still = [way for way in tightened if not node_affinity.impossible(_required(way))]
-        if ways and not still:
-            conflicts.append((rule, _described(rule, ways[0])))
-        ways = still
-    return conflicts
+        return None  # no rule contradicts itself: `placement_checks` rejects that
+    ways = _ways(pod, dict.fromkeys(one.key for one in _all_required(found)))
+    claims = [_claims(f"rule {rule.name}", rule.required) for rule in found]
+
+    def left_by(count: int) -> list[_Claim] | None:
+        return _first_possible(ways, [claim for each in claims[:count] for claim in each])
+
+    if not ways or left_by(len(found)) is not None:
+        return None
+    counts = range(1, len(found))
+    at = bisect.bisect_left(counts, 1, key=lambda count: int(left_by(count) is None))
+    return found[at], _described(found[at], left_by(at) or ())
+
+
+def _first_possible(ways: Iterable[list[_Claim]], claims: Sequence[_Claim]) -> list[_Claim] | None:
+    """Return the first alternative that the claims of rules leave, with these claims."""
+    by_key: dict[str, dict[Requirement, None]] = {}
+    for one in _required(claims):
+        by_key.setdefault(one.key, {})[one] = None
+    if any(map(node_affinity.impossible, by_key.values())):
+        return None
+    for way in ways:
+        own = _required(way)
+        # Claims on other labels have been checked, and there may be many ways.
+        keys = dict.fromkeys(one.key for one in own)
+        if not node_affinity.impossible(
+            [*own, *(one for key in keys for one in by_key.get(key, ()))]
+        ):
+            return [*way, *claims]
+    return None
 
 
 def _ways(pod: Pod, keys: Collection[str]) -> list[list[_Claim]]:

@@ -39,6 +39,7 @@ from tests.support.builders import (
     read_review,
 )
 from tests.support.config_cases import EDGE, ROLE, SPACE, role, rule
+from tests.support.counting import counted
 from tests.support.fakes import apply_patch
 from tests.support.matching import REQUIRED, admits, meets
 from tests.support.scripted import profiles_of
@@ -542,6 +543,49 @@ def test_hostile_pod_keeps_nobody_waiting() -> None:
     assert len(mutate(space(**requiring(*[role("core")] * 20_000))).warnings) == 1
 
 
+def labelled(count: int) -> list[Any]:
+    """Make rules that require a label each, all from the same pods."""
+    exists = [{"key": f"l{number}", "operator": "Exists"} for number in range(count)]
+    return [rule(name=f"r{number}", require=[one]) for number, one in enumerate(exists)]
+
+
+def alternatives(count: int) -> Any:
+    return affine(*({"matchExpressions": [role(f"x{number}")]} for number in range(count)))
+
+
+@pytest.mark.parametrize("last", [[], [rule(name="late")]], ids=["no conflict", "a conflict"])
+def test_work_grows_no_faster_than_the_rules(last: list[Any]) -> None:
+    found = read_review(space(**alternatives(100)))
+
+    def work(count: int) -> int:
+        plugin = place(*labelled(count), *last)
+        with counted() as steps:
+            result = plugin.mutate(found.pod, Context(found, "*", CREATED_MS))
+            assert len(result.warnings) == len(last)
+            plugin.validate(found.pod, Context(found, "*", CREATED_MS))
+        return steps[0]
+
+    assert work(32) <= 4 * work(8)
+
+
+def test_more_requirements_than_a_patch_can_add() -> None:
+    told = (
+        "the placement rules add 10,010 requirements to the 1,001 terms of "
+        "spec.affinity.nodeAffinity, more than the limit of 10,000: remove terms"
+    )
+    rules = labelled(10)
+    late = [one | {"resolveAtRelease": True} for one in rules]
+    pod = space(**alternatives(1_001))
+
+    assert Result(Code.REJECT, (), told) == mutate(pod, *rules)
+    assert Result(Code.REJECT, (), told) == mutate(pod, *late, held=True)
+    assert Result(Code.REJECT, (), told) == validate_template(pod, *rules)
+    assert Result(Code.REJECT, (), told) == release(pod, *late)
+    for allowed in (space(**alternatives(1_000)), space(**affine(*[{}] * 2_000))):
+        assert mutate(allowed, *rules).code is Code.SUCCESS
+        assert release(allowed, *late).code is Code.SUCCESS
+
+
 @pytest.mark.parametrize(
     ("own", "warned"),
     [
@@ -856,6 +900,23 @@ def test_nodes_of_the_placed_pod_are_those_of_the_pod_that_the_rules_allow(
     assert patch(Pod.of(patched), mutate(patched, *rules).edits) == []
     assert is_tightening(pod, patched)
     assert validate(patched, *rules).code is Code.SUCCESS
+
+
+@given(generated_pods, st.lists(rule_parts, min_size=1, max_size=6))
+def test_the_first_rule_that_leaves_no_alternative_is_named(pod: Any, parts: list[Any]) -> None:
+    pod["metadata"]["annotations"] = SPACE_POD
+    rules = named(parts)
+    try:
+        told = [list(mutate(pod, *rules[: count + 1]).warnings) for count in range(len(rules))]
+    except ConfigurationError:
+        assume(False)
+    if placement._is_pinned(Pod.of(pod)):
+        return
+    first = next((count for count, warnings in enumerate(told) if warnings), len(rules))
+
+    assert told[first:] == told[first : first + 1] * (len(rules) - first)
+    for (warning,) in told[first:]:
+        assert warning.startswith(f"holdfast: rule r{first}: ")
 
 
 @given(affinities, rule_parts, node_lists)
