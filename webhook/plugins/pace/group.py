@@ -79,9 +79,11 @@ class PaceGroup:
     def take(self, uid: str, now_ms: int, until_ms: int) -> bool:
         """Give a pod that waits or was called a slot, if it is its turn, until it has to be ready.
 
-        Otherwise it waits.
+        Otherwise it waits. One that is starting already keeps its slot; another release counts.
         """
         if uid in self.starting:
+            self._unconfirmed.add(uid)
+            self._counted.pop(uid, None)
             return True
         was_called = self._called.pop(uid, None)
         if was_called is not None:
@@ -101,6 +103,7 @@ class PaceGroup:
         Those with a slot whose release has not been seen get there when they are asked about.
         """
         called, self._called = self._called, {}
+        self._alarm = None  # the pod may have been asked about before all pods were known
         for uid, place in called.items():
             self.wait(uid, place)
         self.recalled = set(self._unconfirmed)

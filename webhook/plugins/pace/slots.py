@@ -67,6 +67,8 @@ class PaceSlots:
             group.wait(uid, (rank_of(pod, now_ms), pod.key, member.limits))
             calls, late = self._settle(group, now_ms)
             taken = self._synced and group.take(uid, now_ms, now_ms + member.timeout_ms)
+            if taken:
+                self._ended.discard(uid)
             calls += group.calls(now_ms) if self._synced else ()
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         self._call(calls, late)
@@ -140,15 +142,15 @@ class PaceSlots:
             each_group = {one.group_key: uid for uid, one in members}
         self._call(recalled, ())
         for uid in (*gone, *each_group.values()):
-            self._change(uid, lambda _group, _uid: None)
+            self._change(uid, _keep)
 
     def on_update(self, pod: PacedPod) -> None:
         """Take a pod that is new or has changed."""
         uid = pod.metadata.uid
+        if GATE in pod.gates:
+            self._hold(pod)
+            return
         with self._lock:
-            if GATE in pod.gates:
-                self._held.add(uid)
-                return
             if uid in self._ended and uid not in self._members:
                 return  # its group may be gone
         try:
@@ -174,6 +176,23 @@ class PaceSlots:
                 group.start(uid, until_ms)
         is_over = uid in self._ended or until_ms <= earliest_ms
         self._change(uid, PaceGroup.end if is_over else PaceGroup.leave)
+
+    def _hold(self, pod: PacedPod) -> None:
+        """Take a pod that has the gate.
+
+        If the watch had reported its release, a backup of etcd was restored: it waits again.
+        """
+        uid = pod.metadata.uid
+        with self._lock:
+            member = self._members.get(uid)
+            was_released = uid not in self._held
+            self._held.add(uid)
+            self._ended.discard(uid)
+            if member is None or not was_released or not member.group.is_confirmed(uid):
+                return
+            member.group.end(uid)
+        self._change(uid, _keep)
+        self._call([(pod.key, 0)], ())
 
     def on_delete(self, pod: PacedPod) -> None:
         """Take a pod that is gone."""
@@ -229,6 +248,10 @@ class PaceSlots:
         for pod in late:
             note = "not ready in time after its release: it no longer counts for its pace"
             self.handle.record_event(pod, TIMEOUT, note, warning=True)
+
+
+def _keep(_group: PaceGroup, _uid: str) -> None:
+    """Change nothing: `_change` still calls the pods whose turn it is."""
 
 
 class _Watch:

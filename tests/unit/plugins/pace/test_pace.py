@@ -638,6 +638,70 @@ def test_slot_of_an_earlier_term_has_to_be_free_still() -> None:
     assert [uid for _, uid in cluster.released] == ["a"]
 
 
+def restored(cluster: Cluster, text: str, *, lasting: bool = False) -> list[str]:
+    """Release pods, then restore a backup of etcd in which all of them are held."""
+    uids = ["a", "b", "c"]
+    for uid in uids:
+        cluster.create(uid, text)
+    cluster.run(100 if lasting else 20_000)
+    cluster._queue.clear()
+    cluster.released.clear()
+    cluster.ready.clear()
+    for uid in uids:
+        cluster.pods[uid] = Pod.of(
+            make_pod({KEY: text}, gates=[GATE], name=uid, uid=uid, owners=[_owned("rs-1")])
+        )
+    return uids
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["ready", "starting"])
+@pytest.mark.parametrize("first", ["watch of paced pods", "watch of held pods", "new term"])
+@pytest.mark.parametrize("text", ["2", "2/10s"])
+def test_pods_of_a_restored_backup_wait_for_their_slots_again(
+    text: str, first: str, *, lasting: bool
+) -> None:
+    cluster = Cluster()
+    uids = restored(cluster, text, lasting=lasting)
+    cluster.term += first == "new term"
+    for uid in uids:
+        if first == "watch of paced pods":
+            cluster.plugin.slots.on_update(_paced(cluster.pods[uid], ready=False))
+    for uid in uids:
+        cluster.see(uid)
+        cluster.attempt(uid)
+    for uid in uids:
+        cluster.report(uid)
+    cluster.run(60_000)
+
+    assert sorted(uid for _, uid in cluster.released) == uids
+    limits = pace.parse(text)
+    if limits.starting is not None:
+        assert cluster.most_starting() <= limits.starting
+    else:
+        assert cluster.closest(2) >= limits.period_ms
+
+
+def test_late_report_of_a_held_pod_frees_no_slot() -> None:
+    """The watch of held pods has reported that a leader before released it."""
+    cluster = Cluster()
+    cluster.create("a", "1")
+    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.run(100)
+    held = cluster.pods["a"]
+    cluster.pods["a"] = Pod.of(make_pod({KEY: "1"}, name="a", uid="a", owners=[_owned("rs-1")]))
+    cluster.decider.forget("a")
+    cluster.plugin.slots.on_update(_paced(held, ready=False))
+    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.create("b", "1")
+    cluster.run(1_000)
+
+    assert cluster.released == []
+    cluster.report("a")
+    cluster.make_ready("a")
+    cluster.run(1_000)
+    assert [uid for _, uid in cluster.released] == ["b"]
+
+
 TWO_PROFILES = """
 profiles:
 - pluginConfig: [{name: pace, args: {paces: [{name: jvm, maxStarting: 1}]}}]
