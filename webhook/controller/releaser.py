@@ -157,9 +157,7 @@ class Releaser:
             refusal = self._write(key, release, timeout, reserved)
             if refusal is None:
                 return Attempt(Outcome.RELEASED, held, notes=notes)
-            pod = self._read(key)
-            if is_held(pod):  # else an earlier patch without an answer may have released it
-                self._unreserve(reserved)
+            pod = self._read_again(key, held, reserved)
             fresh = self._checked(pod, held)
             if fresh.resource_version == held.resource_version:
                 # the pod has not changed, so it was not our tests that failed
@@ -169,6 +167,21 @@ class Releaser:
                     fresh = _untimed(pod, held, fresh, refusal)
             held = fresh
         return Attempt(Outcome.RETRY, held, f"the pod changed during {ATTEMPTS} patches in a row")
+
+    def _read_again(self, key: ObjectKey, held: PendingRelease, reserved: Pod | None) -> Pod:
+        """Read a pod whose patch was rejected, and return what it has reserved, unless it started.
+
+        An earlier patch without an answer may have released it.
+        """
+        try:
+            pod = self._read(key)
+        except ApiStatusError as exc:
+            if exc.is_not_found:
+                self._unreserve(reserved)
+            raise
+        if is_held(pod) or pod.metadata.uid != held.uid:
+            self._unreserve(reserved)
+        return pod
 
     def _write(
         self, key: ObjectKey, release: Sequence[Operation], timeout: float, reserved: Pod | None

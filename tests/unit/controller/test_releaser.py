@@ -414,6 +414,19 @@ def test_pod_that_was_released_without_an_answer_keeps_its_slot(is_read: bool) -
     assert (api.gates(KEY), slots.free) == ([], 0)
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["deleted", "a new pod of that name"])
+def test_pod_that_is_gone_keeps_no_slot(*, is_new: bool) -> None:
+    slots = Slots()
+    api, decider = FakeApi(held(gates=[Slots.gate])), decider_of(slots)
+    known = rechecked(api, decider)
+    api.delete(KEY)
+    if is_new:
+        api.put_pod(make_pod(uid="another"))
+
+    assert Attempt(Outcome.GONE) == attempt(api, decider, known)
+    assert slots.free == 1
+
+
 # --- plugins that have a say at release --------------------------------------------------------
 
 
