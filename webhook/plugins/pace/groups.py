@@ -30,9 +30,14 @@ class PacedPod(Pod, frozen=True):
 
     status: PodStatus = PodStatus()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it will never run again, if it ever has."""
+        return self.status.phase in {"Succeeded", "Failed"}
+
     def is_starting(self, until: str) -> bool:
         """Return whether it is on its way to a condition."""
-        if self.metadata.deletion_timestamp or self.status.phase in {"Succeeded", "Failed"}:
+        if self.metadata.deletion_timestamp or self.is_over:
             return False
         if until == "Scheduled":
             return not self.spec.node_name

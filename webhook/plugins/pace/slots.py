@@ -148,7 +148,7 @@ class PaceSlots:
         """Take a pod that is new or has changed."""
         uid = pod.metadata.uid
         if GATE in pod.gates:
-            self._hold(pod)
+            (self.on_delete if pod.is_over else self._hold)(pod)
             return
         with self._lock:
             if uid in self._ended and uid not in self._members:

@@ -910,6 +910,32 @@ def test_held_pods_that_are_deleted_are_no_releases() -> None:
     assert {uid for _, uid in cluster.released} == {"first", "last"}
 
 
+@pytest.mark.parametrize("text", ["2", "2/1h"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["paced pods", "held pods"])
+def test_pods_that_end_while_they_are_held_are_no_releases(text: str, *, is_first: bool) -> None:
+    """Pods with a finalizer, which PodGC marks as failed once they are deleted."""
+    cluster = Cluster()
+    cluster.create("first", "2", owner="rs-2")
+    cluster.run(50)
+    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    for number in range(4):
+        cluster.create(f"p{number}", text)
+    cluster.run(100)
+    cluster.attempt = attempt  # type: ignore[method-assign]
+    for number in range(4):
+        pod = cluster.pods.pop(f"p{number}")
+        ended = PacedPod(pod.metadata, pod.spec, PodStatus(phase="Failed"))
+        if not is_first:
+            cluster.decider.forget(pod.metadata.uid)
+        cluster.plugin.slots.on_update(ended)
+        cluster.decider.forget(pod.metadata.uid)
+    for uid in ("a", "b", "c"):
+        cluster.create(uid, text)
+    cluster.run(500)
+
+    assert sorted(uid for _, uid in cluster.released) == ["a", "b", "first"]
+
+
 def test_pod_that_another_plugin_fails_for_keeps_no_slot() -> None:
     def fail(_pod: Pod, _now_ms: int) -> Permit:
         raise KeyError("x")
