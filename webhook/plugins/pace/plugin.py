@@ -22,7 +22,7 @@ from holdfast.webhook.framework.plugin import (
     reject,
     success,
 )
-from holdfast.webhook.model.annotations import DELAY_GATE, NEVER_MS, OWN_PREFIX
+from holdfast.webhook.model.annotations import DELAY_GATE, HOLD_REMOVED, NEVER_MS, OWN_PREFIX
 from holdfast.webhook.model.edits import Edit, RemoveLabel, SetLabel
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.pace import Limits
@@ -77,12 +77,12 @@ class Pace(HoldingPlugin):
         """Allow a pod if it has a slot, or may get one; otherwise it waits in the line.
 
         A pod that other plugins hold as well gets into the line when all of them allow it, or it
-        would keep others from a slot that it cannot use.
+        would keep others from a slot that it cannot use. So would one that no longer has a pace.
         """
-        try:
-            _, limits = pace_args.read(pod, self._paces)
-        except InvalidValueError as exc:
-            return Wait(problem=f"{exc}: held until the annotation is corrected")
+        limits = self._read(pod)
+        if not isinstance(limits, Limits):
+            self.unreserve(pod)
+            return limits
         try:
             earliest_ms, _ = self.handle.bounds_ms()
         except HandleError:
@@ -94,11 +94,20 @@ class Pace(HoldingPlugin):
 
     def reserve(self, pod: Pod, now_ms: int) -> Permit:
         """Give the pod a slot, if it is its turn."""
+        limits = self._read(pod)
+        if not isinstance(limits, Limits):
+            return limits
+        return _answer(self.slots.take(pod, now_ms), now_ms, limits)
+
+    def _read(self, pod: Pod) -> Limits | Permit:
+        """Read the limits of a pod, or decide about one that has none."""
+        if KEY not in pod.annotations:
+            return Allow(f"annotation {KEY} {HOLD_REMOVED} a pace")
         try:
             _, limits = pace_args.read(pod, self._paces)
         except InvalidValueError as exc:
-            return Wait(problem=str(exc))
-        return _answer(self.slots.take(pod, now_ms), now_ms, limits)
+            return Wait(problem=f"{exc}: held until the annotation is corrected")
+        return limits
 
     def unreserve(self, pod: Pod) -> None:
         """Take the slot back."""

@@ -219,11 +219,11 @@ class PaceSlots:
 
     def _change(self, uid: str, change: Callable[[PaceGroup, str], None]) -> None:
         """Change what is known of a pod, and call those whose turn it is now."""
-        now_ms, _ = self.handle.bounds_ms()
         with self._lock:
             member = self._members.get(uid)
             if member is None:
                 return
+            now_ms, _ = self.handle.bounds_ms()
             change(member.group, uid)
             if not member.group.knows(uid):
                 del self._members[uid]

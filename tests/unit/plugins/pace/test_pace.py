@@ -15,6 +15,7 @@ from holdfast.webhook.errors import ConfigurationError, InvalidValueError, Plugi
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import (
+    Allow,
     Code,
     Context,
     Permit,
@@ -968,6 +969,39 @@ def test_pod_whose_pace_is_changed_changes_the_line() -> None:
     cluster.run(100)
 
     assert len(cluster.released) == 2
+
+
+def test_pod_that_loses_its_pace_is_released_at_once() -> None:
+    removed = "annotation holdfast.dev/pace was removed: released without a pace"
+    assert plugin_of().permit(read_pod(gates=[GATE]), CREATED_MS) == Allow(removed)
+    cluster = Cluster()
+    for uid in ("first", "second", "third"):
+        cluster.create(uid, "1")
+        cluster.run(100)
+    pod = make_pod(gates=[GATE], labels={KEY: "x"}, name="second", uid="second")
+    cluster.pods["second"] = Pod.of(pod)
+    cluster.see("second")
+    cluster.run(100)
+    assert [uid for _, uid in cluster.released] == ["first", "second"]
+
+    cluster.make_ready("first")
+    cluster.run(100)
+    assert [uid for _, uid in cluster.released] == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("annotations", [{}, {KEY: "no"}], ids=["removed", "invalid"])
+def test_pod_without_a_valid_pace_keeps_no_other_from_its_slot(annotations: dict[str, str]) -> None:
+    cluster = Cluster()
+    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    for uid in ("a", "b"):
+        cluster.create(uid, "1")
+        cluster.run(100)
+    cluster.attempt = attempt  # type: ignore[method-assign]
+    pod = make_pod(annotations, gates=[GATE], name="a", uid="a", owners=[_owned("rs-1")])
+    cluster.plugin.permit(Pod.of(pod), CREATED_MS)
+    cluster.run(100)
+    assert [uid for _, uid in cluster.released] == ["b"]
 
 
 def test_pod_with_an_invalid_pace_stays_held() -> None:
