@@ -1,6 +1,7 @@
 """When the revision of a pod was created: its ReplicaSet, ControllerRevision or Job.
 
-Each is looked up once, in a thread, while its pods wait for the answer.
+Each is looked up in a thread, while its pods wait for the answer. A pod names a ControllerRevision
+without its UID, and the name comes from the template: another one may take it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _UID_LENGTH = 64
 """Characters of the longest UID that is believed; the API server assigns 36."""
 _FAILED_MS = 60_000
 """How long a failed lookup is not repeated."""
+_MINUTE_MS = 60_000
 _PAUSES = (1.0, 4.0)
 """Seconds before a lookup that failed is tried again."""
 _THREADS = 4
@@ -41,11 +43,15 @@ _FROM_POD = "the delay counts from the pod's creation"
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The object whose creation counts; `uid` is empty if any of that name does."""
+    """The object whose creation counts; `uid` is empty if any of that name does.
+
+    The answer then holds for `pods` only: those of one controller and minute.
+    """
 
     path: str
     what: str
     uid: str = ""
+    pods: tuple[str, int] = ("", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,8 @@ def revision_of(pod: Pod) -> Revision | None:
     # a StatefulSet's label has the whole name, a DaemonSet's the hash alone
     name = label if owner.kind == "StatefulSet" else f"{owner.name}-{label}"
     path = api_path("apps/v1", "controllerrevisions", metadata.namespace, name)
-    return Revision(path, f"ControllerRevision {name}")
+    pods = owner.uid, pod.created_ms // _MINUTE_MS
+    return Revision(path, f"ControllerRevision {name}", pods=pods)
 
 
 def _origin(revision: Revision, found: Mapping[str, object]) -> Origin:

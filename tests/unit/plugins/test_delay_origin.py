@@ -7,6 +7,7 @@ import pytest
 from holdfast.webhook.errors import ApiStatusError, LookupLimitError, UnreachableError
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.plugin import Allow, Wait
+from holdfast.webhook.model import durations
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.plugins import delay_origin
 from holdfast.webhook.plugins.delay import Delay, DelayArgs
@@ -18,10 +19,13 @@ REPLICA_SET = "/apis/apps/v1/namespaces/default/replicasets/web"
 FROM_POD = "the delay counts from the pod's creation: "
 
 
-def owned(kind: str = "ReplicaSet", **annotations: str) -> Pod:
-    owner = owner_of(kind, "web", "u", api_version="batch/v1" if kind == "Job" else "apps/v1")
-    asks = {"delay": "10m", DELAY_FROM: "owner", **annotations}
-    return Pod.of(held(asks, owners=[owner], labels={"controller-revision-hash": "web-1"}))
+def owned(
+    kind: str = "ReplicaSet", uid: str = "u", created_ms: int = CREATED_MS, origin: str = "owner"
+) -> Pod:
+    owner = owner_of(kind, "web", uid, api_version="batch/v1" if kind == "Job" else "apps/v1")
+    asks = {"delay": "10m", DELAY_FROM: origin}
+    labels, created_at = {"controller-revision-hash": "web-1"}, durations.to_datetime(created_ms)
+    return Pod.of(held(asks, owners=[owner], labels=labels, created=created_at))
 
 
 class Cluster:
@@ -91,6 +95,32 @@ def test_owner_whose_uid_no_object_can_have_is_not_remembered() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "uid", "later_ms", "until_ms"),
+    [
+        pytest.param("StatefulSet", "v", 0, 9 * MINUTE, id="another StatefulSet"),
+        pytest.param("DaemonSet", "v", 0, 9 * MINUTE, id="another DaemonSet"),
+        pytest.param("StatefulSet", "u", HOUR, 9 * MINUTE, id="a revision of that name again"),
+        pytest.param("StatefulSet", "u", 0, None, id="the same revision"),
+        pytest.param("ReplicaSet", "u", HOUR, None, id="the same owner"),
+    ],
+)
+def test_revision_that_takes_the_name_of_an_earlier_one_counts_from_its_own_creation(
+    kind: str, uid: str, later_ms: int, until_ms: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created_ms = CREATED_MS + later_ms
+    cluster = Cluster(created(CREATED_MS - HOUR), monkeypatch)
+    cluster.permit(owned(kind))
+    cluster.answer = created(created_ms - MINUTE, uid)
+    cluster.rechecked.clear()
+    again = owned(kind, uid=uid, created_ms=created_ms)
+
+    if until_ms is None:
+        assert cluster.plugin.permit(again, created_ms) == Allow()
+    else:
+        assert cluster.permit(again, created_ms).until_ms == created_ms + until_ms
+
+
+@pytest.mark.parametrize(
     ("answer", "until_ms", "reason"),
     [
         pytest.param(
@@ -148,8 +178,8 @@ def test_command_looks_the_revision_up_again_after_too_many_lookups(
     [
         (owned(), "at the latest: the delay counts from ReplicaSet web"),
         (owned("Other"), f"{FROM_POD}its owner has no revisions"),
-        (owned(**{DELAY_FROM: "pod"}), ""),
-        (owned(**{DELAY_FROM: "nonsense"}), ""),
+        (owned(origin="pod"), ""),
+        (owned(origin="nonsense"), ""),
     ],
     ids=["in a command", "another owner", "from the pod", "invalid"],
 )
