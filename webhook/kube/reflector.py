@@ -161,9 +161,8 @@ class Reflector(Generic[Object]):
                 self._log_once(logging.INFO, self.absent)
                 if self.on_unreadable is not None:
                     self.on_unreadable(self.absent)
-                else:
-                    # Without the kind there are no objects: what was known of them is dropped.
-                    self.handler.on_sync([])
+                # Not that its objects are gone: the 404 may come from a proxy, and an API server
+                # that stops serving a kind reports their deletion.
                 return "absent"
             cure = f" ({self.cure})" if exc.status == _FORBIDDEN and self.cure else ""
             self._log_once(logging.WARNING, f"{exc}{cure}; listing again")

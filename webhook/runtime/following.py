@@ -36,7 +36,7 @@ class Follower:
             path=path,
             selection={"labelSelector": label_selector} if label_selector else {},
             on_restart=lambda reason: self._metrics.watch_restarts.labels(reason).inc(),
-            absent=f"{path} is not served",
+            absent="" if on_unreadable is None else f"{path} is not served",
             on_unreadable=on_unreadable,
         )
         self._threads.start(f"follow {path}", lambda _: reflector.run(stop))

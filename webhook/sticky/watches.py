@@ -94,7 +94,7 @@ class VmWatch:
 
         def after_instances(stop: threading.Event) -> None:
             # A VM is judged by its VMI, so the VMIs have to be known first.
-            while not self._instances_known.wait(0.1) and not stop.is_set():
+            while not self._instances_known.wait(0.5) and not stop.is_set():
                 pass
             follow_vms(stop)
 

@@ -222,6 +222,17 @@ def test_failing_list_is_told_only_once_it_is_whole(failure: Exception) -> None:
     assert world.restarts == ["error", "end", "stop"]
 
 
+@pytest.mark.parametrize("absent", ["", "pods are not served"])
+def test_kind_that_is_not_found_deletes_nothing(absent: str) -> None:
+    world = World("a")
+    world.reflector = replace(world.reflector, absent=absent)
+    world.api.before("GET", lambda: None, raising(status_error(404)))
+    world.run([error(410)])
+
+    assert world.calls == [("sync", ["a"])] * 2
+    assert world.restarts == ["expired", "absent" if absent else "error", "end", "stop"]
+
+
 @pytest.mark.parametrize("status", [429, 503, 504])
 def test_page_that_the_api_server_puts_off_is_asked_for_again(
     status: int, caplog: pytest.LogCaptureFixture
