@@ -116,10 +116,12 @@ class AdmissionPipeline:
             return Verdict(Code.REJECT, (), list(dict.fromkeys((*reasons, *further))))
         if context.held:
             edits.append(SetLabel(HELD_LABEL, "true"))
-        if any(not isinstance(edit, RemoveAnnotation | RemoveLabel) for edit in edits):
+        changed = any(not isinstance(edit, RemoveAnnotation | RemoveLabel) for edit in edits)
+        annotations = context.review.pod.annotations
+        copied = (PROFILE_ANNOTATION, ALLOWED_ANNOTATION)  # or forged
+        edits += [RemoveAnnotation(key) for key in copied if key in annotations]
+        if changed:
             edits.append(SetAnnotation(PROFILE_ANNOTATION, profile.name))
-        if ALLOWED_ANNOTATION in context.review.pod.annotations:
-            edits.append(RemoveAnnotation(ALLOWED_ANNOTATION))  # copied or forged
         return Verdict(Code.SUCCESS, edits, (), warnings)
 
     def _mutate_one(self, plugin: Plugin, context: Context, *, rejected: bool) -> Result:
@@ -191,7 +193,7 @@ class AdmissionPipeline:
         where = f"{workload.path}.metadata: " if workload else ""
         reasons = [where + reason for reason in _added_finalizers(review, profile)]
         if review.workload is None and review.old is None:
-            reasons += self._forged(profile, review.pod)
+            reasons += self._forged(profile, review)
         warnings = self._stray_keys.warnings(review)
         for place, result in self._validations(profile, where, context):
             warnings.extend(result.warnings)
@@ -203,15 +205,16 @@ class AdmissionPipeline:
         warnings = [*dict.fromkeys(warnings)]
         return Verdict(Code.REJECT if reasons else Code.SUCCESS, (), reasons, warnings)
 
-    def _forged(self, profile: Profile, pod: Pod) -> Iterator[str]:
+    def _forged(self, profile: Profile, review: PodReview) -> Iterator[str]:
         """Name what others have changed after `mutate` that would end a hold.
 
         A profile without the plugin that holds the pod would release it, as would no profile.
         """
+        pod = review.pod
         gates = [gate for gate in pod.gates if gate in self._gates]
         if gates and ALLOWED_ANNOTATION in pod.annotations:
             yield f"annotation {ALLOWED_ANNOTATION}: a new pod cannot have it: call Holdfast last"
-        recorded = self.profiles.by_name.get(pod.annotations.get(PROFILE_ANNOTATION, ""), profile)
+        recorded = self.profiles.recorded(pod, review.request.namespace) or profile
         kept = {plugin.gate for plugin in recorded.holding}
         lost = [gate for gate in gates if gate not in kept]
         if lost:

@@ -98,7 +98,8 @@ class Profiles:
 
     def select(self, pod: Pod) -> Profile | None:
         """Select a stored pod's profile: the recorded one, else as for a new pod."""
-        return self._recorded(pod) or self._serving(pod, pod.metadata.namespace)
+        namespace = pod.metadata.namespace
+        return self.recorded(pod, namespace) or self._serving(pod, namespace)
 
     def select_for(self, review: PodReview) -> Profile | None:
         """Select the profile of a pod or template under review.
@@ -109,16 +110,16 @@ class Profiles:
         """
         if review.workload is None and review.request.operation != "CREATE":
             return self.select(review.old or review.pod)
-        namespace, recorded = review.request.namespace, self._recorded(review.pod)
-        is_possible = (
-            recorded is not None
-            and scheduler_of(review.pod) in recorded.written
-            and namespace in (recorded.namespaces or (namespace,))
-        )
-        return recorded if is_possible else self._serving(review.pod, namespace)
+        namespace = review.request.namespace
+        recorded = self.recorded(review.pod, namespace)
+        if recorded is not None and scheduler_of(review.pod) in recorded.written:
+            return recorded
+        return self._serving(review.pod, namespace)
 
-    def _recorded(self, pod: Pod) -> Profile | None:
-        return self.by_name.get(pod.annotations.get(PROFILE_ANNOTATION, ""))
+    def recorded(self, pod: Pod, namespace: str) -> Profile | None:
+        """Return the profile that a pod records, if it serves the pod's namespace."""
+        found = self.by_name.get(pod.annotations.get(PROFILE_ANNOTATION, ""))
+        return found if found and namespace in (found.namespaces or (namespace,)) else None
 
     def _serving(self, pod: Pod, namespace: str) -> Profile | None:
         for scheduler in (scheduler_of(pod), REST_OF_PODS):

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.webhook.errors import PluginFailedError, UndecidedError, UnreachableError
+from holdfast.webhook.framework.json_patch import applied, patch
 from holdfast.webhook.framework.plugin import (
     Code,
     Context,
@@ -217,6 +218,44 @@ def test_profile_of_a_namespace_comes_first(scheduler: str, namespace: str, expe
         assert profile.name == expected
 
 
+def test_profile_of_another_namespace_does_not_count() -> None:
+    pipeline = make_pipeline(BY_NAMESPACE)
+    pod = make_pod({PROFILE_ANNOTATION: "only-lab"}, namespace="shop")
+
+    for profile in (
+        pipeline.profiles.select(Pod.of(pod)),
+        pipeline.profiles.select_for(read_review(pod, operation="UPDATE", old=pod)),
+    ):
+        assert profile is not None
+        assert profile.name == "shop"
+
+
+ONLY_LAB_HOLDS = """
+profiles:
+- {schedulerName: "*", plugins: {disabled: [{name: approval}]}}
+- {name: lab, schedulerName: "*", namespaces: [lab]}
+"""
+
+
+@pytest.mark.parametrize(("namespace", "rejected"), [("default", True), ("lab", False)])
+def test_new_pod_cannot_take_the_profile_of_another_namespace(
+    namespace: str, rejected: bool
+) -> None:
+    pipeline = make_pipeline(ONLY_LAB_HOLDS)
+    pod = make_pod({PROFILE_ANNOTATION: "lab", APPROVAL: "x"}, gates=[APPROVAL])
+    review = read_review(pod, namespace=namespace)
+
+    patched = applied(pod, patch(review.pod, pipeline.mutate(review, now_ms=CREATED_MS).edits))
+    assert patched["metadata"]["annotations"].get(PROFILE_ANNOTATION) == (
+        None if rejected else "lab"
+    )
+    for stored in (pod, patched):
+        verdict = pipeline.validate(read_review(stored, namespace=namespace), now_ms=CREATED_MS)
+        assert verdict.reasons == (
+            [f'annotation holdfast.dev/profile: "*" {NEVER_HELD}'] * rejected
+        )
+
+
 def test_scheduler_that_a_plugin_does_not_declare_is_refused() -> None:
     pipeline = pipeline_of(Scripted(lambda _pod, _context: success(SetSchedulerName("mine"))))
 
@@ -251,6 +290,15 @@ def test_profile_is_not_recorded_where_nothing_is_written() -> None:
     verdict = make_pipeline().mutate(read_review(make_pod({"delay": "0"})), now_ms=CREATED_MS)
 
     assert [RemoveAnnotation(HELD_ANNOTATION)] == verdict.edits
+
+
+def test_profile_that_a_user_recorded_is_removed() -> None:
+    pod = make_pod({"delay": "0", PROFILE_ANNOTATION: "*"})
+    verdict = make_pipeline().mutate(read_review(pod), now_ms=CREATED_MS)
+
+    assert [RemoveAnnotation(HELD_ANNOTATION), RemoveAnnotation(PROFILE_ANNOTATION)] == (
+        verdict.edits
+    )
 
 
 # --- the runner --------------------------------------------------------------------------------
