@@ -27,8 +27,8 @@ class ThreadGroup:
         self._stop = threading.Event()
         self._threads: list[tuple[threading.Thread, float]] = []
         self.failed = False
-        self.is_cut_short = False
-        """Whether a thread was still at work when the end had waited for it."""
+        self.unfinished: frozenset[str] = frozenset()
+        """The names of threads that were still at work when the end had waited for them."""
 
     def add(self, name: str, work: Work, *, grace: float = JOIN_SECONDS) -> None:
         """Add a function, which gets the event that ends it.
@@ -56,7 +56,8 @@ class ThreadGroup:
         began = time.monotonic()
         for thread, grace in self._threads:
             thread.join(max(0.0, began + grace - time.monotonic()))
-        self.is_cut_short = any(thread.is_alive() for thread, grace in self._threads if grace)
+        left = (thread for thread, grace in self._threads if grace and thread.is_alive())
+        self.unfinished = frozenset(thread.name for thread in left)
 
     def _guarded(self, name: str, work: Work) -> None:
         try:

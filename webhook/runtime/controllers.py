@@ -29,6 +29,9 @@ from holdfast.webhook.sticky.controller import StickyController
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 
+_NEED_NO_LEAD = frozenset({"events", "guard"})
+"""Threads that two processes may run at the same time: one records Events, one writes nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Manager:
@@ -97,7 +100,7 @@ class Manager:
             self.sticky.wake()
         # Only after the last write: the next leader begins as soon as the Lease is free. If a
         # request still hangs, the Lease expires as if the process had been killed.
-        if self.leader is not None and not self.threads.is_cut_short:
+        if self.leader is not None and self.threads.unfinished <= _NEED_NO_LEAD:
             self.leader.resign()
 
     def stop(self) -> None:
