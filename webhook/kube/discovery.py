@@ -19,8 +19,15 @@ class _Named(msgspec.Struct):
     name: str
 
 
-class _Groups(msgspec.Struct):
+class Groups(msgspec.Struct):
+    """The API groups that are served."""
+
     groups: list[_Named]
+
+    @property
+    def has_kubevirt(self) -> bool:
+        """Whether KubeVirt's group is one of them."""
+        return any(group.name == kubevirt.GROUP for group in self.groups)
 
 
 class _Resources(msgspec.Struct):
@@ -38,8 +45,7 @@ def serves(api: Api, resource: str, *, timeout: float = READ_TIMEOUT) -> bool:
     except ApiStatusError as exc:
         if exc.status != 404:
             raise
-        groups = listing.read(api, GROUPS, _Groups, timeout=timeout).groups
-        if any(group.name == kubevirt.GROUP for group in groups):
+        if listing.read(api, GROUPS, Groups, timeout=timeout).has_kubevirt:
             raise
         return False
     return any(kind.name == resource for kind in served)

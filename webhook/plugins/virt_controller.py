@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.webhook.errors import ApiStatusError
+import msgspec
+
+from holdfast.webhook.errors import ApiStatusError, UnreachableError
 from holdfast.webhook.framework import cel
 from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.kube import discovery
 from holdfast.webhook.model import kubevirt
 
 AUTO = "auto"
@@ -52,7 +55,7 @@ class VirtController:
         try:
             found = self._handle.lookup.get(kubevirt.INSTALLATIONS, max_age=max_age) or {}
         except ApiStatusError as exc:
-            if exc.status != 404:
+            if exc.status != 404 or self._has_kubevirt():
                 raise
             found = {}
         # There is one; KubeVirt refuses a second. Users who may create one anyway come later.
@@ -60,6 +63,18 @@ class VirtController:
         if not items:
             return kubevirt.CONTROLLER_ACCOUNT
         return kubevirt.controller_account(items[0]["metadata"]["namespace"])
+
+    def _has_kubevirt(self) -> bool:
+        """Return whether the API server lists KubeVirt's group: a 404 may come from a proxy.
+
+        Raises ClusterError.
+        """
+        found = self._handle.lookup.get(discovery.GROUPS, max_age=_MAX_AGE_IF_DIFFERENT)
+        try:
+            return msgspec.convert(found, discovery.Groups).has_kubevirt
+        except msgspec.ValidationError as exc:
+            where = f"the response for {discovery.GROUPS}"
+            raise UnreachableError(f"{where} is not valid: {exc}") from exc
 
 
 def _created(one: Mapping[str, Any]) -> tuple[str, str]:

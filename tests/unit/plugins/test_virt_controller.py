@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.kube import discovery
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
-from tests.support.fakes import FakeLookup
+from tests.support.fakes import FakeLookup, status_error
 
 LIST = kubevirt.INSTALLATIONS
 CNV, OTHER = (kubevirt.controller_account(one) for one in ("openshift-cnv", "other"))
@@ -21,6 +22,11 @@ def installed(*namespaces: str) -> dict[str, Any]:
         for day, name in enumerate(namespaces, 1)
     ]
     return {LIST: {"items": made[::-1]}}
+
+
+def listed(*groups: str) -> dict[str, Any]:
+    """Make the discovery list of these API groups."""
+    return {discovery.GROUPS: {"groups": [{"name": name} for name in groups]}}
 
 
 class Finder:
@@ -56,13 +62,28 @@ def test_configured_account_is_not_looked_up() -> None:
     assert finder.lookup.asked == []
 
 
-@pytest.mark.parametrize(("status", "raised"), [(404, False), (403, True)])
-def test_only_a_missing_kind_counts_as_no_kubevirt(status: int, *, raised: bool) -> None:
-    finder = Finder({})
-    finder.lookup.failures.append(ApiStatusError(f"HTTP {status}", status=status))
+def test_group_that_is_not_listed_counts_as_no_kubevirt() -> None:
+    finder = Finder(listed("apps", "cdi.kubevirt.io"))
+    finder.lookup.failures.append(status_error(404))
 
-    if raised:
-        with pytest.raises(ApiStatusError):
-            finder.is_user(CNV)
-    else:
-        assert not finder.is_user(CNV)
+    assert finder.is_user(kubevirt.CONTROLLER_ACCOUNT)
+    assert finder.lookup.asked == [LIST, discovery.GROUPS]
+
+
+@pytest.mark.parametrize(
+    ("failures", "groups"),
+    [
+        pytest.param([status_error(403)], listed("apps"), id="forbidden"),
+        pytest.param([status_error(404)], listed("apps", "kubevirt.io"), id="a proxy's 404"),
+        pytest.param([status_error(404)] * 2, listed("apps"), id="a proxy's 404 for all paths"),
+        pytest.param([status_error(404)], {discovery.GROUPS: {}}, id="another response"),
+    ],
+)
+def test_lookup_that_fails_does_not_count_as_no_kubevirt(
+    failures: list[Exception], groups: dict[str, Any]
+) -> None:
+    finder = Finder(groups)
+    finder.lookup.failures.extend(failures)
+
+    with pytest.raises(ClusterError):
+        finder.is_user(CNV)
