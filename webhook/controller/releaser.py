@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -75,6 +75,19 @@ class Attempt:
     notes: Sequence[str] = ()
 
 
+@dataclass(slots=True)
+class _Release:
+    """An attempt: the pod as last read, what it has reserved, and what is left out of the patch."""
+
+    key: ObjectKey
+    held: PendingRelease
+    timeout: float
+    pod: Pod | None = None
+    reserved: Pod | None = None
+    is_refused: bool = False
+    notes: Sequence[str] = field(default_factory=list)
+
+
 class Releaser:
     """Releases pods one at a time; `now_ms` is the API server's time. Thread-safe.
 
@@ -138,63 +151,94 @@ class Releaser:
             return _retry(exc)
 
     def _release(self, key: ObjectKey, held: PendingRelease, timeout: float) -> Attempt:
-        refused, notes = False, list[str]()
-        pod: Pod | None = None
+        release = _Release(key, held, timeout)
         if held.recheck:
             # The patch fails if the pod has changed since, so an old copy is as good as a new one.
-            pod = read_copy(held.copy) if held.copy else self._read(key)
-            held = self._checked(pod, held)
+            release.pod = read_copy(held.copy) if held.copy else self._read(key)
+            release.held = self._checked(release.pod, held)
         for _ in range(ATTEMPTS):
-            if self._is_frozen(key[0]):  # since the pod's turn came
-                return Attempt(Outcome.CHANGED, held)
-            operations: list[Operation] = []
-            reserved = pod if held.recheck else None
-            if reserved is not None and not self._force:
-                self._reserve(reserved, held)
-            if reserved is not None and not refused:
-                operations, notes = self._tightened(reserved)
-            release = [*release_patch(held, self._now_ms()), *operations]
-            refusal = self._write(key, release, timeout, reserved)
+            edits = self._prepare(release)
+            refusal = self._write(release, edits)
             if refusal is None:
-                return Attempt(Outcome.RELEASED, held, notes=notes)
-            pod = self._read_again(key, held, reserved)
-            fresh = self._checked(pod, held)
-            if fresh.resource_version == held.resource_version:
-                # the pod has not changed, so it was not our tests that failed
-                if operations:
-                    refused, notes = True, [f"{_UNTIGHTENED}: {refusal}"]
-                else:
-                    fresh = _untimed(pod, held, fresh, refusal)
-            held = fresh
-        return Attempt(Outcome.RETRY, held, f"the pod changed during {ATTEMPTS} patches in a row")
+                return Attempt(Outcome.RELEASED, release.held, notes=release.notes)
+            pod = self._read_again(release)
+            if pod.metadata.resource_version == release.held.resource_version:
+                self._leave_out(release, pod, edits, refusal)
+            else:
+                release.held, release.reserved = self._checked(pod, release.held), None
+            release.pod = pod
+        self._unreserve(release.reserved)
+        reason = f"the pod changed during {ATTEMPTS} patches in a row"
+        return Attempt(Outcome.RETRY, release.held, reason)
 
-    def _read_again(self, key: ObjectKey, held: PendingRelease, reserved: Pod | None) -> Pod:
-        """Read a pod whose patch was rejected, and return what it has reserved, unless it started.
+    def _prepare(self, release: _Release) -> list[Operation]:
+        """Reserve what the pod needs to start, and return what to add to it."""
+        if self._is_frozen(release.key[0]):  # since the pod's turn came
+            self._unreserve(release.reserved)
+            raise _EndedError(Attempt(Outcome.CHANGED, release.held))
+        if release.pod is None or not release.held.recheck:
+            return []
+        if release.reserved is None and not self._force:
+            self._reserve(release.pod, release.held)
+            release.reserved = release.pod
+        if release.is_refused:
+            return []
+        edits, release.notes = self._tightened(release.pod)
+        return edits
 
-        An earlier patch without an answer may have released it.
+    def _read_again(self, release: _Release) -> Pod:
+        """Read a pod whose patch was rejected; if it has changed, return what it has reserved.
+
+        It keeps that if it has no gate: an earlier patch without an answer may have released it.
         """
+        held, reserved = release.held, release.reserved
         try:
-            pod = self._read(key)
+            pod = self._read(release.key)
         except ApiStatusError as exc:
             if exc.is_not_found:
                 self._unreserve(reserved)
             raise
-        if is_held(pod) or pod.metadata.uid != held.uid:
+        has_changed = pod.metadata.resource_version != held.resource_version
+        if (has_changed and is_held(pod)) or pod.metadata.uid != held.uid:
             self._unreserve(reserved)
         return pod
 
-    def _write(
-        self, key: ObjectKey, release: Sequence[Operation], timeout: float, reserved: Pod | None
-    ) -> ApiStatusError | None:
+    def _leave_out(
+        self, release: _Release, pod: Pod, edits: Sequence[Operation], refusal: ApiStatusError
+    ) -> None:
+        """Leave out what may be the reason for a refusal, or end the attempt.
+
+        The pod has not changed, so it was not our tests that failed. It keeps what it has reserved
+        until the attempt ends, and does not wait for it again before its back-off is over: refused
+        pods would otherwise pass a slot to each other without any.
+        """
+        held = release.held
+        ended = Attempt(Outcome.RETRY, held, str(refusal), refusal.retry_after)
+        if edits:
+            release.is_refused, release.notes = True, [f"{_UNTIGHTENED}: {refusal}"]
+        elif held.annotated and pace_args.KEY not in pod.gates and not has_room(pod):
+            held = held._replace(annotated=False)  # a pace counts by the time of the release
+        else:
+            self._unreserve(release.reserved)
+            raise _EndedError(ended)
+        try:
+            release.held = self._checked(pod, held)._replace(annotated=held.annotated)
+        except _EndedError:
+            self._unreserve(release.reserved)
+            raise _EndedError(ended) from None
+
+    def _write(self, release: _Release, edits: Sequence[Operation]) -> ApiStatusError | None:
         """Send the patch; return None when written, or the refusal.
 
         Without an answer the pod may have been released, and keeps what it has reserved.
         """
+        path, timeout = pod_path(*release.key), release.timeout
+        operations = [*release_patch(release.held, self._now_ms()), *edits]
         try:
-            return patching.write(self._api, pod_path(*key), release, timeout=timeout)
+            return patching.write(self._api, path, operations, timeout=timeout)
         except ApiStatusError as exc:
             if exc.status not in _NO_ANSWER or _BY_WEBHOOK in str(exc):
-                self._unreserve(reserved)
+                self._unreserve(release.reserved)
             raise
 
     def _unreserve(self, pod: Pod | None) -> None:
@@ -260,7 +304,7 @@ _UNTIGHTENED = "released without what was to be added"
 
 
 class _EndedError(Exception):
-    """The attempt is over before a patch."""
+    """The attempt is over."""
 
     def __init__(self, attempt: Attempt) -> None:
         super().__init__()
@@ -269,18 +313,6 @@ class _EndedError(Exception):
 
 def _retry(exc: Exception) -> Attempt:
     return Attempt(Outcome.RETRY, None, str(exc), getattr(exc, "retry_after", None))
-
-
-def _untimed(
-    pod: Pod, held: PendingRelease, fresh: PendingRelease, refusal: ApiStatusError
-) -> PendingRelease:
-    """Return a release without its time, if that has no room; otherwise end the attempt.
-
-    A pace counts by the time: its pods wait until there is room.
-    """
-    if not held.annotated or pace_args.KEY in pod.gates or has_room(pod):
-        raise _EndedError(Attempt(Outcome.RETRY, fresh, str(refusal), refusal.retry_after))
-    return fresh._replace(annotated=False)
 
 
 def has_room(pod: Pod) -> bool:

@@ -165,7 +165,9 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             changed = attempt.held if attempt.outcome is Outcome.CHANGED else None
             self._ask_again(key, changed.due_ms if changed else 0, now_ms)
         elif attempt.held is not None:
-            self._replace(key, tried, attempt.held, now_ms)
+            is_due = attempt.outcome is Outcome.RETRY  # another time would cut the back-off short
+            due_ms = tried.due_ms if is_due else attempt.held.due_ms
+            self._replace(key, tried, attempt.held._replace(due_ms=due_ms), now_ms)
         # Not a failure: it has a new due time, and waits without a back-off.
         if attempt.outcome is Outcome.CHANGED:
             self.schedule(key)

@@ -3,16 +3,17 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.webhook.controller import controller as module
 from holdfast.webhook.controller.controller import ReleaseController
 from holdfast.webhook.controller.releaser import RELEASE_TIMEOUT
-from holdfast.webhook.framework.handle import WaitingPods
+from holdfast.webhook.framework.handle import Handle, WaitingPods
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import Allow, Permit, Plugin, Result, Wait, success
 from holdfast.webhook.kube import events
@@ -29,6 +30,10 @@ from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 from holdfast.webhook.model.limits import MAX_GATES
 from holdfast.webhook.model.objects import ApiObject, Metadata, ObjectKey, Pod
+from holdfast.webhook.plugins.pace.args import KEY as PACE
+from holdfast.webhook.plugins.pace.args import PaceArgs
+from holdfast.webhook.plugins.pace.groups import PacedPod
+from holdfast.webhook.plugins.pace.plugin import Pace
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue import controller as loops
@@ -48,6 +53,7 @@ from tests.support.builders import (
 from tests.support.by_hand import Impatient, ThreadPool
 from tests.support.fakes import FakeApi, raising, status_error, unreachable
 from tests.support.scripted import Holding, HoldingToo, Slots, Tightening, decider_of, never
+from tests.support.vm_builders import owner_of
 
 KEY = ("default", "web-0")
 CREATED_S = CREATED_MS / 1_000
@@ -574,6 +580,49 @@ def test_pod_that_no_calendar_has_a_time_for_is_held() -> None:
     world.run(1)
 
     assert world.released == ["good"]
+
+
+def paced(number: int, *plugins: Plugin) -> World:
+    """Have so many pods of one owner held by a pace of 1."""
+    handle = Handle()
+    owner = owner_of("ReplicaSet", "web", "rs-1", api_version="apps/v1")
+    pods = [
+        make_pod({PACE: "1"}, gates=[PACE], name=f"p{n}", uid=f"u{n}", owners=[owner])
+        for n in range(number)
+    ]
+    pace = Pace(PaceArgs(), handle)
+    world = World(*pods, synced=False, decider=decider_of(pace, *plugins))
+
+    def follow(*_: Any, **__: Any) -> Callable[[], None]:
+        assert pace.slots.watch is not None
+        pace.slots.watch.on_sync([msgspec.convert(pod, PacedPod) for pod in pods])
+        return lambda: None
+
+    handle.connect(
+        waiting=world.controller,
+        bounds_ms=world.controller.bounds_ms,
+        follow=follow,
+        record_event=world.controller.record_event,
+    )
+    world.sync()
+    return world
+
+
+@pytest.mark.parametrize(
+    "plugins", [(), (Tightening(lambda _: success(SetAnnotation("a", "b"))),)], ids=["", "edits"]
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_refused_pods_of_a_pace_back_off(number: int, plugins: Sequence[Plugin]) -> None:
+    """They would call one another for ever."""
+    world = paced(number, *plugins)
+    world.api.before("PATCH", *[raising(status_error(422))] * 500)
+    world.run(1)
+    first = number * (1 + len(plugins))
+    assert len(world.released) == first
+
+    for _ in range(60):
+        world.run(1)
+    assert 5 * first <= len(world.released) <= 12 * first
 
 
 # --- metrics and Events ------------------------------------------------------------------------

@@ -17,7 +17,16 @@ from holdfast.webhook.controller.releaser import (
 )
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.framework.permit import ReleaseDecider
-from holdfast.webhook.framework.plugin import Plugin, Result, reject, skip, success
+from holdfast.webhook.framework.plugin import (
+    Allow,
+    Permit,
+    Plugin,
+    Result,
+    Wait,
+    reject,
+    skip,
+    success,
+)
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.objects import Pod
@@ -27,13 +36,14 @@ from tests.support.builders import (
     GATE,
     HOUR,
     SECOND,
+    UID,
     held,
     make_decider,
     make_delay,
     make_pod,
 )
 from tests.support.fakes import ANNOTATION_BYTES, FakeApi, raising, status_error, unreachable
-from tests.support.scripted import Slots, Tightening, decider_of
+from tests.support.scripted import HoldingToo, Slots, Tightening, decider_of
 
 KEY = ("default", "web-0")
 DECIDER = make_decider()
@@ -503,6 +513,30 @@ def test_release_that_is_refused_as_well_is_tried_again_later() -> None:
 
     assert Attempt(Outcome.RETRY, known, "HTTP 422: scripted", 3.0) == attempt(api, decider)
     assert api.gates(KEY) == [GATE]
+
+
+def test_refused_pod_that_may_not_start_any_more_returns_its_slot() -> None:
+    slots, answers = Slots(), list[Permit]([Wait(now_ms() + HOUR), Allow()])
+    holding = HoldingToo(lambda _pod, _now_ms: answers.pop() if len(answers) > 1 else answers[0])
+    decider = decider_of(slots, holding, Tightening(lambda _: success(SetAnnotation("a", "b"))))
+    api = FakeApi(held(gates=[Slots.gate, HoldingToo.gate]))
+    known = PendingRelease(0, UID, "", (), recheck=True)
+    api.before("PATCH", raising(status_error(422)))
+
+    found = attempt(api, decider, known)
+    assert (found.outcome, found.reason) == (Outcome.RETRY, "HTTP 422: scripted")
+    assert (api.count("PATCH"), slots.free) == (1, 1)
+
+
+def test_refused_pod_keeps_its_slot_for_another_patch() -> None:
+    slots = Slots()
+    decider = decider_of(slots, Tightening(lambda _: success(SetAnnotation("a", "b"))))
+    api, free = FakeApi(held(gates=[Slots.gate])), list[int]()
+    api.before("PATCH", raising(status_error(422)), lambda: free.append(slots.free))
+    api.before("GET", lambda: free.append(slots.free))
+
+    assert Outcome.RELEASED is attempt(api, decider).outcome
+    assert free == [0, 0]
 
 
 def test_what_was_refused_once_is_not_added_when_the_pod_changes() -> None:

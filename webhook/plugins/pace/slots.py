@@ -54,7 +54,8 @@ class PaceSlots:
             group.wait(uid, (rank_of(pod, due_ms), pod.key, member.limits))
             calls, late = self._settle(group, now_ms)
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
-        self._call(calls, late)
+        # The answer is its own call: another one would cut the back-off of its release short.
+        self._call([one for one in calls if one[0] != pod.key], late)
         return turn_ms
 
     def take(self, pod: Pod, now_ms: int) -> int:
