@@ -28,7 +28,7 @@ from holdfast.webhook.model.objects import KUEUE_GROUP, REVISION_LABEL
 from holdfast.webhook.policies import guard_check
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.policies.builder import InstallationNames, make_binding
-from holdfast.webhook.policies.namespaces import FREEZE_POLICY
+from holdfast.webhook.policies.namespaces import FREEZE_POLICY, FREEZE_ROLES_POLICY
 from holdfast.webhook.policies.secrets import CONTROLLER_SECRETS
 from holdfast.webhook.policies.vms import CONTROLLER_VMS
 from holdfast.webhook.policies.webhooks import webhooks_policy
@@ -50,6 +50,7 @@ POLICIES = (
     pod_policies.PACE,
     pod_policies.APPROVAL,
     FREEZE_POLICY,
+    FREEZE_ROLES_POLICY,
     pod_policies.CONTROLLER_PODS,
     CONTROLLER_VMS,
     pod_policies.CONTROLLER_WEBHOOKS,
@@ -391,10 +392,18 @@ class Guarded:
     token_kubeconfig: Path
 
     def ns(self) -> Namespace:
-        """Make a namespace with a developer, jane, an admin, amy, and fred, who may freeze it."""
+        """Make a namespace with a developer, jane, and an admin, amy.
+
+        Fred may freeze it, and so may another admin, fay.
+        """
         ns = Namespace.create_new(self.plane, f"guard-{next(_numbers)}")
-        for user, role in (("jane", "edit"), ("amy", "admin"), ("fred", "holdfast-freezer")):
-            ns.kubectl("create", "rolebinding", user, f"--user={user}", f"--clusterrole={role}")
+        for role, users in {
+            "edit": ["jane"],
+            "admin": ["amy", "fay"],
+            "holdfast-freezer": ["fred", "fay"],
+        }.items():
+            subjects = [f"--user={user}" for user in users]
+            ns.kubectl("create", "rolebinding", role, f"--clusterrole={role}", *subjects)
         return ns
 
     def controller(self, ns: Namespace) -> KubectlUser:
@@ -418,6 +427,9 @@ class Guarded:
             ),
             FREEZE_POLICY: lambda: self.user(ns, "fred").patch(
                 ns.namespace, [LEVEL], kind="namespace"
+            ),
+            FREEZE_ROLES_POLICY: lambda: self.user(ns, "fay").create(
+                role("probed", "namespaces", "patch")
             ),
             pod_policies.CONTROLLER_PODS: lambda: self.controller(ns).patch(
                 "probed", [write("/metadata/labels", {"a": "b"})]
@@ -447,6 +459,12 @@ class Guarded:
         finally:
             self.apply_guard()
             self.await_policy(ns, policy)
+
+
+def role(name: str, resource: str, *verbs: str) -> Object:
+    rule = {"apiGroups": [""], "resources": [resource], "verbs": [*verbs]}
+    kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role"}
+    return {**kind, "metadata": {"name": name}, "rules": [rule]}
 
 
 def held(name: str, **annotations: str) -> Object:
@@ -622,6 +640,33 @@ def test_user_who_may_freeze_may_change_nothing_else(guarded: Guarded, ns: Names
     for user in (KubectlUser(ns, ns.plane.kubeconfig), fred):
         for change, _ in FREEZER_MAY_NOT.values():
             user.patch(name, change, kind="namespace")
+
+
+def test_admin_who_may_freeze_cannot_grant_the_rest(guarded: Guarded, ns: Namespace) -> None:
+    """An account with the right to patch, and without that to freeze, may change everything."""
+    fay, may_patch = guarded.user(ns, "fay"), role("labeler", "namespaces", "get", "patch")
+    told = "you may not grant the verb 'patch' on namespaces: bind the ClusterRole holdfast-freezer"
+    ns.eventually(lambda: told in refusal(fay.create, may_patch))
+    reading = role("labeler", "namespaces", "get")
+    fay.create(reading, role("reader", "pods", "get", "patch"), dry_run=False)
+    change = [write("/rules", may_patch["rules"])]
+    assert told in refusal(fay.patch, "labeler", change, kind="role")
+
+    ns.kubectl("patch", "role", "labeler", "--type=json", f"--patch={json.dumps(change)}")
+    fay.patch("labeler", [write("/metadata/labels", {"team": "a"})], kind="role")
+    account = f"system:serviceaccount:{ns.namespace}:default"
+    ns.kubectl("annotate", "namespace", ns.namespace, "team=a")
+    fay.kubectl("create", "rolebinding", "x", "--clusterrole=holdfast-freezer", f"--user={account}")
+    bound = guarded.user(ns, account)
+    freeze = [annotation(FREEZE, "x")]
+    ns.eventually(lambda: not refusal(bound.patch, ns.namespace, freeze, kind="namespace"))
+    assert "you may not change metadata.labels" in refusal(
+        bound.patch, ns.namespace, [LEVEL], kind="namespace"
+    )
+
+    ns.kubectl("create", "role", "own", "--verb=update", "--resource=namespaces")
+    ns.kubectl("create", "rolebinding", "own", "--user=fay", "--role=own")
+    ns.eventually(lambda: not refusal(fay.create, role("other", "namespaces", "patch")))
 
 
 def test_guard_does_not_keep_namespaces_from_being_deleted(guarded: Guarded) -> None:

@@ -1,8 +1,9 @@
-"""The policy that limits what users who may freeze a namespace may change in it. Pure.
+"""The policies that limit what users who may freeze a namespace may change in it. Pure.
 
 Freezing takes the verb `patch` on the namespace. RBAC alone would thereby also permit its labels,
 which select policies and Pod Security levels, annotations such as that of PodNodeSelector, and an
-owner that does not exist, for which the garbage collector deletes the namespace.
+owner that does not exist, for which the garbage collector deletes the namespace. A user who may
+also create roles could grant this verb, without the verb `freeze`, to another account.
 """
 
 from holdfast.webhook.framework.cel import strings
@@ -11,34 +12,66 @@ from holdfast.webhook.policies import builder, expressions
 from holdfast.webhook.policies.builder import Check
 
 FREEZE_POLICY = "holdfast-freeze"
+FREEZE_ROLES_POLICY = "holdfast-freeze-roles"
 FREEZE_VERB = "freeze"
 """The verb on holds by which the role of users who freeze is recognized."""
 _FIXED = ("metadata.labels", "metadata.ownerReferences", "metadata.finalizers", "spec")
 _KEYS = (FREEZE, FREEZE_UNTIL)
-_MAY_UPDATE = (
-    "authorizer.group('').resource('namespaces')\n"
-    "  .namespace(request.name).name(request.name).check('update').allowed()"
-)
 
 
-def freeze_policy() -> builder.Object:
-    """Build the policy for users with the verb `freeze` who may not update the namespace.
+def _may_freeze_only(namespace: str) -> tuple[str, str]:
+    """Return the condition for users with the verb `freeze` who may not update a namespace.
 
     Accounts that may patch namespaces for another purpose are not affected.
     """
+    may_update = (
+        "authorizer.group('').resource('namespaces')\n"
+        f"  .namespace({namespace}).name({namespace}).check('update').allowed()"
+    )
+    return (
+        "may-freeze-only",
+        f"!{may_update}\n&& {expressions.may(FREEZE_VERB, namespace, namespace)}",
+    )
+
+
+def freeze_policy() -> builder.Object:
+    """Build the policy for the namespace itself."""
     may_not = f"with the verb {FREEZE_VERB!r} alone, you may not change"
     return builder.make_policy(
         FREEZE_POLICY,
         rule=builder.make_rule("", ["namespaces"], ["UPDATE"]),
-        condition=(
-            "may-freeze-only",
-            f"!{_MAY_UPDATE}\n&& {expressions.may(FREEZE_VERB, 'request.name')}",
-        ),
+        condition=_may_freeze_only("request.name"),
         checks=[
             Check(
                 builder.entries_kept("annotations", f"key in {strings(_KEYS)}"),
                 f"{may_not} annotations other than {' and '.join(_KEYS)}",
             ),
             *builder.fixed(_FIXED, may_not),
+        ],
+    )
+
+
+def freeze_roles_policy() -> builder.Object:
+    """Build the policy for roles that grant `patch` on namespaces to other accounts.
+
+    Rules that a role has may stay: an admin may have granted the verb.
+    """
+    resources = ["roles", "clusterroles"]
+    granted = (
+        f"rule.?{field}.orValue([]).exists(one, one in {strings([name, '*'])})"
+        for field, name in (("verbs", "patch"), ("resources", "namespaces"), ("apiGroups", ""))
+    )
+    grants = "object.?rules.orValue([]).exists(rule,\n  " + "\n  && ".join(granted) + ")"
+    kept = "request.operation == 'UPDATE' && object.?rules == oldObject.?rules"
+    return builder.make_policy(
+        FREEZE_ROLES_POLICY,
+        rule=builder.make_rule("rbac.authorization.k8s.io", resources, ["CREATE", "UPDATE"]),
+        condition=_may_freeze_only("request.?namespace.orValue('')"),
+        checks=[
+            Check(
+                f"{kept}\n|| !{grants}",
+                f"with the verb {FREEZE_VERB!r} alone, you may not grant the verb 'patch' on "
+                "namespaces: bind the ClusterRole holdfast-freezer instead",
+            )
         ],
     )

@@ -1,6 +1,6 @@
 """The guard: admission policies that protect holds, and limit the controller's account. Pure.
 
-Eight ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
+Nine ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
 server evaluates them, so they also work while Holdfast is down:
 
 - `holdfast-hold`: removing our gate, or changing what decides, needs the verb `release`;
@@ -9,6 +9,7 @@ server evaluates them, so they also work while Holdfast is down:
 - `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name, and
   changing the images of a pod that waits for or with an approval needs that verb;
 - `holdfast-freeze`: users who may freeze a namespace may change nothing else in it;
+- `holdfast-freeze-roles`: nor may they create a role with which another account could;
 - `holdfast-controller-pods`: the fields of a pod that the controller may change, and the Helm
   chart's uninstall Job;
 - `holdfast-controller-vms`: the same for a VM: the record of its node;
@@ -50,7 +51,12 @@ from holdfast.webhook.policies.builder import (
     tolerations_kept,
 )
 from holdfast.webhook.policies.expressions import RELEASE_GROUP, RELEASE_RESOURCE
-from holdfast.webhook.policies.namespaces import FREEZE_POLICY, freeze_policy
+from holdfast.webhook.policies.namespaces import (
+    FREEZE_POLICY,
+    FREEZE_ROLES_POLICY,
+    freeze_policy,
+    freeze_roles_policy,
+)
 from holdfast.webhook.policies.secrets import CONTROLLER_SECRETS, secrets_policy
 from holdfast.webhook.policies.vms import CONTROLLER_VMS, vms_policy
 from holdfast.webhook.policies.webhooks import webhooks_policy
@@ -62,7 +68,7 @@ APPROVAL = "holdfast-approval"
 CONTROLLER_PODS = "holdfast-controller-pods"
 CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
 POLICIES = (
-    *(HOLD, PACE, APPROVAL, FREEZE_POLICY, CONTROLLER_PODS),
+    *(HOLD, PACE, APPROVAL, FREEZE_POLICY, FREEZE_ROLES_POLICY, CONTROLLER_PODS),
     *(CONTROLLER_VMS, CONTROLLER_WEBHOOKS, CONTROLLER_SECRETS),
 )
 """The names of all policies, and of their bindings."""
@@ -99,13 +105,14 @@ COUNTED = (pace_args.KEY, RELEASED_ANNOTATION)
 
 
 def policies(profiles: Profiles, installation: InstallationNames | None = None) -> list[Object]:
-    """Build the eight policies, each followed by its binding."""
+    """Build the nine policies, each followed by its binding."""
     where = installation or InstallationNames()
     made = (
         _hold_policy(deciding_keys(profiles)),
         _pace_policy(),
         _approval_policy(),
         freeze_policy(),
+        freeze_roles_policy(),
         _pods_policy(where),
         vms_policy(recording_keys(profiles), where),
         webhooks_policy(

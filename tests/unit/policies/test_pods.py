@@ -86,6 +86,7 @@ def test_every_policy_is_bound_denies_and_fails_closed() -> None:
         "holdfast-pace",
         "holdfast-approval",
         "holdfast-freeze",
+        "holdfast-freeze-roles",
         "holdfast-controller-pods",
         "holdfast-controller-vms",
         "holdfast-controller-webhooks",
