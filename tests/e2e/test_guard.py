@@ -758,7 +758,9 @@ def test_only_an_approver_approves_and_in_their_own_name(guarded: Guarded, ns: N
     assert approver == "ann"
 
 
-def test_only_an_approver_changes_images_before_the_start(guarded: Guarded, ns: Namespace) -> None:
+def test_only_an_approver_changes_containers_before_the_start(
+    guarded: Guarded, ns: Namespace
+) -> None:
     first = [{"name": "first", "image": "busybox"}]
     for name, gate, annotations in (
         ("asks", APPROVAL_GATE, {KEY: "a test"}),
@@ -768,15 +770,22 @@ def test_only_an_approver_changes_images_before_the_start(guarded: Guarded, ns: 
         ns.apply(pod(name, annotations, schedulingGates=[{"name": gate}], initContainers=first))
     for role in ("edit", "holdfast-approver"):
         ns.kubectl("create", "rolebinding", f"ann-{role}", "--user=ann", f"--clusterrole={role}")
+    ns.kubectl("create", "role", "debug", "--verb=get,patch", "--resource=pods/ephemeralcontainers")
+    for user in ("jane", "ann"):
+        ns.kubectl("create", "rolebinding", f"{user}-debug", f"--user={user}", "--role=debug")
     jane, ann = guarded.user(ns, "jane"), guarded.user(ns, "ann")
     ns.eventually(lambda: not refusal(ann.patch, "asks", [annotation(APPROVED_BY, "ann")]))
-    for field in ("containers", "initContainers"):
-        image = [write(f"/spec/{field}/0/image", "evil")]
-        assert refusal(jane.patch, "free", image) == ""
+    debugger = write("/spec/ephemeralContainers", [{"name": "more", "image": "evil"}])
+    for change in (
+        [[write("/spec/containers/0/image", "evil")]],
+        [[write("/spec/initContainers/0/image", "evil")]],
+        [[debugger], "--subresource=ephemeralcontainers"],
+    ):
+        assert refusal(jane.patch, "free", *change) == ""
         for name in ("asks", "waits"):
-            said = refusal(jane.patch, name, image)
-            assert f"jane may not change the images of pod {ns.namespace}/{name}: this" in said
-            assert refusal(ann.patch, name, image) == ""
+            said = refusal(jane.patch, name, *change)
+            assert f"jane may not change the containers of pod {ns.namespace}/{name}: this" in said
+            assert refusal(ann.patch, name, *change) == ""
     assert refusal(jane.patch, "asks", [write("/metadata/labels", {"a": "b"})]) == ""
 
 

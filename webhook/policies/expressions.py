@@ -90,10 +90,10 @@ def moved() -> str:
     )
 
 
-def replaces_images(gate: str, approved_by: str) -> str:
+def changes_containers(gate: str, approved_by: str) -> str:
     """Test whether images of a pod change that asks for an approval, or waits further with one.
 
-    The API server lets an update change nothing else in containers.
+    The API server lets an update change nothing else in containers, but add ephemeral ones.
     """
     held = gates("oldObject")
     return (
@@ -101,7 +101,8 @@ def replaces_images(gate: str, approved_by: str) -> str:
         f"&& ({annotation('oldObject', string(approved_by))}.hasValue()\n"
         f"  || {held}.exists(gate, gate.name == {string(gate)}))\n"
         f"&& !({equal('spec.containers')}\n"
-        f"  && {equal('spec.?initContainers')})"
+        f"  && {equal('spec.?initContainers')}\n"
+        f"  && {equal('spec.?ephemeralContainers')})"
     )
 
 

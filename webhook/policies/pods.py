@@ -7,7 +7,8 @@ server evaluates them, so they also work while Holdfast is down:
 - `holdfast-pace`: changing what a pace counts by needs the same verb, also after the release, and
   so does creating a pod that counts without having waited;
 - `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name, and
-  changing the images of a pod that waits for or with an approval needs that verb;
+  changing the images or ephemeral containers of a pod that waits for or with an approval needs
+  that verb;
 - `holdfast-freeze`: users who may freeze a namespace may change nothing else in it;
 - `holdfast-freeze-roles`: nor may they create a role with which another account could;
 - `holdfast-controller-pods`: the fields of a pod that the controller may change, and the Helm
@@ -230,7 +231,7 @@ def _approval_policy() -> Object:
 
     It also protects them after the release, when they are a record. From new pods that ask for an
     approval, the webhook removes copied ones. An admin may restore other pods that have them.
-    An approval also covers the images, until the pod has no gates.
+    An approval also covers the images and ephemeral containers, until the pod has no gates.
     """
     who = "request.userInfo.username"
     is_new = "request.operation == 'CREATE'"
@@ -238,12 +239,13 @@ def _approval_policy() -> Object:
     made = f"{strings(approvals.MARKS)}.exists(key, {annotation('object', 'key')}.hasValue())"
     changed = f"!{strings(approvals.MARKS)}.all(key, {same})"
     marked = f"{is_new} ? {made}\n: {changed}"
-    images = expressions.replaces_images(approvals.GATE, approvals.APPROVED_BY)
+    containers = expressions.changes_containers(approvals.GATE, approvals.APPROVED_BY)
+    resources = ["pods", "pods/status", "pods/ephemeralcontainers"]
     right = f"the verb {APPROVE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP}"
     return make_policy(
         APPROVAL,
-        rule=make_rule("", ["pods", "pods/status"], ["CREATE", "UPDATE"]),
-        condition=("changes-an-approval", f"{marked}\n|| ({images})"),
+        rule=make_rule("", resources, ["CREATE", "UPDATE"]),
+        condition=("changes-an-approval", f"{marked}\n|| ({containers})"),
         variables={"marked": marked},
         checks=[
             Check(
@@ -254,10 +256,10 @@ def _approval_policy() -> Object:
             ),
             Check(
                 expressions.may(APPROVE_VERB, name=NEW_NAME),
-                "to approve or deny a pod, or change its images while it waits for an approval or "
-                f"has one, you need {right} in its namespace (role {APPROVER})",
+                "to approve or deny a pod, or change its containers while it waits for an approval "
+                f"or has one, you need {right} in its namespace (role {APPROVER})",
                 f"{who} + ' may not '\n"
-                "  + (variables.marked ? 'approve or deny' : 'change the images of')\n"
+                "  + (variables.marked ? 'approve or deny' : 'change the containers of')\n"
                 f"  + ' pod ' + request.namespace + '/' + {NEW_NAME}\n"
                 f"  + ': this needs the verb \\'{APPROVE_VERB}\\' on '\n"
                 f"  + '{RELEASE_RESOURCE}.{RELEASE_GROUP} in namespace ' + request.namespace\n"

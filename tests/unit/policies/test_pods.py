@@ -153,12 +153,15 @@ def test_what_a_pace_counts_by_is_protected() -> None:
     assert condition["expression"].endswith(".check('release').allowed()")
 
 
-def test_images_of_a_pod_that_waits_with_an_approval_are_protected() -> None:
-    (condition,) = policy(pod_policies.APPROVAL)["spec"]["matchConditions"]
+def test_containers_of_a_pod_that_waits_with_an_approval_are_protected() -> None:
+    spec = policy(pod_policies.APPROVAL)["spec"]
+    (rule,) = spec["matchConstraints"]["resourceRules"]
+    assert "pods/ephemeralcontainers" in rule["resources"]
+    (condition,) = spec["matchConditions"]
     expression = condition["expression"]
     assert "oldObject.metadata.?annotations[?'holdfast.dev/approved-by'].hasValue()" in expression
     assert "gate.name == 'holdfast.dev/approval'" in expression
-    for field in ("containers", "?initContainers"):
+    for field in ("containers", "?initContainers", "?ephemeralContainers"):
         assert f"object.spec.{field} == oldObject.spec.{field}" in expression
 
 
