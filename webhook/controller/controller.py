@@ -88,7 +88,12 @@ class ReleaseController:
             on_paused=self._hold_frozen,
         )
         self._releaser = Releaser(
-            api, decider, self._now_ms, is_frozen=self._scheduler.is_paused, begin=begin
+            api,
+            decider,
+            self._now_ms,
+            leading=leading,
+            is_frozen=self._scheduler.is_paused,
+            begin=begin,
         )
         self._loop = Controller(
             "release",

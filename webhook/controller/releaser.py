@@ -91,8 +91,9 @@ class _Release:
 class Releaser:
     """Releases pods one at a time; `now_ms` is the API server's time. Thread-safe.
 
-    With `force` the plugins are not asked whether a pod may start. `is_frozen` says whether a
-    namespace is. `begin` sends a patch without waiting for the response.
+    With `force` the plugins are not asked whether a pod may start. `leading` says whether this
+    process leads, `is_frozen` whether a namespace is. `begin` sends a patch without waiting for
+    the response.
     """
 
     def __init__(
@@ -102,10 +103,12 @@ class Releaser:
         now_ms: Callable[[], int],
         *,
         force: bool = False,
+        leading: Callable[[], bool] = lambda: True,
         is_frozen: Callable[[str], bool] = lambda _: False,
         begin: Begin | None = None,
     ) -> None:
         self._force = force
+        self._leading = leading
         self._is_frozen = is_frozen
         self._api = api
         self._decider = decider
@@ -173,18 +176,26 @@ class Releaser:
 
     def _prepare(self, release: _Release) -> list[Operation]:
         """Reserve what the pod needs to start, and return what to add to it."""
-        if self._is_frozen(release.key[0]):  # since the pod's turn came
-            self._unreserve(release.reserved)
-            raise _EndedError(Attempt(Outcome.CHANGED, release.held))
+        self._check_may_go(release)
         if release.pod is None or not release.held.recheck:
             return []
         if release.reserved is None and not self._force:
             self._reserve(release.pod, release.held)
             release.reserved = release.pod
-        if release.is_refused:
-            return []
-        edits, release.notes = self._tightened(release.pod)
+        edits = list[Operation]()
+        if not release.is_refused:
+            edits, release.notes = self._tightened(release.pod)
+        self._check_may_go(release)
         return edits
+
+    def _check_may_go(self, release: _Release) -> None:
+        """End the attempt if this process no longer leads, or the pod's namespace is frozen.
+
+        Plugins and requests take seconds, and the process may be paused.
+        """
+        if not self._leading() or self._is_frozen(release.key[0]):
+            self._unreserve(release.reserved)
+            raise _EndedError(Attempt(Outcome.CHANGED, release.held))
 
     def _read_again(self, release: _Release) -> Pod:
         """Read a pod whose patch was rejected; if it has changed, return what it has reserved.

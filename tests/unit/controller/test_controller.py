@@ -221,6 +221,16 @@ def test_who_leads_no_more_leaves_what_was_handed_out() -> None:
     assert world.released == ["a"]
 
 
+def test_lead_that_is_lost_while_a_plugin_is_asked_ends_the_release() -> None:
+    def lose(_pod: Pod) -> Result:
+        world.leads = False
+        return success(SetAnnotation("a", "b"))
+
+    world = World(*pods(a="15"), decider=decider_of(make_delay(), Tightening(lose)))
+    world.run(20)
+    assert world.released == []
+
+
 # --- on time -----------------------------------------------------------------------------------
 
 

@@ -424,6 +424,37 @@ def test_pod_that_was_released_without_an_answer_keeps_its_slot(is_read: bool) -
     assert (api.gates(KEY), slots.free) == ([], 0)
 
 
+@pytest.mark.parametrize("ends", ["lead", "thaw"])
+@pytest.mark.parametrize("when", ["read", "asked", "refused"])
+def test_release_is_not_written_once_it_may_not_be(when: str, ends: str) -> None:
+    slots, may_go = Slots(), [True]
+
+    def answer(pod: Pod) -> Result:
+        if when == "asked":
+            may_go.clear()
+        return as_noted(pod)
+
+    decider = decider_of(slots, Tightening(answer))
+    api = FakeApi(held(gates=[Slots.gate]))
+    known = rechecked(api, decider)._replace(copy=b"")
+    if when == "read":
+        api.before("GET", may_go.clear)
+    elif when == "refused":
+        api.before("PATCH", raising(status_error(422)))
+        api.before("GET", lambda: None, may_go.clear)
+    releaser = Releaser(
+        api,
+        decider,
+        now_ms,
+        leading=lambda: ends == "thaw" or bool(may_go),
+        is_frozen=lambda _: ends == "thaw" and not may_go,
+    )
+
+    found = releaser.release(KEY, known)
+    assert (found.outcome, slots.free) == (Outcome.CHANGED, 1)
+    assert (api.count("PATCH"), api.gates(KEY)) == (int(when == "refused"), [Slots.gate])
+
+
 @pytest.mark.parametrize("is_new", [False, True], ids=["deleted", "a new pod of that name"])
 def test_pod_that_is_gone_keeps_no_slot(*, is_new: bool) -> None:
     slots = Slots()
@@ -463,6 +494,10 @@ def attempt(api: FakeApi, decider: ReleaseDecider, known: PendingRelease | None 
 def annotated(api: FakeApi) -> dict[str, str]:
     found: dict[str, str] = api.pods[KEY]["metadata"]["annotations"]
     return found
+
+
+def as_noted(_pod: Pod) -> Result:
+    return success(SetAnnotation("a", "b"))
 
 
 def as_delayed(pod: Pod) -> Result:
@@ -518,7 +553,7 @@ def test_release_that_is_refused_as_well_is_tried_again_later() -> None:
 def test_refused_pod_that_may_not_start_any_more_returns_its_slot() -> None:
     slots, answers = Slots(), list[Permit]([Wait(now_ms() + HOUR), Allow()])
     holding = HoldingToo(lambda _pod, _now_ms: answers.pop() if len(answers) > 1 else answers[0])
-    decider = decider_of(slots, holding, Tightening(lambda _: success(SetAnnotation("a", "b"))))
+    decider = decider_of(slots, holding, Tightening(as_noted))
     api = FakeApi(held(gates=[Slots.gate, HoldingToo.gate]))
     known = PendingRelease(0, UID, "", (), recheck=True)
     api.before("PATCH", raising(status_error(422)))
@@ -530,7 +565,7 @@ def test_refused_pod_that_may_not_start_any_more_returns_its_slot() -> None:
 
 def test_refused_pod_keeps_its_slot_for_another_patch() -> None:
     slots = Slots()
-    decider = decider_of(slots, Tightening(lambda _: success(SetAnnotation("a", "b"))))
+    decider = decider_of(slots, Tightening(as_noted))
     api, free = FakeApi(held(gates=[Slots.gate])), list[int]()
     api.before("PATCH", raising(status_error(422)), lambda: free.append(slots.free))
     api.before("GET", lambda: free.append(slots.free))
