@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT
 from holdfast.webhook.model.annotations import NEVER_MS, released_ms
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.paths import api_path
@@ -18,9 +19,9 @@ from holdfast.webhook.plugins.pace.groups import PacedPod, PaceGroups, PaceMembe
 GATE = KEY
 TIMEOUT = "PaceTimeout"
 """The reason of the Event on a pod that is not ready in time."""
-_LATE_MS = 11_000
+_LATE_MS = int(SLOW_ADMISSION_TIMEOUT + 1) * 1_000
 """How long after the time that the pod records a release may have been carried out: the time that
-its request may take."""
+its request may take, and a second."""
 
 
 class PaceSlots:

@@ -410,6 +410,27 @@ def test_releases_are_no_later_than_the_rate_demands() -> None:
     assert cluster.released[-1][0] - cluster.released[0][0] < 99 * 1_100
 
 
+def test_release_that_an_admission_webhook_delays_counts_from_its_end() -> None:
+    cluster = Cluster()
+    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    for uid in ("a", "b"):
+        cluster.create(uid, "1/10s")
+    cluster.run(100)
+    assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
+    recorded = durations.canonical_instant(cluster.now - 5)
+    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.run(30_000)
+    written = {KEY: "1/10s", RELEASED_ANNOTATION: recorded}
+    cluster.pods["a"] = read_pod(written, name="a", uid="a", owners=[_owned("rs-1")])
+    cluster.released.append((cluster.now, "a"))
+    cluster.report("a")
+    cluster.run(60_000)
+
+    assert [uid for _, uid in cluster.released] == ["a", "b"]
+    assert 10_000 <= cluster.closest(1) < 10_100
+
+
 def test_first_in_line_is_given_its_time_whenever_it_is_asked_about() -> None:
     cluster = Cluster()
     cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
