@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.handle import Handle
@@ -22,6 +23,13 @@ TIMEOUT = "PaceTimeout"
 _LATE_MS = int(SLOW_ADMISSION_TIMEOUT + 1) * 1_000
 """How long after the time that the pod records a release may have been carried out: the time that
 its request may take, and a second."""
+
+
+class _Found(NamedTuple):
+    """The pods whose turn it is, and those that have been starting for too long."""
+
+    calls: list[Call]
+    late: list[Pod]
 
 
 class PaceSlots:
@@ -49,32 +57,40 @@ class PaceSlots:
         """Have a pod wait in the line; return when it is its turn, NEVER_MS until an event."""
         self._follow()
         uid, now_ms = pod.metadata.uid, self.handle.bounds_ms()[0]
+        found = _Found([], [])
         with self._lock:
-            member = self._member(pod)
-            group = member.group
-            group.wait(uid, (rank_of(pod, due_ms), pod.key, member.limits))
-            calls, late = self._settle(group, now_ms)
+            group = self._line_up(pod, due_ms, now_ms, found).group
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         # The answer is its own call: another one would cut the back-off of its release short.
-        self._call([one for one in calls if one[0] != pod.key], late)
+        self._call(found._replace(calls=[one for one in found.calls if one[0] != pod.key]))
         return turn_ms
 
     def take(self, pod: Pod, now_ms: int) -> int:
         """Give a pod a slot if it is its turn; otherwise return when it is, as `wait` does."""
         self._follow()
-        uid = pod.metadata.uid
+        uid, found = pod.metadata.uid, _Found([], [])
         with self._lock:
-            member = self._member(pod)
+            member = self._line_up(pod, now_ms, now_ms, found)
             group = member.group
-            group.wait(uid, (rank_of(pod, now_ms), pod.key, member.limits))
-            calls, late = self._settle(group, now_ms)
             taken = self._synced and group.take(uid, now_ms, now_ms + member.timeout_ms)
             if taken:
                 self._ended.discard(uid)
-            calls += group.calls(now_ms) if self._synced else ()
+            self._settle(group, now_ms, found)
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
-        self._call(calls, late)
+        self._call(found)
         return turn_ms if taken or turn_ms > now_ms else NEVER_MS  # it has just been called
+
+    def _line_up(self, pod: Pod, due_ms: int, now_ms: int, found: _Found) -> PaceMember:
+        """Have a pod wait in the line, unless it has a slot whose time is not over."""
+        known = self._members.get(pod.metadata.uid)
+        if known is not None:
+            self._settle(known.group, now_ms, found)
+            self._groups.retire(known.group_key, known.group)
+        member = self._member(pod, now_ms, found)
+        place = rank_of(pod, due_ms), pod.key, member.limits
+        member.group.wait(pod.metadata.uid, place)
+        self._settle(member.group, now_ms, found)
+        return member
 
     def give_back(self, uid: str) -> None:
         """Take the slot of a pod that is not released after all; it leaves the line as well."""
@@ -142,7 +158,7 @@ class PaceSlots:
             members = self._members.items()
             recalled = [(one.pod, 0) for uid, one in members if uid in one.group.recalled]
             each_group = {one.group_key: uid for uid, one in members}
-        self._call(recalled, ())
+        self._call(_Found(recalled, []))
         for uid in (*gone, *each_group.values()):
             self._change(uid, _keep)
 
@@ -163,8 +179,9 @@ class PaceSlots:
         earliest_ms, latest_ms = self.handle.bounds_ms()
         recorded_ms = released_ms(pod.annotations, created_ms=pod.created_ms) or pod.created_ms
         recorded_ms = min(recorded_ms, latest_ms)  # users may write it
+        found = _Found([], [])
         with self._lock:
-            member = self._member(pod)
+            member = self._member(pod, earliest_ms, found)
             group, until_ms = member.group, recorded_ms + member.timeout_ms
             if group.is_confirmed(uid):
                 until_ms = group.starting[uid]
@@ -177,6 +194,7 @@ class PaceSlots:
             elif uid not in self._ended and until_ms > earliest_ms:
                 group.start(uid, until_ms)
         is_over = uid in self._ended or until_ms <= earliest_ms
+        self._call(found)
         self._change(uid, PaceGroup.end if is_over else PaceGroup.leave)
 
     def _hold(self, pod: PacedPod) -> None:
@@ -194,7 +212,7 @@ class PaceSlots:
                 return
             member.group.end(uid)
         self._change(uid, _keep)
-        self._call([(pod.key, 0)], ())
+        self._call(_Found([(pod.key, 0)], []))
 
     def on_delete(self, pod: PacedPod) -> None:
         """Take a pod that is gone."""
@@ -209,18 +227,23 @@ class PaceSlots:
 
     # --- the groups ----------------------------------------------------------------------------
 
-    def _member(self, pod: Pod) -> PaceMember:
-        """Return a pod's entry. Raises InvalidValueError."""
+    def _member(self, pod: Pod, now_ms: int, found: _Found) -> PaceMember:
+        """Return a pod's entry; if its pace was changed, it leaves its group.
+
+        Raises InvalidValueError.
+        """
         uid = pod.metadata.uid
-        known = self._members.get(uid)
-        found = self._members[uid] = self._groups.find(pod)
-        if known is not None and known.group is not found.group:  # its pace was changed
+        known, member = self._members.get(uid), self._groups.find(pod)
+        if known is not None and known.group is not member.group:
             known.group.end(uid)
+            self._settle(known.group, now_ms, found)
             self._groups.retire(known.group_key, known.group)
-        return found
+        self._members[uid] = member
+        return member
 
     def _change(self, uid: str, change: Callable[[PaceGroup, str], None]) -> None:
         """Change what is known of a pod, and call those whose turn it is now."""
+        found = _Found([], [])
         with self._lock:
             member = self._members.get(uid)
             if member is None:
@@ -229,25 +252,26 @@ class PaceSlots:
             change(member.group, uid)
             if not member.group.knows(uid):
                 del self._members[uid]
-            calls, late = self._settle(member.group, now_ms)
+            self._settle(member.group, now_ms, found)
             self._groups.retire(member.group_key, member.group)
-        self._call(calls, late)
+        self._call(found)
 
-    def _settle(self, group: PaceGroup, now_ms: int) -> tuple[list[Call], list[Pod]]:
+    def _settle(self, group: PaceGroup, now_ms: int, found: _Found) -> None:
         """Free the slots of pods that take too long, and call those whose turn it is."""
         if not self._synced:
-            return [], []
+            return
         # A pod that is still held has only reserved its slot: its release had no answer.
         expired = [uid for uid in group.expire(now_ms) if uid not in self._held]
         self._ended.update(expired)
         late = [(uid, self._members.pop(uid, None)) for uid in expired]
-        return list(group.calls(now_ms)), [Pod(each.named(uid)) for uid, each in late if each]
+        found.late.extend(Pod(each.named(uid)) for uid, each in late if each)
+        found.calls.extend(group.calls(now_ms))
 
-    def _call(self, calls: Iterable[Call], late: Iterable[Pod]) -> None:
+    def _call(self, found: _Found) -> None:
         """Report what `_settle` has found, without the lock."""
-        for key, at_ms in calls:
+        for key, at_ms in found.calls:
             self.handle.waiting.recheck(key, at_ms)
-        for pod in late:
+        for pod in found.late:
             note = "not ready in time after its release: it no longer counts for its pace"
             self.handle.record_event(pod, TIMEOUT, note, warning=True)
 

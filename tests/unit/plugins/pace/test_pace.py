@@ -585,6 +585,26 @@ def test_pods_that_are_deleted_free_their_slots_and_places() -> None:
     assert [uid for _, uid in cluster.released] == ["starting", "last"]
 
 
+@pytest.mark.parametrize("is_reported", [True, False], ids=["held", "not reported yet"])
+def test_pod_whose_release_has_no_answer_waits_again_after_the_timeout(
+    *, is_reported: bool
+) -> None:
+    cluster = Cluster()
+    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    if not is_reported:
+        cluster.report = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.create("first", "1", owner="rs-2")
+    cluster.run(100)
+    cluster.create("a", "1")
+    assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
+    cluster.run(301_000)
+    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.attempt("a")
+    assert [uid for _, uid in cluster.released] == ["a"]
+    assert cluster.plugin.slots.counts() == {"inline": (1, 0)}
+
+
 def test_release_without_success_returns_the_slot() -> None:
     cluster = Cluster()
     cluster.create("a", "1")
@@ -838,12 +858,12 @@ def test_each_group_is_settled_once_after_the_pods_of_a_list() -> None:
     for number in range(20):
         cluster.create(f"p{number}", "20", owner=f"rs-{number % 2}")
     cluster.run(300)
-    slots, settled = cluster.plugin.slots, []
+    slots, settled = cluster.plugin.slots, list[PaceGroup]()
     settle = slots._settle
 
-    def count(group: PaceGroup, now_ms: int) -> Any:
+    def count(group: PaceGroup, now_ms: int, found: Any) -> None:
         settled.append(group)
-        return settle(group, now_ms)
+        settle(group, now_ms, found)
 
     slots._settle = count  # type: ignore[method-assign]
     assert slots.watch is not None
@@ -990,6 +1010,29 @@ def test_pod_whose_pace_is_changed_changes_the_line() -> None:
     cluster.run(100)
 
     assert len(cluster.released) == 2
+
+
+@pytest.mark.parametrize("is_released", [True, False], ids=["released", "called"])
+def test_pod_that_changes_the_line_leaves_its_slot_to_others(*, is_released: bool) -> None:
+    cluster = Cluster(JVM_OF_ONE)
+    cluster.now += 10
+    cluster.make_ready = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    attempt = cluster.attempt
+    if not is_released:
+        cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    for uid in ("first", "second"):
+        cluster.create(uid, "jvm")
+        cluster.run(200)
+    cluster.attempt = attempt  # type: ignore[method-assign]
+    if is_released:
+        pod = make_pod({KEY: "1"}, name="first", uid="first", owners=[_owned("rs-1")])
+        cluster.pods["first"] = Pod.of(pod)
+        cluster.report("first")
+    else:
+        cluster.change("first", "1")
+    cluster.run(1_000)
+
+    assert sorted(uid for _, uid in cluster.released) == ["first", "second"]
 
 
 def test_pod_that_loses_its_pace_is_released_at_once() -> None:
