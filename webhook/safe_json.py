@@ -6,15 +6,24 @@ object would keep everything from being read.
 """
 
 import re
+import secrets
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
 
-DEPTH_LIMIT = 200
-"""Levels that are kept where a text has too many; all fields that Holdfast reads have fewer."""
+DEPTH_LIMIT = 150 + secrets.randbelow(100)
+"""Levels that are kept where a text has too many; all fields that Holdfast reads have fewer.
 
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[{}\[\]]', re.DOTALL)
+Random, so that nobody can put many brackets at this level, where each of them is looked at.
+"""
+
+_LARGEST, _SMALLEST = 2_048, 64
+"""Bytes whose brackets are counted together; fewer where they may reach the limit."""
+_BRACKETS = b"{}[]"
+_BRACKET = re.compile(rb"[{}\[\]]")
+_OTHERS = bytes({*range(256)} - {*_BRACKETS, *b'"'})
+_BLANK = bytes.maketrans(_BRACKETS, b"    ")
 
 ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 """For objects of any kind."""
@@ -31,17 +40,59 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 
 def _shallow(body: bytes) -> Iterator[bytes]:
-    depth = kept_to = 0
-    for token in _TOKEN.finditer(body):
-        if token[0] in b"{[":
+    kept_to = 0
+    edges = _edges(body)
+    for begin in edges:
+        yield body[kept_to:begin]
+        yield b"null"
+        end = next(edges, None)
+        if end is None:
+            return  # A text that ends early stays invalid: what follows the cut is missing anyway.
+        kept_to = end
+    yield body[kept_to:]
+
+
+def _edges(body: bytes) -> Iterator[int]:
+    """Yield where each part that is nested too deeply begins, and where it ends."""
+    plain = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
+    at, size, depth, in_string = 0, _LARGEST, 0, False
+    while at < len(plain):
+        chunk = plain[at : at + size]
+        brackets, ends_in_string = _brackets(chunk, in_string=in_string)
+        opened = brackets.count(b"{") + brackets.count(b"[")
+        closed = len(brackets) - opened
+        if depth - closed <= DEPTH_LIMIT < depth + opened:
+            if size > _SMALLEST:
+                size //= 2
+                continue
+            for edge in _edges_one_by_one(_without_strings(chunk, in_string=in_string), depth):
+                yield at + edge
+        at, depth, in_string = at + size, depth + opened - closed, ends_in_string
+        size = min(size * 2, _LARGEST)
+
+
+def _edges_one_by_one(text: bytes, depth: int) -> Iterator[int]:
+    for bracket in _BRACKET.finditer(text):
+        if bracket[0] in b"{[":
             if depth == DEPTH_LIMIT:
-                yield body[kept_to : token.start()]
-                yield b"null"
+                yield bracket.start()
             depth += 1
-        elif token[0] in b"}]":
+        else:
             depth -= 1
             if depth == DEPTH_LIMIT:
-                kept_to = token.end()
-    # A text that ends early stays invalid: what follows the cut is missing anyway.
-    if depth <= DEPTH_LIMIT:
-        yield body[kept_to:]
+                yield bracket.end()
+
+
+def _brackets(chunk: bytes, *, in_string: bool) -> tuple[bytes, bool]:
+    """Return the brackets outside of strings, and whether a string continues after the chunk."""
+    # Two quotes next to each other have no bracket between them, whichever of them begins a string.
+    parts = chunk.translate(None, _OTHERS).replace(b'""', b"").split(b'"')
+    return b"".join(parts[in_string::2]), in_string ^ (len(parts) % 2 == 0)
+
+
+def _without_strings(chunk: bytes, *, in_string: bool) -> bytes:
+    """Return a text of the same length, without brackets in strings."""
+    parts = chunk.split(b'"')
+    strings = slice(not in_string, None, 2)
+    parts[strings] = [part.translate(_BLANK) for part in parts[strings]]
+    return b'"'.join(parts)

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import msgspec
@@ -6,9 +7,11 @@ import pytest
 from holdfast.webhook import safe_json
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.safe_json import DEPTH_LIMIT
+from tests.support.counting import counted
 
 ACCEPTED = 10_000
 """Levels that the API server accepts."""
+WIDE = '{"name":"a","value":"x"}'
 
 
 def nested(levels: int, *, open_: str = '{"f:a":', inner: str = "{}", close: str = "}") -> str:
@@ -63,6 +66,48 @@ def test_time_grows_with_the_text_where_a_string_does_not_end() -> None:
     for end in (rb"\"" * 200_000, b"\\" * 200_001):
         with pytest.raises(msgspec.DecodeError):
             safe_json.decode(safe_json.ANY, deep + b'"' + end)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        nested(ACCEPTED),
+        ",".join([nested(5_000)] * 5),
+        nested(ACCEPTED, open_='{"f:[":'),
+        f"{nested(5_000)},{','.join(['[[[1]]]'] * 20_000)}",
+        f"{nested(5_000)},{','.join([WIDE] * 5_000)}",
+        nested(5_000, inner=f"[{','.join([WIDE] * 5_000)}]"),
+        nested(80, inner=f"[{nested(ACCEPTED - 90)},{','.join([WIDE] * 5_000)}]"),
+    ],
+    ids=["one", "several", "brackets in keys", "lists", "wide after it", "in it", "above it"],
+)
+def test_brackets_are_looked_at_one_by_one_only_at_the_limit(
+    extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safe_json, "DEPTH_LIMIT", 150)
+    body = object_with(extra)
+    with counted() as lines:
+        safe_json.decode(safe_json.ANY, body)
+    assert lines[0] < len(body) / 10
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 64])
+@pytest.mark.parametrize(
+    ("limit", "kept"),
+    [
+        (1, {'["\\': None, "é": None, "x": None}),
+        (2, {'["\\': ["\\", None, '{}"'], "é": {"}": None}, "x": {"f:a": None}}),
+        (3, {'["\\': ["\\", ["]"], '{}"'], "é": {"}": []}, "x": {"f:a": {"f:a": None}}}),
+    ],
+)
+def test_cuts_the_same_however_the_text_is_divided(
+    limit: int, kept: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safe_json, "DEPTH_LIMIT", limit)
+    monkeypatch.setattr(safe_json, "_SMALLEST", chunk)
+    whole = json.dumps({'["\\': ["\\", ["]"], '{}"'], "é": {"}": []}, "x": 0}, ensure_ascii=False)
+    body = whole.replace("0", nested(ACCEPTED)).encode()
+    assert safe_json.decode(safe_json.ANY, body) == kept
 
 
 @pytest.mark.parametrize("cut", [1, 2 * ACCEPTED, 7 * ACCEPTED])
