@@ -7,8 +7,9 @@ changed, the pod is read and decided again.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import msgspec
 
@@ -32,7 +33,7 @@ from holdfast.webhook.model.annotations import (
     RELEASED_ANNOTATION,
     allowed_plugins,
 )
-from holdfast.webhook.model.edits import Operation, SetAnnotation
+from holdfast.webhook.model.edits import Edit, Operation, SetAnnotation
 from holdfast.webhook.model.limits import MAX_GATES, are_storable
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.plugins.pace import args as pace_args
@@ -225,10 +226,10 @@ class Releaser:
         """
         held = release.held
         ended = Attempt(Outcome.RETRY, held, str(refusal), refusal.retry_after)
-        if edits:
-            release.is_refused, release.notes = True, [f"{_UNTIGHTENED}: {refusal}"]
-        elif held.annotated and pace_args.KEY not in pod.gates and not has_room(pod):
+        if held.annotated and pace_args.KEY not in pod.gates and not has_room(pod):
             held = held._replace(annotated=False)  # a pace counts by the time of the release
+        elif edits:
+            release.is_refused, release.notes = True, [f"{_UNTIGHTENED}: {refusal}"]
         else:
             self._unreserve(release.reserved)
             raise _EndedError(ended)
@@ -279,7 +280,8 @@ class Releaser:
         """Ask the plugins what to add at the release."""
         verdict = self._decider.at_release(pod)
         try:
-            return patch(pod, verdict.edits), list(verdict.warnings)
+            edits, warnings = _without_excess(pod, verdict.edits)
+            return patch(pod, edits), [*verdict.warnings, *warnings]
         except Exception as exc:  # noqa: BLE001 - an invalid edit of a plugin must not hold the pod
             problem = f"{_UNTIGHTENED}: {type(exc).__name__}: {exc}"
             return [], [*verdict.warnings, problem]
@@ -326,10 +328,19 @@ def _retry(exc: Exception) -> Attempt:
     return Attempt(Outcome.RETRY, None, str(exc), getattr(exc, "retry_after", None))
 
 
-def has_room(pod: Pod) -> bool:
-    """Return whether a pod can have the annotation with the time of its release."""
+def has_room(pod: Pod, more: Mapping[str, str] = MappingProxyType({})) -> bool:
+    """Return whether a pod can have the annotation with the time of its release, and more."""
     stamp = {RELEASED_ANNOTATION: durations.canonical_instant(NEVER_MS)}
-    return are_storable({**pod.annotations, **stamp})
+    return are_storable({**pod.annotations, **stamp, **more})
+
+
+def _without_excess(pod: Pod, edits: Sequence[Edit]) -> tuple[Sequence[Edit], Sequence[str]]:
+    """Leave out annotations for which a pod has no room, and warn: other edits must not be lost."""
+    more = {one.key: one.value for one in edits if isinstance(one, SetAnnotation)}
+    if not more or has_room(pod, more):
+        return edits, ()
+    kept = [one for one in edits if not isinstance(one, SetAnnotation)]
+    return kept, [f"released without {', '.join(more)}: the pod's annotations leave no room"]
 
 
 def _ungated(gates: Sequence[str]) -> list[Operation]:

@@ -28,7 +28,7 @@ from holdfast.webhook.framework.plugin import (
     success,
 )
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
-from holdfast.webhook.model.edits import SetAnnotation
+from holdfast.webhook.model.edits import SelectNodes, SetAnnotation
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.pace.args import KEY as PACE
 from tests.support.builders import (
@@ -548,6 +548,30 @@ def test_release_that_is_refused_as_well_is_tried_again_later() -> None:
 
     assert Attempt(Outcome.RETRY, known, "HTTP 422: scripted", 3.0) == attempt(api, decider)
     assert api.gates(KEY) == [GATE]
+
+
+FULL = "released without placed: the pod's annotations leave no room"
+
+
+@pytest.mark.parametrize(
+    ("filled", "patches", "notes"),
+    [
+        pytest.param(ANNOTATION_BYTES // 2, 1, [], id="room"),
+        pytest.param(ANNOTATION_BYTES - 150, 1, [FULL], id="room for the time"),
+        pytest.param(ANNOTATION_BYTES - 60, 2, [FULL], id="no room"),
+    ],
+)
+def test_pod_without_room_for_an_annotation_gets_the_other_edits(
+    filled: int, patches: int, notes: list[str]
+) -> None:
+    api = waiting()
+    api.annotate(KEY, filled="x" * filled)
+    edits = SelectNodes("pool", "tenants"), SetAnnotation("placed", "x" * 100)
+
+    found = attempt(api, tightening(lambda _: success(*edits)))
+    assert (found.outcome, found.notes) == (Outcome.RELEASED, notes)
+    assert api.pods[KEY]["spec"]["nodeSelector"] == {"pool": "tenants"}
+    assert api.count("PATCH") == patches
 
 
 def test_refused_pod_that_may_not_start_any_more_returns_its_slot() -> None:
