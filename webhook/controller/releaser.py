@@ -43,9 +43,9 @@ RELEASE_TIMEOUT = 10.0
 ATTEMPTS = 3
 """Patches sent in a row while other writers keep changing the pod; then it backs off."""
 
-_NO_ANSWER = frozenset({500, 504})
-"""The pod may have been released: the API server or its etcd was late, or etcd changed its leader.
-"""
+_NO_ANSWER = frozenset({500, 502, 504})
+"""The pod may have been released: the API server or its etcd was late, etcd changed its leader, or
+a proxy lost the API server."""
 _NEEDS_THREAD = patching.REFUSED | {401, 404}
 """The pod is to be read, or credentials are to be renewed."""
 _BY_WEBHOOK = "failed calling webhook"
@@ -249,7 +249,7 @@ class Releaser:
         try:
             return patching.write(self._api, path, operations, timeout=timeout)
         except ApiStatusError as exc:
-            if exc.status not in _NO_ANSWER or _BY_WEBHOOK in str(exc):
+            if _is_definite(exc):
                 self._unreserve(release.reserved)
             raise
 
@@ -326,6 +326,13 @@ class _EndedError(Exception):
 
 def _retry(exc: Exception) -> Attempt:
     return Attempt(Outcome.RETRY, None, str(exc), getattr(exc, "retry_after", None))
+
+
+def _is_definite(exc: ApiStatusError) -> bool:
+    """Return whether nothing was written; a 503 that is not Kubernetes' own comes from a proxy."""
+    if exc.status == 503:
+        return bool(exc.reason)
+    return exc.status not in _NO_ANSWER or _BY_WEBHOOK in str(exc)
 
 
 def has_room(pod: Pod, more: Mapping[str, str] = MappingProxyType({})) -> bool:

@@ -390,7 +390,8 @@ def test_lost_answer_of_a_release_that_was_done() -> None:
     [
         pytest.param(409, "scripted", 1, id="refused"),
         pytest.param(429, "scripted", 1, id="429"),
-        pytest.param(503, "apiserver is shutting down", 1, id="shutting down"),
+        pytest.param(502, "Bad Gateway", 0, id="a proxy"),
+        pytest.param(503, "upstream connect error", 0, id="a proxy's 503"),
         pytest.param(500, "Internal error occurred: failed calling webhook", 1, id="a webhook"),
         pytest.param(500, "etcdserver: leader changed", 0, id="a new leader of etcd"),
         pytest.param(504, "Timeout: request did not complete", 0, id="late"),
@@ -407,6 +408,15 @@ def test_pod_that_may_have_been_released_keeps_its_slot(
 
     assert Outcome.RETRY is attempt(api, decider_of(slots)).outcome
     assert slots.free == left
+
+
+def test_pod_keeps_no_slot_if_the_api_server_shuts_down() -> None:
+    slots = Slots()
+    api = FakeApi(held(gates=[Slots.gate]))
+    api.before("PATCH", raising(status_error(503, reason="ServiceUnavailable")))
+
+    assert Outcome.RETRY is attempt(api, decider_of(slots)).outcome
+    assert slots.free == 1
 
 
 @pytest.mark.parametrize("is_read", [True, False], ids=["read", "not read"])
