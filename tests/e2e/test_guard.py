@@ -934,6 +934,7 @@ def test_pod_with_very_many_of_our_gates_is_released(guarded: Guarded, ns: Names
     ns.eventually(lambda: gates(ns.get("pod", "many")) == [FOREIGN_GATE])
 
 
+@pytest.mark.slow
 def test_pod_with_very_many_annotations_is_released_and_deleted(
     guarded: Guarded, ns: Namespace
 ) -> None:

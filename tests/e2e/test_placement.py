@@ -423,7 +423,13 @@ def deployed(template: Object) -> Object:
     return whole
 
 
-@pytest.mark.parametrize("more", [0, 1_000], ids=["a few rules", "1,000 rules"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(0, id="a few rules"),
+        pytest.param(1_000, id="1,000 rules", marks=pytest.mark.slow),
+    ],
+)
 def test_conditions_and_placement_agree_on_pods_and_templates(
     plane: ControlPlane, serve: Serve, more: int
 ) -> None:
