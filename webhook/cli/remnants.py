@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.webhook.cli import rights, terminal
+from holdfast.webhook.cli import inspection, rights, terminal
 from holdfast.webhook.cli.configured import FILE
 from holdfast.webhook.config import config
 from holdfast.webhook.controller.pending import with_due
@@ -59,6 +59,36 @@ def waiting(gated: Sequence[Pod]) -> str:
             f" ({named(endless)}): approve or release them, or use --release now"
         )
     return text
+
+
+def is_own(api: Api, namespace: str) -> bool:
+    """Return whether a namespace is Holdfast's, by its label or a Deployment, or is being deleted.
+
+    After an interruption, a namespace that is being deleted may have lost its Deployments. Raises
+    ClusterError.
+    """
+    path = api_path("v1", "namespaces", name=namespace)
+    found: dict[str, Any] | None = listing.one(api, path, dict)
+    if found is None:
+        return False
+    metadata = found["metadata"]
+    name = (metadata.get("labels") or {}).get("app.kubernetes.io/name")
+    return (
+        name == "holdfast"
+        or "deletionTimestamp" in metadata
+        or any(
+            inspection.deployment(api, namespace, each) is not None
+            for each in (WEBHOOK, CONTROLLER)
+        )
+    )
+
+
+def bound_namespaces(api: Api) -> set[str]:
+    """Return the namespaces of the accounts with the controller's role. Raises ClusterError."""
+    path = f"{RBAC}/clusterrolebindings/{CONTROLLER}"
+    binding: dict[str, Any] = listing.one(api, path, dict) or {}
+    subjects = binding.get("subjects") or ()
+    return {each["namespace"] for each in subjects if each["kind"] == "ServiceAccount"}
 
 
 def is_dev_registered(api: Api) -> bool:

@@ -43,6 +43,18 @@ class Removal:
     done: list[str] = field(default_factory=list)
     """The changes so far; a dry run reports each."""
 
+    def require_namespace(self, *, prepare: bool) -> None:
+        """Check that Holdfast is not installed in another namespace. Raises CommandError."""
+        called = webhook_checks.clients(webhook_checks.registered(self.api))
+        found = {*webhook_checks.namespaces(called)}
+        if not prepare:  # the chart's hook may not read it
+            found |= remnants.bound_namespaces(self.api)
+        if found and self.namespace not in found:
+            raise CommandError(
+                f"Holdfast is installed in namespace {' and '.join(sorted(found))}, not in "
+                f"{self.namespace}; add --namespace {min(found)}"
+            )
+
     def stop_asking(self) -> None:
         """Remove the webhook configurations, so that no more pods are held."""
         names = {one["metadata"]["name"] for _, one in webhook_checks.registered(self.api)}
@@ -175,9 +187,13 @@ class Removal:
         self._delete("certificates and Lease", [*secrets, lease])
 
     def remove_rest(self) -> None:
-        """Remove the policies, the namespace and the RBAC objects."""
-        self._delete("policies, namespace and RBAC objects", remnants.rest(self.namespace))
+        """Remove the policies and RBAC objects, and the namespace if it is Holdfast's."""
         namespace = api_path("v1", "namespaces", name=self.namespace)
+        paths = remnants.rest(self.namespace)
+        if not remnants.is_own(self.api, self.namespace):
+            self._delete("policies and RBAC objects", [one for one in paths if one != namespace])
+            return
+        self._delete("policies, namespace and RBAC objects", paths)
         self._wait_until(
             lambda: listing.one(self.api, namespace, dict) is None,
             f"namespace {self.namespace} still exists; check it with kubectl describe",

@@ -64,18 +64,21 @@ def uninstall(
     """Remove Holdfast from the cluster without leaving pods stuck.
 
     The webhooks are removed first, so that no more pods are held. After held pods are released
-    and VM nodes recorded, everything else is removed. If a gate or finalizer cannot be removed,
-    the command stops: run it again.
+    and VM nodes recorded, everything else is removed, including the namespace. If a gate or
+    finalizer cannot be removed, the command stops: run it again.
 
     If Holdfast has already been removed, --release now removes its gates and finalizers from
     pods, for example after a restore.
     """
     clock = listing.Time()
     cluster = target.connect(clock.observe)
-    if not yes and not target.suffix:
-        question = f"Uninstall Holdfast from {cluster.server}?"
-        terminal.confirm(question, can_ask=sys.stdin.isatty())
     removal = Removal(cluster, own, timeout / 1_000, target.suffix, clock.now_ms)
+    removal.require_namespace(prepare=prepare)
+    if not yes and not target.suffix:
+        is_deleted = not prepare and remnants.is_own(cluster, own)
+        namespace = f"and delete namespace {own}" if is_deleted else f"(namespace {own})"
+        question = f"Uninstall Holdfast from {cluster.server} {namespace}?"
+        terminal.confirm(question, can_ask=sys.stdin.isatty())
     removal.stop_asking()
     if release == "wait":
         removal.wait_for_releases()

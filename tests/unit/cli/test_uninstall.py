@@ -19,6 +19,7 @@ from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration import configurations
 from tests.support.builders import Document, held, make_pod
 from tests.support.fakes import ANNOTATION_BYTES, FakeApi, raising, status_error
+from tests.support.served import ServedApi
 from tests.support.vm_builders import make_launcher
 
 NAMESPACE = "holdfast-system"
@@ -227,6 +228,87 @@ def test_gated_pods_that_a_user_keeps_creating_do_not_count() -> None:
     removal.wait_for_releases()
     removal.clear_pods()
     assert next(lists) == 5
+
+
+SHOP = api_path("v1", "namespaces", name="shop")
+BINDING = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/holdfast-controller"
+BOUND = [
+    {"kind": "User", "name": "jane"},
+    {"kind": "ServiceAccount", "name": "holdfast-controller", "namespace": NAMESPACE},
+]
+CALLED = {"clientConfig": {"service": {"name": "holdfast-webhook", "namespace": NAMESPACE}}}
+REGISTERED = {"metadata": {}, "items": [{"metadata": {"name": "holdfast"}, "webhooks": [CALLED]}]}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [BINDING, *(path.rstrip("/") for path in configurations.paths(""))],
+    ids=["bound", "mutating", "validating"],
+)
+def test_another_namespace_than_that_of_holdfast_is_refused(path: str) -> None:
+    api = installed()
+    api.put(path, {"subjects": BOUND} if path == BINDING else REGISTERED)
+    with pytest.raises(CommandError) as caught:
+        Removal(api, "shop", 1.0).require_namespace(prepare=False)
+    assert str(caught.value) == (
+        "Holdfast is installed in namespace holdfast-system, not in shop; add --namespace "
+        "holdfast-system"
+    )
+    Removal(api, NAMESPACE, 1.0).require_namespace(prepare=False)
+
+
+def test_uninstall_refuses_another_namespace_before_it_changes_anything(cluster: ServedApi) -> None:
+    cluster.api.put(BINDING, {"subjects": BOUND})
+    cluster.api.put(SHOP, {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}})
+    done = cluster.run("uninstall", "--release", "now", "--yes", "-n", "shop", code=1)
+    assert "Holdfast is installed in namespace holdfast-system, not in shop" in done.stderr
+    assert cluster.api.writes() == []
+
+
+def test_hook_of_the_chart_reads_no_bindings() -> None:
+    api = installed()
+    Removal(api, NAMESPACE, 1.0).require_namespace(prepare=True)
+    assert BINDING not in [path for _, path in api.requests]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "deployment", "is_deleted"),
+    [
+        ({}, "", False),
+        ({"labels": {"app.kubernetes.io/name": "shop"}}, "web", False),
+        ({"labels": {"app.kubernetes.io/name": "holdfast"}}, "", True),
+        ({}, "holdfast-webhook", True),
+        ({}, "holdfast-controller", True),
+        ({"deletionTimestamp": "2026-03-01T12:00:00Z", "finalizers": ["a"]}, "", True),
+    ],
+    ids=["no trace", "others", "labelled", "webhook", "controller", "interrupted"],
+)
+def test_only_a_namespace_of_holdfast_is_deleted(
+    metadata: Document, deployment: str, is_deleted: bool
+) -> None:
+    api = installed()
+    api.put(SHOP, {"metadata": metadata})
+    api.put(api_path("apps/v1", "deployments", "shop", deployment), {"metadata": {}})
+    api.put(ROLE, {"metadata": {}})
+    Removal(api, "shop", 1.0).remove_rest()
+    assert (("DELETE", SHOP) in api.requests) is is_deleted
+    assert ROLE not in api.objects
+
+
+@pytest.mark.parametrize(
+    ("arguments", "question"),
+    [
+        ((), "and delete namespace holdfast-system?"),
+        (("--prepare",), "(namespace holdfast-system)?"),
+    ],
+)
+def test_question_names_the_namespace(
+    cluster: ServedApi, arguments: tuple[str, ...], question: str
+) -> None:
+    cluster.api.put(DEPLOYMENT, {"metadata": {}})
+    cluster.api.put(api_path("v1", "namespaces", name=NAMESPACE), {"metadata": {}})
+    done = cluster.run("uninstall", "--release", "now", *arguments, code=1)
+    assert question in done.stderr
 
 
 def test_very_many_gates_and_finalizers_are_removed() -> None:
