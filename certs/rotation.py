@@ -13,7 +13,8 @@ A CA that somebody plants in a Secret or a bundle, or that is replaced after the
 therefore leaves the bundle minutes later.
 
 The state is in two Secrets, so another leader can continue. Lost or invalid Secrets are recreated,
-and CAs in the registered bundles stay trusted.
+and CAs in the registered bundles stay trusted. If a backup of a Secret replaces it, the registered
+CAs that signed what the replicas serve stay trusted.
 
 Nothing is renewed because of its age while the time has only just been set: one of several API
 servers may report another year until its machine has synchronized its clock.
@@ -152,6 +153,7 @@ class Action(enum.Enum):
     """A step; each writes one Secret."""
 
     NEW_AUTHORITY = "create a CA"
+    RETAIN = "keep a registered CA"
     INTRODUCE = "add the next CA"
     PROMOTE = "sign with the next CA"
     FORGET = "remove the retired CA"
@@ -174,6 +176,8 @@ def next_step(observed: Observation, plan: Plan) -> RotationStep | None:
     if known is None:
         what = "there is none" if observed.authority is None else "it is invalid"
         return RotationStep(Action.NEW_AUTHORITY, what)
+    if _retained(known, observed, plan):
+        return RotationStep(Action.RETAIN, "the Secret lacks it, and replicas may need it")
     knows_time = observed.knows_time(plan)
     if not authority.read(known.signer.certificate).valid_at(observed.now):
         step = RotationStep(Action.NEW_AUTHORITY, "it is not valid at this time")
@@ -224,6 +228,10 @@ def carry_out(step: RotationStep, observed: Observation, plan: Plan) -> Data:
         return _new_authority(observed, plan).data()
     if step.action is Action.ISSUE:
         return _leaf(known.signer, observed.now, plan)
+    if step.action is Action.RETAIN:
+        retired = (*known.retired, *_retained(known, observed, plan))
+        until = _last_expiry(observed, plan, known.retired_until)
+        return replace(known, retired=retired, retired_until=until).data()
     if step.action is Action.INTRODUCE:
         return replace(known, next=_new_ca(observed.now, plan)).data()
     if step.action is Action.PROMOTE and known.next is not None:
@@ -276,19 +284,32 @@ def _may_sign(known: Authority, observed: Observation, plan: Plan) -> bool:
         return True
     if not observed.bundles and observed.leaf is None:
         return True
-    serving = [one for one in observed.served if _may_be_taken(one, known, observed, plan)]
+    serving = [one for one in observed.served if _may_be_taken(one, known.cas, observed, plan)]
     if any(authority.signed_by(one, signer) for one in serving):
         return True
     return not serving and not observed.unknown
 
 
 def _may_be_taken(
-    certificate: Certificate, known: Authority, observed: Observation, plan: Plan
+    certificate: Certificate, cas: Sequence[Certificate], observed: Observation, plan: Plan
 ) -> bool:
-    """Return whether API servers accept a certificate, now or at a time that may be correct."""
+    """Return whether API servers with these CAs accept a certificate, if the time is correct."""
     if observed.knows_time(plan):
-        return serves(certificate, known.bundle, observed.now, ())
-    return any(authority.signed_by(certificate, one) for one in known.cas)
+        return serves(certificate, b"".join(one.pem for one in cas), observed.now, ())
+    return any(authority.signed_by(certificate, one) for one in cas)
+
+
+def _retained(known: Authority, observed: Observation, plan: Plan) -> Sequence[Certificate]:
+    """Return registered CAs that a restored Secret lacks, while replicas may serve their leaves."""
+    trusted = {one.fingerprint for one in known.cas}
+    lacking = [one for one in _cas_in(observed.bundles) if one.fingerprint not in trusted]
+    needed = [
+        ca
+        for ca in lacking
+        if observed.unknown
+        or any(_may_be_taken(one, [ca], observed, plan) for one in observed.served)
+    ]
+    return needed[: MOST_RETIRED - len(known.retired)]
 
 
 def _has_spread(ca: Certificate, observed: Observation, plan: Plan) -> bool:

@@ -78,10 +78,14 @@ class CertificateSecrets:
             try:
                 self._write(name, secrets[name], rotation.carry_out(step, observed, self.plan))
             except ApiStatusError as exc:
-                # After a lost race all that was read is outdated; without a CA there is no bundle.
-                if exc.status == 409 or Authority.read(observed.authority) is None:
+                # After a lost race all that was read is outdated; without a CA there is no bundle,
+                # and without a CA that replicas need the bundle would break calls.
+                is_needed = step.action is Action.RETAIN
+                if exc.status == 409 or is_needed or Authority.read(observed.authority) is None:
                     raise
                 return self._bundle(observed), exc
+            if step.action is Action.FORGET:
+                bundles = ()  # not registered again, although a replica may not answer
             self.metrics.certificate_writes.labels(step.action.name.lower()).inc()
             _log.info("Secret %s: %s (%s)", name, step.action.value, step.reason)
         return self._bundle(observed), None

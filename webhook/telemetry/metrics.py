@@ -222,9 +222,10 @@ class ControllerMetrics(_Metrics):
         )
         self.certificate_writes = self._counter(
             "certificate_writes",
-            "Writes of Secrets, by action (new_authority, introduce, promote, forget, issue).",
+            "Writes of Secrets, by action (new_authority, retain, introduce, promote, forget, "
+            "issue).",
             ["action"],
-            zip(("new_authority", "introduce", "promote", "forget", "issue")),
+            zip(("new_authority", "retain", "introduce", "promote", "forget", "issue")),
         )
         self.registered = self._gauge(
             "webhooks_registered",

@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.certs import authority, rotation
@@ -55,7 +55,7 @@ def steady(now: datetime = NOW, **others: Any) -> Observation:
         "trusted": trusted(ca),
         "served": [authority.read(leaf["tls.crt"])],
     }
-    return Observation(now, **{**given, **others})
+    return Observation(**{"now": now, **given, **others})
 
 
 def rsa_ca() -> Data:
@@ -282,6 +282,88 @@ def test_a_ca_of_another_kind_of_key_is_retired_and_no_longer_signs() -> None:
     assert fingerprint(RSA["tls.crt"]) in {one.fingerprint for one in found.retired}
 
 
+def restored(**others: Any) -> Observation:
+    """Return an observation of a CA that a backup has put back, after another one replaced it."""
+    ca, leaf = another()
+    given: dict[str, Any] = {
+        "leaf": leaf,
+        "bundles": [ca["tls.crt"]],
+        "trusted": trusted(ca),
+        "served": [authority.read(leaf["tls.crt"])],
+    }
+    return steady(**{**given, **others})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({}, id="the CA alone"),
+        pytest.param({"leaf": first()[1]}, id="both Secrets"),
+        pytest.param({"known_for": timedelta()}, id="the clock was just set"),
+        pytest.param({"served": [], "unknown": True}, id="a replica does not answer"),
+        pytest.param({"now": NOW + 3 * DAY}, id="later"),
+    ],
+)
+def test_ca_that_a_restored_secret_lacks_stays_trusted_while_it_is_served(
+    change: dict[str, Any],
+) -> None:
+    ca, (needed, needed_leaf) = first()[0], another()
+    observed = restored(**change)
+    assert action(observed) is Action.RETAIN
+    data = made(observed)
+    assert data["tls.crt"] == ca["tls.crt"]
+    assert data["retired.crt"] == needed["tls.crt"]
+    until = observed.now + authority.LEAF_LIFETIME
+    assert datetime.fromisoformat(data["retired-until"].decode()) == until
+    after = Authority.read(data)
+    assert after is not None
+    certificate = authority.read(needed_leaf["tls.crt"])
+    assert rotation.serves(certificate, after.bundle, observed.now, PLAN.names)
+    assert action(replace(observed, authority=data)) is None  # first the API servers
+
+
+def test_restored_ca_signs_once_api_servers_trust_it_and_the_other_is_removed() -> None:
+    ca, (needed, _) = first()[0], another()
+    data = made(restored())
+    bundles = [ca["tls.crt"] + needed["tls.crt"]]
+    known = {**trusted(ca), **trusted(needed)}
+    observed = restored(authority=data, bundles=bundles, trusted=known)
+    assert action(observed) is Action.ISSUE
+    leaf = made(observed)
+    served = [authority.read(leaf["tls.crt"])]
+    later = restored(
+        now=NOW + PLAN.settling,
+        authority=data,
+        leaf=leaf,
+        bundles=bundles,
+        trusted=known,
+        served=served,
+    )
+    assert action(later) is Action.FORGET
+    assert made(later) == ca
+    assert action(replace(later, authority=ca)) is None
+
+
+def test_ca_in_a_bundle_is_not_retained_unless_a_replica_serves_a_valid_leaf_of_it() -> None:
+    ca, _ = first()
+    planted_bundle = [ca["tls.crt"] + another()[0]["tls.crt"]]
+    assert action(steady(bundles=planted_bundle)) is None
+    late = NOW + 31 * DAY
+    leaf = made(steady(late, leaf=None))
+    theirs = authority.read(another()[1]["tls.crt"])
+    served = [authority.read(leaf["tls.crt"]), theirs]
+    assert action(steady(late, leaf=leaf, served=served, bundles=planted_bundle)) is None
+
+
+def test_retired_cas_are_not_exceeded_by_those_that_are_retained() -> None:
+    crowd = [authority.new_ca(str(number), now=NOW).certificate for number in range(20)]
+    full = {**first()[0], "retired.crt": b"".join(crowd[: rotation.MOST_RETIRED])}
+    assert action(restored(authority=full, unknown=True)) is None
+    nearly = {**first()[0], "retired.crt": b"".join(crowd[: rotation.MOST_RETIRED - 1])}
+    data = made(restored(authority=nearly, unknown=True, bundles=crowd))
+    assert data["retired.crt"] == b"".join(crowd[: rotation.MOST_RETIRED])
+
+
 CONTENT = st.one_of(
     st.binary(max_size=60),
     st.sampled_from(["tls.crt", "tls.key"]).flatmap(
@@ -502,6 +584,7 @@ class World:
         self.issued = 0
         self.broken_until = NOW
         self.rescued = False
+        self.backup: tuple[Data | None, Data | None] = None, None
 
     def pass_time(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -532,8 +615,11 @@ class World:
 
     def control(self, *, writes: int, unknown: bool = False, publishes: bool = True) -> None:
         """Let a controller work that is killed after so many writes."""
+        forgotten = False
         for _ in range(writes):
             observed = self.observed(unknown=unknown)
+            if forgotten:
+                observed = replace(observed, bundles=[])
             step = next_step(observed, SHORT)
             if step is None:
                 break
@@ -551,6 +637,7 @@ class World:
                     self.rescued = True
             else:
                 self.ca = data
+                forgotten = forgotten or step.action is Action.FORGET
         if publishes and self.ca is not None:
             self.publish()
 
@@ -588,6 +675,21 @@ class World:
         ):
             self.mounted[number] = self.leaf
 
+    def back_up(self) -> None:
+        self.backup = self.ca, self.leaf
+
+    def restore(self) -> None:
+        """Restore both Secrets; the replicas mount them after the API servers know the bundle."""
+        self.ca, self.leaf = self.backup
+        self.control(writes=6)
+        self.pass_time(61)
+        self.check()
+
+    def replace_ca(self) -> None:
+        """Replace the CA; nothing needs the old one any more."""
+        self.ca = None
+        self.settle()
+
     def settle(self) -> None:
         """Let everything come to rest."""
         for _ in range(8):
@@ -611,15 +713,23 @@ EVENTS: Mapping[str, Any] = {
     "leaf corrupted": lambda world: setattr(world, "leaf", {"tls.crt": b"?", "tls.key": b"?"}),
     "CA deleted": lambda world: setattr(world, "ca", None),
     "CA corrupted": lambda world: setattr(world, "ca", {"tls.crt": b"?"}),
+    "backup": World.back_up,
+    "CA restored": lambda world: setattr(world, "ca", world.backup[0]),
+    "both restored": World.restore,
+    "CA replaced": World.replace_ca,
 }
 PAUSES = st.sampled_from([0.0, 5.0, 30.0, 61.0, 600.0, 3600.0])
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), PAUSES), max_size=20))
+@example([("CA replaced", 0.0), ("CA restored", 0.0), ("controller", 61.0)])
+@example([("CA replaced", 0.0), ("CA restored", 0.0), ("controller that cannot ask", 61.0)])
+@example([("CA replaced", 0.0), ("both restored", 0.0)])
 def test_api_servers_always_trust_what_is_served(events: list[tuple[str, float]]) -> None:
     world = World()
     world.settle()
+    world.back_up()
     for name, seconds in events:
         EVENTS[name](world)
         world.check()

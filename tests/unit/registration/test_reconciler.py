@@ -733,6 +733,59 @@ def test_a_new_ca_is_introduced_with_overlap() -> None:
     assert world.bundles() == {new}
 
 
+def replaced() -> tuple[World, dict[str, Any], bytes]:
+    """Return an installation whose CA was replaced, with a backup of the old one, and the new."""
+    world = installed()
+    backup = copy.deepcopy(world.api.objects[f"{SECRETS}/{CA_SECRET}"])
+    del world.api.objects[f"{SECRETS}/{CA_SECRET}"]
+    world.turns(8)
+    world.live(1)
+    world.turns(2)
+    new = world.data(CA_SECRET)["tls.crt"]
+    assert world.bundles() == {new}
+    return world, backup, new
+
+
+@pytest.mark.parametrize("conditions", [[DIGEST, DIGEST], [DIGEST, None]])
+def test_restored_ca_takes_over_with_overlap(conditions: list[str | None]) -> None:
+    world, backup, new = replaced()
+    world.mounts, world.conditions = False, conditions
+    world.api.put(f"{SECRETS}/{CA_SECRET}", backup)
+    world.turns(1)
+    old = world.data(CA_SECRET)["tls.crt"]
+    assert world.bundles() == {old + new}
+
+    world.mounts, world.conditions = True, [DIGEST, DIGEST]
+    world.turns(7)
+    assert world.data(LEAF_SECRET)["ca.crt"] == old
+    world.live(1)
+    world.turns(2)
+    assert world.bundles() == {old}
+
+
+def test_restored_ca_that_cannot_be_written_replaces_no_bundle(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world, backup, new = replaced()
+    world.mounts = False
+    world.api.put(f"{SECRETS}/{CA_SECRET}", {**backup, "immutable": True})
+    world.turns(1)
+    assert world.bundles() == {new}
+    assert f"Secret {CA_SECRET} is immutable and cannot be renewed; delete it" in caplog.text
+
+
+def test_ca_whose_leaves_have_expired_is_removed_although_a_replica_does_not_answer() -> None:
+    world = installed()
+    ca = world.data(CA_SECRET)["tls.crt"]
+    del world.api.objects[f"{SECRETS}/{CA_SECRET}"]
+    world.turns(8)
+    assert ca in min(world.bundles())
+    world.conditions = [DIGEST, None]
+    world.live(31)
+    world.turns(2)
+    assert world.bundles() == {world.data(CA_SECRET)["tls.crt"]}
+
+
 def test_a_new_leader_waits_anew() -> None:
     world = installed()
     world.live(244)
