@@ -475,6 +475,7 @@ def test_release(ns: Namespace, cli: Cli) -> None:
 def test_workload_stands_for_its_pods_and_a_dry_run_stores_nothing(ns: Namespace, cli: Cli) -> None:
     ns.apply(*yaml.safe_load_all(manifest("1h")))
     held = ns.eventually(lambda: [one for one in ns.all("pods") if gates(one) == [GATE]])
+    hold(ns, "foreign", app="web")  # not controlled by the Deployment
     name = held[0]["metadata"]["name"]
     assert f"Pod {ns.namespace}/{name}" in cli.here("describe", "deployment/web")
     for mode, suffix in (("client", "(dry run)"), ("server", "(server dry run)")):
@@ -489,6 +490,7 @@ def test_workload_stands_for_its_pods_and_a_dry_run_stores_nothing(ns: Namespace
     done = cli.run("release", "deployment/web", "free", "none", "-n", ns.namespace)
     assert done.returncode == 1
     assert done.stdout == f"pod {ns.namespace}/{name} released\n"
+    assert gates(ns.get("pod", "foreign")) == [GATE]
     unheld, missing, summary = done.stderr.splitlines()
     assert re.search(f"pod {ns.namespace}/free is not held: it is .* on node-", unheld)
     assert f"pod {ns.namespace}/none not found" in missing

@@ -36,6 +36,7 @@ COLLECTIONS = (
     PODS,
     NAMESPACES,
     "/api/v1/nodes",
+    "/apis/apps/v1/replicasets",
     f"{KUBEVIRT}/virtualmachineinstances",
     f"{KUBEVIRT}/virtualmachines",
     f"{KUBEVIRT}/virtualmachineinstancemigrations",

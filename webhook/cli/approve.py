@@ -47,7 +47,8 @@ def approve(*, choice: PodChoice, target: options.Target) -> None:
     """Approve held pods that wait for an approval.
 
     Your user name is recorded on the pod. You need the verb `approve` on `holds.holdfast.dev`
-    (ClusterRole holdfast-approver), and get and patch on pods; with -l or a workload also list. An
+    (ClusterRole holdfast-approver), and get and patch on pods; with -l or a workload also list. A
+    workload also needs get on it, a Deployment list on ReplicaSets, and a VM list on VMIs. An
     approval replaces an earlier denial.
     """
     _decide(target, choice, denied=None)

@@ -33,8 +33,9 @@ def release(*, choice: PodChoice, installed: options.Installed, target: options.
     """Release held pods now, by name, by workload or by label.
 
     You need the verb `release` on `holds.holdfast.dev` (ClusterRole holdfast-releaser), and get and
-    patch on pods; with -l or a workload also list. Only Holdfast's own gates are removed. Each pod
-    is reported; the exit status is 1 if one could not be released.
+    patch on pods; with -l or a workload also list. A workload also needs get on it, a Deployment
+    list on ReplicaSets, and a VM list on VMIs. Only Holdfast's own gates are removed. Each pod is
+    reported; the exit status is 1 if one could not be released.
     """
     time = listing.Time()
     cluster = target.connect(time.observe)

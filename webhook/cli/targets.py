@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -13,8 +13,10 @@ from holdfast.webhook.errors import ApiStatusError, CommandError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import Api, pod_path
 from holdfast.webhook.model import kubevirt
-from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.objects import ApiObject, Pod
 from holdfast.webhook.model.paths import api_path
+
+_Pod = TypeVar("_Pod", bound=Pod)
 
 _POD = "pod"
 _VMS = frozenset({"virtualmachine", "virtualmachineinstance"})
@@ -33,6 +35,11 @@ _TYPES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 _BY_NAME = {
     name: kind for kind, (_, plural, short) in _TYPES.items() for name in (kind, plural, *short)
 }
+_BETWEEN: Mapping[str, str] = {
+    "deployment": "replicaset",
+    "virtualmachine": "virtualmachineinstance",
+}
+"""The type through which an object controls its pods; others do it directly."""
 _OPERATORS = {"In": "in", "NotIn": "notin"}
 
 
@@ -63,8 +70,8 @@ class NamedTarget:
         version, plural, _ = _TYPES[self.kind]
         return api_path(version, plural, namespace, self.name)
 
-    def pods(self, api: Api, namespace: str, kind: type[listing.T]) -> list[listing.T]:
-        """Read its pods, as objects of `kind`. Raises CommandError if it does not exist."""
+    def pods(self, api: Api, namespace: str, kind: type[_Pod]) -> list[_Pod]:
+        """Read the pods that it controls, as objects of `kind`. Raises CommandError without it."""
         if self.is_pod:
             found = listing.one(api, pod_path(namespace, self.name), kind)
             return [found or self._missing(api, namespace)]
@@ -79,8 +86,15 @@ class NamedTarget:
             ) from None
         selector = kubevirt.LAUNCHERS if self.is_vm else _selector(owner["spec"]["selector"])
         query = {"labelSelector": selector}
+        owners = {owner["metadata"]["uid"]}
+        if between := _BETWEEN.get(self.kind):
+            path = NamedTarget(between, "").path(namespace)
+            named = {"fieldSelector": f"metadata.name={self.name}"}  # a VMI has its VM's name
+            middle = listing.objects(api, path, ApiObject, named if self.is_vm else query)
+            owners = {each.metadata.uid for each in middle if _controller(each) in owners}
+        # anyone who may create pods can give them the labels
         pods = listing.objects(api, listing.pods_path(namespace), kind, query)
-        return [*(self._own(pods) if self.is_vm else pods)]
+        return [pod for pod in pods if _controller(pod) in owners]
 
     def _missing(self, api: Api, namespace: str) -> NoReturn:
         """Say that it does not exist, and which workload has its name, or where to look."""
@@ -89,14 +103,6 @@ class NamedTarget:
             f"did you mean {other}?" if other else f"see kubectl get {self.plural} -n {namespace}"
         )
         raise CommandError(f"{self.kind} {namespace}/{self.name} not found; {cure}")
-
-    def _own(self, pods: Iterable[listing.T]) -> Iterator[listing.T]:
-        """Yield the pods of a VMI, which has its VM's name."""
-        for pod in pods:
-            assert isinstance(pod, Pod)  # noqa: S101 - commands read no other objects
-            owner = kubevirt.controller_of(pod.metadata, kubevirt.VMI)
-            if owner is not None and owner.name == self.name:
-                yield pod
 
 
 def _workload_of_name(api: Api, namespace: str, name: str) -> str:
@@ -128,6 +134,12 @@ def parse(text: str) -> NamedTarget:
             f"{', '.join(_TYPES)}"
         )
     return NamedTarget(kind, name)
+
+
+def _controller(one: ApiObject) -> str:
+    """Return the UID of an object's controller; empty if it has none."""
+    owners = one.metadata.owner_references or ()
+    return next((each.uid for each in owners if each.controller), "")
 
 
 def _selector(selector: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from tests.support.served import ServedApi
 from tests.support.vm_builders import make_launcher, owner_of
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+SETS = "/apis/apps/v1/namespaces/default/replicasets"
 VMS = f"{KUBEVIRT}/namespaces/default/virtualmachines"
 APPROVAL = "holdfast.dev/approval"
 LABELS = {"app": "web"}
@@ -28,11 +29,19 @@ DONE = {"release": "released", "approve": "approved", "deny": "denied"}
 OTHERS = "it is Pending and has gates of other components: example.com/quota"
 
 
+def controlled(by: str, *, controller: bool = True) -> list[dict[str, Any]]:
+    return [owner_of("Any", by, f"uid-{by}", api_version="a/v1", controller=controller)]
+
+
 def deploy(cluster: ServedApi, *pods: str) -> None:
     selector = {"matchLabels": LABELS}
-    cluster.api.put(f"{DEPLOYMENTS}/web", {"spec": {"selector": selector}})
+    document = {"metadata": {"uid": "uid-web"}, "spec": {"selector": selector}}
+    cluster.api.put(f"{DEPLOYMENTS}/web", document)
+    metadata = {"uid": "uid-web-1", "labels": LABELS, "ownerReferences": controlled("web")}
+    cluster.api.put(f"{SETS}/web-1", {"metadata": metadata})
     for name in pods:
-        cluster.api.put_pod(held({"delay": "1h"}, name=name, labels=LABELS))
+        pod = held({"delay": "1h"}, name=name, labels=LABELS, owners=controlled("web-1"))
+        cluster.api.put_pod(pod)
 
 
 def gates(cluster: ServedApi, name: str) -> list[str]:
@@ -249,12 +258,52 @@ def test_pods_of_a_workload_need_a_confirmation_and_named_ones_none(cluster: Ser
     assert cluster.run("release", "web-0", "web-1").stdout.count("released") == 2
 
 
-def test_pods_of_a_vm(cluster: ServedApi) -> None:
-    cluster.api.put(f"{VMS}/db", {})
-    for name in ("db", "other"):
-        owners = [owner_of(kubevirt.VMI, name, f"uid-{name}")]
+FOREIGN = {
+    "bare": [],
+    "another's": controlled("other"),
+    "not controlled": controlled("web-1", controller=False),
+    "in name only": [{**controlled("web-1")[0], "uid": "uid-forged"}],
+}
+
+
+@pytest.mark.parametrize("command", ["release", "approve", "deny"])
+@pytest.mark.parametrize("owners", FOREIGN.values(), ids=FOREIGN)
+def test_only_pods_that_a_workload_controls_are_its_pods(
+    owners: list[dict[str, Any]], command: str, cluster: ServedApi
+) -> None:
+    """Users could otherwise have their own pod approved by giving it the labels."""
+    deploy(cluster)
+    cluster.api.put(f"{SETS}/web-0", {"metadata": {"uid": "uid-other", "labels": LABELS}})
+    pod = held({APPROVAL: "why"}, gates=[APPROVAL], labels=LABELS, owners=owners)
+    cluster.api.put_pod(pod)
+    said = cluster.run(command, "deployment/web", code=1).stderr
+    assert said.endswith("; it has 0 pods")
+    assert cluster.api.writes() == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["statefulset", "replicaset", "daemonset", "job", "replicationcontroller"]
+)
+def test_workload_controls_its_pods_itself(kind: str, cluster: ServedApi) -> None:
+    target = targets.parse(f"{kind}/db")
+    document = {"metadata": {"uid": "uid-db"}, "spec": {"selector": {"app": "web"}}}
+    cluster.api.put(target.path("default"), document)
+    for name, owner in (("bare", []), ("ours", controlled("db")), ("another", controlled("x"))):
+        cluster.api.put_pod(make_pod(name=name, uid=name, labels=LABELS, owners=owner))
+    (found,) = target.pods(cluster.api, "default", Pod)
+    assert found.metadata.name == "ours"
+
+
+@pytest.mark.parametrize("target", ["vm/db", "vmi/db"])
+def test_pods_of_a_vm(target: str, cluster: ServedApi) -> None:
+    cluster.api.put(f"{VMS}/db", {"metadata": {"uid": "uid-vm"}})
+    vm = [owner_of("VirtualMachine", "db", "uid-vm")]
+    vmi = {"metadata": {"uid": "uid-db", "ownerReferences": vm}}
+    cluster.api.put(f"{KUBEVIRT}/namespaces/default/virtualmachineinstances/db", vmi)
+    for name, uid in (("db", "uid-db"), ("other", "uid-other"), ("forged", "uid-forged")):
+        owners = [owner_of(kubevirt.VMI, "other" if name == "other" else "db", uid)]
         cluster.api.put_pod(make_launcher(name=f"virt-launcher-{name}", owners=owners))
-    (found,) = targets.parse("vm/db").pods(cluster.api, "default", Pod)
+    (found,) = targets.parse(target).pods(cluster.api, "default", Pod)
     assert found.metadata.name == "virt-launcher-db"
 
 
