@@ -4,6 +4,10 @@ A 404 without a Kubernetes reason may mean that a kind is not installed, or may 
 Only the discovery lists of the API server show which.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import msgspec
 
 from holdfast.webhook.errors import ApiStatusError
@@ -14,20 +18,16 @@ from holdfast.webhook.model import kubevirt
 GROUPS = "/apis"
 """Lists the API groups; every account may read it."""
 
+Read = Callable[[str, Any], Any]
+"""Reads a path as a type. Raises ClusterError."""
+
 
 class _Named(msgspec.Struct):
     name: str
 
 
-class Groups(msgspec.Struct):
-    """The API groups that are served."""
-
+class _Groups(msgspec.Struct):
     groups: list[_Named]
-
-    @property
-    def has_kubevirt(self) -> bool:
-        """Whether KubeVirt's group is one of them."""
-        return any(group.name == kubevirt.GROUP for group in self.groups)
 
 
 class _Resources(msgspec.Struct):
@@ -35,17 +35,22 @@ class _Resources(msgspec.Struct):
 
 
 def serves(api: Api, resource: str, *, timeout: float = READ_TIMEOUT) -> bool:
-    """Return whether the API server serves a kind of KubeVirt's.
+    """Return whether the API server serves a kind of KubeVirt's. Raises ClusterError."""
+    return lists(partial(listing.read, api, timeout=timeout), resource)
+
+
+def lists(read: Read, resource: str) -> bool:
+    """Return whether the API server lists a kind of KubeVirt's.
 
     It does not if KubeVirt's API group is missing, or if what KubeVirt's operator left behind of it
     names no such kind. Raises ClusterError, also if the group is listed and yet not found.
     """
     try:
-        served = listing.read(api, kubevirt.API_PATH, _Resources, timeout=timeout).resources
+        served = read(kubevirt.API_PATH, _Resources).resources
     except ApiStatusError as exc:
         if exc.status != 404:
             raise
-        if listing.read(api, GROUPS, Groups, timeout=timeout).has_kubevirt:
+        if any(group.name == kubevirt.GROUP for group in read(GROUPS, _Groups).groups):
             raise
         return False
     return any(kind.name == resource for kind in served)

@@ -55,7 +55,8 @@ class VirtController:
         try:
             found = self._handle.lookup.get(kubevirt.INSTALLATIONS, max_age=max_age) or {}
         except ApiStatusError as exc:
-            if exc.status != 404 or self._has_kubevirt():
+            # A 404 may come from a proxy.
+            if exc.status != 404 or discovery.lists(self._read, "kubevirts"):
                 raise
             found = {}
         # There is one; KubeVirt refuses a second. Users who may create one anyway come later.
@@ -64,17 +65,13 @@ class VirtController:
             return kubevirt.CONTROLLER_ACCOUNT
         return kubevirt.controller_account(items[0]["metadata"]["namespace"])
 
-    def _has_kubevirt(self) -> bool:
-        """Return whether the API server lists KubeVirt's group: a 404 may come from a proxy.
-
-        Raises ClusterError.
-        """
-        found = self._handle.lookup.get(discovery.GROUPS, max_age=_MAX_AGE_IF_DIFFERENT)
+    def _read(self, path: str, kind: Any) -> Any:
+        """Read a path as a type. Raises ClusterError."""
+        found = self._handle.lookup.get(path, max_age=_MAX_AGE_IF_DIFFERENT)
         try:
-            return msgspec.convert(found, discovery.Groups).has_kubevirt
+            return msgspec.convert(found, kind)
         except msgspec.ValidationError as exc:
-            where = f"the response for {discovery.GROUPS}"
-            raise UnreachableError(f"{where} is not valid: {exc}") from exc
+            raise UnreachableError(f"the response for {path} is not valid: {exc}") from exc
 
 
 def _created(one: Mapping[str, Any]) -> tuple[str, str]:

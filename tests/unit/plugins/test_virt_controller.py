@@ -11,7 +11,7 @@ from holdfast.webhook.model import kubevirt
 from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
 from tests.support.fakes import FakeLookup, status_error
 
-LIST = kubevirt.INSTALLATIONS
+LIST, KINDS, GROUPS = kubevirt.INSTALLATIONS, kubevirt.API_PATH, discovery.GROUPS
 CNV, OTHER = (kubevirt.controller_account(one) for one in ("openshift-cnv", "other"))
 
 
@@ -24,9 +24,14 @@ def installed(*namespaces: str) -> dict[str, Any]:
     return {LIST: {"items": made[::-1]}}
 
 
-def listed(*groups: str) -> dict[str, Any]:
+def groups(*names: str) -> dict[str, Any]:
     """Make the discovery list of these API groups."""
-    return {discovery.GROUPS: {"groups": [{"name": name} for name in groups]}}
+    return {GROUPS: {"groups": [{"name": name} for name in names]}}
+
+
+def kinds(*names: str) -> dict[str, Any]:
+    """Make the discovery list of these kinds of KubeVirt's."""
+    return {KINDS: {"resources": [{"name": name} for name in names]}}
 
 
 class Finder:
@@ -62,27 +67,37 @@ def test_configured_account_is_not_looked_up() -> None:
     assert finder.lookup.asked == []
 
 
-def test_group_that_is_not_listed_counts_as_no_kubevirt() -> None:
-    finder = Finder(listed("apps", "cdi.kubevirt.io"))
-    finder.lookup.failures.append(status_error(404))
+@pytest.mark.parametrize(
+    ("failures", "objects", "asked"),
+    [
+        pytest.param(2, groups("apps", "cdi.kubevirt.io"), [LIST, KINDS, GROUPS], id="no group"),
+        pytest.param(1, kinds("virtualmachines"), [LIST, KINDS], id="no such kind"),
+    ],
+)
+def test_kind_that_is_not_listed_counts_as_no_kubevirt(
+    failures: int, objects: dict[str, Any], asked: list[str]
+) -> None:
+    finder = Finder(objects)
+    finder.lookup.failures.extend([status_error(404)] * failures)
 
     assert finder.is_user(kubevirt.CONTROLLER_ACCOUNT)
-    assert finder.lookup.asked == [LIST, discovery.GROUPS]
+    assert finder.lookup.asked == asked
 
 
 @pytest.mark.parametrize(
-    ("failures", "groups"),
+    ("failures", "objects"),
     [
-        pytest.param([status_error(403)], listed("apps"), id="forbidden"),
-        pytest.param([status_error(404)], listed("apps", "kubevirt.io"), id="a proxy's 404"),
-        pytest.param([status_error(404)] * 2, listed("apps"), id="a proxy's 404 for all paths"),
-        pytest.param([status_error(404)], {discovery.GROUPS: {}}, id="another response"),
+        pytest.param([status_error(403)], groups("apps"), id="forbidden"),
+        pytest.param([status_error(404)], kinds("kubevirts"), id="a proxy's 404"),
+        pytest.param([status_error(404)] * 2, groups("kubevirt.io"), id="a proxy's 404 twice"),
+        pytest.param([status_error(404)] * 3, groups("apps"), id="a proxy's 404 for all paths"),
+        pytest.param([status_error(404)] * 2, {GROUPS: {}}, id="another response"),
     ],
 )
 def test_lookup_that_fails_does_not_count_as_no_kubevirt(
-    failures: list[Exception], groups: dict[str, Any]
+    failures: list[Exception], objects: dict[str, Any]
 ) -> None:
-    finder = Finder(groups)
+    finder = Finder(objects)
     finder.lookup.failures.extend(failures)
 
     with pytest.raises(ClusterError):
