@@ -53,6 +53,7 @@ def comparable(objects: list[Object]) -> dict[str, Any]:
         if kind == "ConfigMap":
             name = "holdfast-config"
             one["metadata"]["name"] = name
+            one["metadata"].pop("annotations", None)
             one["data"] = {key: yaml.safe_load(text) for key, text in one["data"].items()}
         if kind == "Deployment":
             template = one["spec"]["template"]
@@ -108,7 +109,7 @@ SETTINGS = [
 def test_the_chart_equals_kustomize(
     values: Object, components: list[str], content: Object, tmp_path: Path
 ) -> None:
-    """Apart from the Namespace, which helm makes, and the hash in the ConfigMap's name."""
+    """Apart from the Namespace, which helm makes, and the ConfigMap's hash and annotation."""
     from_kustomize = comparable(built(tmp_path, components, **content))
     from_helm = comparable(rendered(tmp_path, values, "holdfast-system"))
     assert from_helm.keys() == from_kustomize.keys()
@@ -251,7 +252,9 @@ def test_every_configuration_has_a_config_map_of_its_own(tmp_path: Path) -> None
     configs: list[Object] = [{}, {"profiles": [{}]}]
     for config in configs:
         found = rendered(tmp_path, {"config": config})
-        (name,) = (one["metadata"]["name"] for one in found if one["kind"] == "ConfigMap")
+        (metadata,) = (one["metadata"] for one in found if one["kind"] == "ConfigMap")
+        assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
+        name = metadata["name"]
         pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] == "Deployment"]
         volumes = [volume for pod in pods for volume in pod["volumes"]]
         mounted = [one["configMap"]["name"] for one in volumes if one["name"] == "config"]
