@@ -173,9 +173,6 @@ _WEBHOOK = Template(
                 "            name: {{ .Values.clientCA.configMap }}\n",
             ),
         ),
-        Edit(
-            "  minAvailable: 1\n", "  minAvailable: {{ .Values.highAvailability | ternary 2 1 }}\n"
-        ),
     ],
 )
 _CONTROLLER = Template(

@@ -246,6 +246,15 @@ def test_settings_of_a_cluster_reach_the_pods(tmp_path: Path) -> None:
     assert [one for one in found if "AdmissionPolicy" in one] == []
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("available", [False, True])
+def test_disruption_budget_blocks_no_drain(replicas: int, available: bool, tmp_path: Path) -> None:
+    values = {"replicas": {"webhook": replicas}, "highAvailability": available}
+    found = rendered(tmp_path, values)
+    (budget,) = (one["spec"] for one in found if one["kind"] == "PodDisruptionBudget")
+    assert (budget["maxUnavailable"], "minAvailable" in budget) == (1, False)
+
+
 def test_every_configuration_has_a_config_map_of_its_own(tmp_path: Path) -> None:
     """A failed upgrade leaves running pods the file that they were started with."""
     names = set()
