@@ -135,7 +135,7 @@ class StickyController:
     def _needs_recheck(self, key: ObjectKey, result: ReconcileResult) -> bool:
         """Return whether a VMI has to be reconciled again though no watch may report a change."""
         is_unwatched = bool(self._watch.orphans_of(key))
-        is_starting = result.starting and bool(result.node)
+        is_starting = bool(result.starting and result.node)
         return is_unwatched or is_starting or any(pod.is_unschedulable for pod in result.waiting)
 
     # --- reports -------------------------------------------------------------------------------
@@ -163,6 +163,7 @@ class StickyController:
         if vm is not None and result.args is not None and result.differs:
             self._report_difference(vm, result.args, result.node, result.differs)
         stuck = [pod for pod in result.waiting if pod.is_unschedulable and not pod.spec.node_name]
+        stuck += self._watch.provisioners_of(key, result.starting)
         # A pod that is bound to a dead node starts no VM either, and is not held any more.
         bound = result.starting and not (result.waiting or result.freed)
         if vm is not None and result.args is not None and result.node and (stuck or bound):

@@ -1,4 +1,4 @@
-"""The pods of VMs that carry our finalizer, by their VMI. Pure: no I/O, no clock, no locks."""
+"""Pods of VMs, by their VMI. Pure: no I/O, no clock, no locks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ def instance_key(pod: LauncherPod) -> ObjectKey:
     return pod.metadata.namespace, pod.metadata.name if owner is None else owner.name
 
 
+def cannot_provision(pod: LauncherPod) -> bool:
+    """Return whether a pod that only binds a VM's volumes finds no node; it has no finalizer."""
+    provisions = kubevirt.EPHEMERAL_PROVISIONING in pod.annotations and not pod.has_finalizer
+    has_vmi = kubevirt.vmi_of(pod) is not None
+    return provisions and has_vmi and pod.is_unschedulable and not pod.has_ended
+
+
 class LauncherIndex:
-    """The pods with our finalizer.
+    """Pods of VMs.
 
     An orphan is one that no watch reports any more: it has to be read to be known.
     """
@@ -67,6 +74,13 @@ class LauncherIndex:
             self._orphans.add(pod.key)
         return instance
 
+    def update(self, pod: LauncherPod, *, belongs: bool) -> ObjectKey | None:
+        """Keep or drop a pod; return its VMI if more than the pod's progress has changed."""
+        before = self.get(pod.key)
+        instance = self.keep(pod) if belongs else self.forget(pod.key)
+        after = self.get(pod.key)
+        return None if before and after and _is_same(before, after) else instance
+
     def mark_unwatched(self, key: ObjectKey) -> ObjectKey | None:
         """Make a pod an orphan, and return its VMI; None for an unknown pod."""
         pod = self._pods.get(key)
@@ -87,3 +101,19 @@ class LauncherIndex:
         if not self._by_instance[instance]:
             del self._by_instance[instance]
         return instance
+
+
+def _is_same(before: LauncherPod, after: LauncherPod) -> bool:
+    """Return whether a pod is the same, except for its progress, which its VMI reports."""
+    one, other = (
+        (
+            pod.metadata.uid,
+            pod.metadata.owner_references,
+            pod.metadata.labels,
+            pod.spec.node_name,
+            pod.has_ended,
+            pod.is_unschedulable,
+        )
+        for pod in (before, after)
+    )
+    return one == other

@@ -47,9 +47,9 @@ class ReconcileResult:
     """How an attempt ended.
 
     `change` and `node` describe the VM's record; `freed` pods lost their finalizer, `waiting` ones
-    keep it. `differs` is the node where the VM runs instead. `starting` is a VM that has not run
-    yet. `problem` says why to retry, and `retry_after` in how many seconds at the earliest, if the
-    server asked for that.
+    keep it. `differs` is the node where the VM runs instead. `starting` is the UID of a VMI that
+    has not run yet. `problem` says why to retry, and `retry_after` in how many seconds at the
+    earliest, if the server asked for that.
     """
 
     vm: VirtualMachine | None = None
@@ -60,7 +60,7 @@ class ReconcileResult:
     waiting: Sequence[LauncherPod] = ()
     remark: str = ""
     differs: str = ""
-    starting: bool = False
+    starting: str = ""
     problem: str = ""
     retry_after: float | None = None
 
@@ -102,7 +102,8 @@ class VmReconciler:
             result.vm, result.args = state.vm, state.args
             result.waiting, result.remark = decision.waiting, decision.remark
             one = state.instance
-            result.starting = one is not None and not (one.has_run or one.is_over)
+            is_starting = one is not None and not (one.has_run or one.is_over)
+            result.starting = one.metadata.uid if one is not None and is_starting else ""
             if state.vm is not None and decision.annotations:
                 path, operations = kubevirt.vm_path(*state.vm.key), _annotate(state.vm, decision)
                 if not self._patch(path, state.vm.metadata, operations, timeout):

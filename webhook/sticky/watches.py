@@ -2,7 +2,8 @@
 
 Pods are watched by KubeVirt's own label, by which KubeVirt finds them too. A pod that loses the
 label while it has our finalizer is an orphan: it is read by name until it is released. A pod that
-lost it while no controller ran is found by a scan of the pods that do not run.
+lost it while no controller ran is found by a scan of the pods that do not run. Pods that only
+provision volumes have no finalizer: those that find no node are kept, to report why.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from holdfast.webhook.model.kubevirt import (
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.sticky import decision, kept
 from holdfast.webhook.sticky.decision import ObservedState, RecordChange
-from holdfast.webhook.sticky.launchers import LauncherIndex
+from holdfast.webhook.sticky.launchers import LauncherIndex, cannot_provision
 from holdfast.webhook.sticky.reconciler import CURE, ArgsForPod
 from holdfast.webhook.sticky.sweep import OrphanSweep
 
@@ -67,6 +68,7 @@ class VmWatch:
         )
         self._lock = threading.Lock()
         self._launchers = LauncherIndex()
+        self._provisioners = LauncherIndex()
         self._instances: dict[ObjectKey, Instance] = {}
         self._pods_known = threading.Event()
         self._instances_known = threading.Event()
@@ -131,6 +133,13 @@ class VmWatch:
         with self._lock:
             return list(self._launchers.of(instance))
 
+    def provisioners_of(self, instance: ObjectKey, uid: str) -> list[LauncherPod]:
+        """Return the pods that find no node to provision volumes of the VMI with this UID."""
+        with self._lock:
+            pods = self._provisioners.of(instance)
+        owned = ((pod, kubevirt.vmi_of(pod)) for pod in pods)
+        return [pod for pod, owner in owned if owner is not None and owner.uid == uid]
+
     def orphans_of(self, instance: ObjectKey) -> list[ObjectKey]:
         """Return the VMI's orphans, which must be read by name."""
         with self._lock:
@@ -162,34 +171,47 @@ class VmWatch:
     # --- pods ----------------------------------------------------------------------------------
 
     def _sync_pods(self, pods: Iterable[LauncherPod]) -> None:
-        held = {pod.key: pod for pod in pods if pod.has_finalizer}
+        held, provisioners = dict[ObjectKey, LauncherPod](), LauncherIndex()
+        for pod in pods:
+            if pod.has_finalizer:
+                held[pod.key] = pod
+            elif self._is_provisioner(pod):
+                provisioners.keep(pod)
         with self._lock:
+            gone = set(self._provisioners.instances()).difference(provisioners.instances())
+            self._provisioners = provisioners
             for key in self._launchers:
                 # It may be gone, or may only have lost its label: it is read by name.
                 if key not in held:
                     self._launchers.mark_unwatched(key)
             for pod in held.values():
                 self._launchers.keep(pod)
-            instances = self._launchers.instances()
+            instances = [*self._launchers.instances(), *provisioners.instances()]
         if not self.synced:
             what = "VMs" if self._enabled else "pods of VMs, to remove finalizers"
             _log.info("watching %s: %d pods wait for a record", what, len(held))
             self._pods_known.set()
         self._enqueue_all(instances)
+        self._enqueue_or_drop(gone)
 
     def _update_pod(self, pod: LauncherPod) -> None:
         with self._lock:
-            before, held = self._launchers.get(pod.key), pod.has_finalizer
-            instance = self._launchers.keep(pod) if held else self._launchers.forget(pod.key)
-            after = self._launchers.get(pod.key)
-        if instance is not None and not (before and after and _is_same(before, after)):
-            self._enqueue_or_drop([instance])
+            changed = {
+                self._launchers.update(pod, belongs=pod.has_finalizer),
+                self._provisioners.update(pod, belongs=self._is_provisioner(pod)),
+            }
+        self._enqueue_or_drop(changed)
+
+    def _is_provisioner(self, pod: LauncherPod) -> bool:
+        return self._enabled and cannot_provision(pod)
 
     def _delete_pod(self, pod: LauncherPod) -> None:
         """Schedule a read of a held pod: it may only have lost its label."""
         with self._lock:
             instance = self._launchers.mark_unwatched(pod.key)
+            provisioned = self._provisioners.forget(pod.key)
         self._enqueue_all([instance])
+        self._enqueue_or_drop([provisioned])
 
     def _add_orphan(self, pod: LauncherPod) -> None:
         with self._lock:
@@ -260,12 +282,12 @@ class VmWatch:
             waits = bool(self._launchers.of(key))
         self._enqueue_all([key] if waits else [])
 
-    def _enqueue_or_drop(self, instances: Iterable[ObjectKey]) -> None:
-        """Reconcile VMIs that exist or have pods that wait; drop others from the queue.
+    def _enqueue_or_drop(self, instances: Iterable[ObjectKey | None]) -> None:
+        """Reconcile VMIs that exist or have pods that wait for something; drop others.
 
         So the queue of a process that never leads does not grow with every VMI that ever was.
         """
-        for key in instances:
+        for key in filter(None, instances):
             if self._is_over(key):
                 self._drop(key)
                 if self._is_over(key):
@@ -274,7 +296,8 @@ class VmWatch:
 
     def _is_over(self, key: ObjectKey) -> bool:
         with self._lock:
-            return key not in self._instances and not self._launchers.of(key)
+            waiting = self._launchers.of(key) or self._provisioners.of(key)
+            return key not in self._instances and not waiting
 
     def _enqueue_all(self, instances: Iterable[ObjectKey | None]) -> None:
         for key in instances:
@@ -286,19 +309,3 @@ def _place(one: Instance) -> tuple[str, bool, bool]:
     """Return the node of a VMI, whether it has run, and whether it has migrated to that node."""
     status, state = one.status, one.status.migration_state or MigrationState()
     return status.node_name, one.has_run, state.has_reached(status.node_name)
-
-
-def _is_same(before: LauncherPod, after: LauncherPod) -> bool:
-    """Return whether a held pod is the same, except for its progress, which its VMI reports."""
-    one, other = (
-        (
-            pod.metadata.uid,
-            pod.metadata.owner_references,
-            pod.metadata.labels,
-            pod.spec.node_name,
-            pod.has_ended,
-            pod.is_unschedulable,
-        )
-        for pod in (before, after)
-    )
-    return one == other

@@ -12,7 +12,12 @@ import pytest
 from holdfast.webhook.kube import events, reflector
 from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT
 from holdfast.webhook.kube.events import Event
-from holdfast.webhook.model.kubevirt import STICKY_NODE, STICKY_NODE_UID, vm_path
+from holdfast.webhook.model.kubevirt import (
+    EPHEMERAL_PROVISIONING,
+    STICKY_NODE,
+    STICKY_NODE_UID,
+    vm_path,
+)
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.sticky import sweep
 from holdfast.webhook.sticky.controller import FIRST_OF_ONE, StickyController
@@ -319,6 +324,50 @@ def test_vm_that_waits_for_its_node_is_told_why(node: dict[str, bool] | None, wh
     assert notes[0].startswith(f"the VM waits for its node n1, {why}")
     assert world.kept() == [pod]
     assert dict(world.annotations()) == OWN
+
+
+def provisions(world: VmWorld, *, uid: str = "") -> str:
+    """Start the VM, with a pod that only provisions its volumes and finds no node."""
+    pod = world.start(finalizer=False)
+
+    def change(one: Document) -> None:
+        one["metadata"]["annotations"] = {EPHEMERAL_PROVISIONING: "true"}
+        (owner,) = one["metadata"]["ownerReferences"]
+        owner["uid"] = uid or owner["uid"]
+
+    world.api.change(pod_at(pod), change)
+    world.unschedulable(pod)
+    return pod
+
+
+@pytest.mark.parametrize("first", ["the pod", "the controller"])
+def test_vm_whose_volumes_wait_for_its_node_is_reported(first: str) -> None:
+    world = VmWorld()
+    world.write("vm", OWN)
+    world.api.put(NODE, {"metadata": {"name": "n1"}, "spec": {"unschedulable": True}})
+    pod = provisions(world) if first == "the pod" else ""
+    with running(world) as one:
+        pod = pod or provisions(world)
+        one.eventually(lambda: one.notes(events.POD, events.NODE_UNAVAILABLE))
+        world.api.vanish(pod_at(pod))
+        world.stop()
+        one.eventually(lambda: not len(one.recorder._queue))
+
+    assert one.notes(events.VM, events.NODE_UNAVAILABLE)[0].startswith(
+        "the VM waits for its node n1, which is cordoned"
+    )
+    assert one.recorder._watch.provisioners_of(("default", "vm"), "vmi-2") == []
+
+
+def test_pod_of_another_vmi_that_provisions_volumes_gets_no_event() -> None:
+    world = VmWorld()
+    world.write("vm", OWN)
+    world.api.put(NODE, {"metadata": {"name": "n1"}})
+    with running(world) as one:
+        provisions(world, uid="vmi-of-before")
+        one.eventually(lambda: one.notes(events.VM, events.NODE_UNAVAILABLE))
+
+    assert one.notes(events.POD, events.NODE_UNAVAILABLE) == []
 
 
 @pytest.mark.parametrize("ready", ["Unknown", "True"])
