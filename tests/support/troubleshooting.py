@@ -101,7 +101,7 @@ def _object(
 
 
 def _previewed(document: Mapping[str, Any]) -> str:
-    made = OfflinePreview(make_pipeline(), "shop", CREATED_MS).preview(document)
+    (made,) = OfflinePreview(make_pipeline(), "shop", CREATED_MS).preview(document)
     return [*made.refusals, *made.warnings][0]
 
 

@@ -42,7 +42,7 @@ SIZE_LIMIT = 4 << 20
 _WAIT_MS = 3_000
 """How long the installed configuration is waited for."""
 
-Make = Callable[[Document], Preview]
+Make = Callable[[Document], Sequence[Preview]]
 
 
 @commands.command(epilog=EXAMPLES)
@@ -100,8 +100,8 @@ def preview(
     _check_outcome(
         failed,
         len(sources),
-        refused=sum(bool(each.refusals) for each in made),
-        warned=strict and sum(bool(each.warnings) for each in made),
+        refused=sum(any(each.refusals for each in shown) for shown in made),
+        warned=strict and sum(any(each.warnings for each in shown) for shown in made),
         cycle=cycles.find(read, namespace),
     )
 
@@ -173,8 +173,8 @@ def _labels(api: Api, namespace: str) -> Mapping[str, str] | None:
 
 def _shown(
     name: str, text: bytes | None, make: Make, read: list[Document], failed: list[str]
-) -> Iterator[Preview]:
-    """Print the previews of a file's objects, and yield them.
+) -> Iterator[Sequence[Preview]]:
+    """Print the previews of a file's objects, and yield those of each object.
 
     All objects are added to `read`, and why the file cannot be read to `failed`.
     """
@@ -188,7 +188,7 @@ def _shown(
             read.append(each)
             if previews.concerns(each):
                 made = make(each)
-                terminal.write(_lines(name, made))
+                terminal.write(line for one in made for line in _lines(name, one))
                 yield made
 
 

@@ -1,7 +1,7 @@
 """Previews of pods and workloads by the API server, for `holdfast preview --dry-run=server`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -38,35 +38,42 @@ class ServerPreview:
     warned: list[str]
     """The warnings of the responses so far, as the connection adds them."""
 
-    def preview(self, document: Document) -> Preview:
-        """Preview a pod or a workload. Raises ClusterError if the request fails."""
-        what = previews.described(document, self.namespace)
-        metadata = document.get("metadata") or {}
-        namespace = str(metadata.get("namespace") or self.namespace)
-        pod = document if document.get("kind") == "Pod" else previews.pod_of(document)
-        known = pod is document or previews.is_known(document)
+    def preview(self, document: Document) -> Sequence[Preview]:
+        """Preview a pod, or each template of a workload. Raises ClusterError on a failure."""
+        made = Preview(previews.described(document, self.namespace))
+        namespace = str((document.get("metadata") or {}).get("namespace") or self.namespace)
+        if previews.is_known(document):
+            made = self._workload(made, document, namespace)
+            if made.refusals or document.get("kind") in workloads.VM_KINDS:
+                return [made]
+        elif document.get("kind") != "Pod":
+            made = replace(made, warnings=[previews.unknown_kind(document)])
+        found, shown = previews.templates(document), []
+        for path, before in found:
+            of_template = replace(made, what=previews.named(made.what, path, found))
+            shown.append(self._pod(of_template, document, before, namespace))
+            made = replace(made, warnings=[])
+        return shown
+
+    def _workload(self, made: Preview, document: Document, namespace: str) -> Preview:
         self.warned.clear()
-        warnings: list[str] = [] if known else [previews.unknown_kind(document)]
         try:
-            if pod is not document and known:
-                self._apply(document, namespace)
-                warnings = list(dict.fromkeys(self.warned))  # those of the pod would repeat them
-                if document.get("kind") in workloads.VM_KINDS:
-                    return Preview(what, warnings=warnings)
-            pods = api_path("v1", "pods", namespace)
-            stored = safe_json.decode(safe_json.ANY, self._send("POST", pods, _anonymous(pod), {}))
+            self._apply(document, namespace)
         except ApiStatusError as exc:
-            if exc.status in {400, 403, 422} or _BAD_PATCH in str(exc):
-                return Preview(what, refusals=[str(exc)], warnings=warnings or self.warned[:])
-            raise
-        if pod is document or not known:
-            warnings += dict.fromkeys(self.warned)
-        return Preview(
-            what,
-            warnings=warnings,
-            before=decided(previews.template(document)),
-            after=decided(stored),
-        )
+            return _refused(replace(made, warnings=self.warned[:]), exc)
+        return replace(made, warnings=[*dict.fromkeys(self.warned)])
+
+    def _pod(self, made: Preview, document: Document, before: Document, namespace: str) -> Preview:
+        self.warned.clear()
+        pod = before if document.get("kind") == "Pod" else previews.pod_of(document, before)
+        path = api_path("v1", "pods", namespace)
+        try:
+            stored = safe_json.decode(safe_json.ANY, self._send("POST", path, _anonymous(pod), {}))
+        except ApiStatusError as exc:
+            return _refused(replace(made, warnings=made.warnings or self.warned[:]), exc)
+        if not previews.is_known(document):  # else those of the workload are there already
+            made = replace(made, warnings=[*made.warnings, *dict.fromkeys(self.warned)])
+        return replace(made, before=decided(before), after=decided(stored))
 
     def _apply(self, document: Document, namespace: str) -> None:
         version, kind = str(document.get("apiVersion", "")), document.get("kind")
@@ -84,6 +91,13 @@ class ServerPreview:
         return self.api.request(
             method, path, query={"dryRun": "All", **query}, body=body, content_type=kind
         )
+
+
+def _refused(made: Preview, exc: ApiStatusError) -> Preview:
+    """Add a rejection by the API server to a preview. Raises any other error again."""
+    if exc.status in {400, 403, 422} or _BAD_PATCH in str(exc):
+        return replace(made, refusals=[str(exc)])
+    raise exc
 
 
 def decided(pod: Document) -> Document:

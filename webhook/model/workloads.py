@@ -159,12 +159,6 @@ def resource_of(group: str, kind: str) -> Resource | None:
     return _BY_KIND.get((group, kind))
 
 
-def template_path(group: str, kind: str) -> str | None:
-    """Return the path of a kind's first pod template, or None for an unknown kind."""
-    found = resource_of(group, kind)
-    return found.path if found else None
-
-
 def read(resource: Resource, source: bytes | msgspec.Raw) -> Sequence[tuple[Workload, Pod]]:
     """Decode a workload with each of its templates as a pod; empty for a JSON null.
 

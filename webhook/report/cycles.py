@@ -28,11 +28,11 @@ def find(documents: Iterable[Document], namespace: str) -> Sequence[str]:
         node = space, f"{str(document.get('kind')).lower()}/{metadata.get('name')}"
         if document.get("kind") == "Service":
             services.append((space, node, _mapping(_mapping(document, "spec"), "selector")))
-        elif preview.concerns(document):
-            pod = preview.metadata_of(preview.template(document))
+        for _, template in preview.templates(document):
+            pod = preview.metadata_of(template)
             pods.append((space, node, _mapping(pod, "labels")))
             text = str(_mapping(pod, "annotations").get(AFTER, ""))
-            waits[node] = {(space, _target(part)) for part in text.split(",")}
+            waits.setdefault(node, set()).update((space, _target(one)) for one in text.split(","))
     for space, node, selector in services:
         waits[node] = {
             other

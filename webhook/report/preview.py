@@ -30,7 +30,7 @@ _UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The preview of an object; `before` and `after` are its pod or template."""
+    """The preview of an object, or of one of its templates: `before` and `after`."""
 
     what: str
     steps: Sequence[trace.PluginStep] = ()
@@ -60,46 +60,55 @@ class OfflinePreview:
     now_ms: int
     scope: AdmissionScope = field(default_factory=AdmissionScope)
 
-    def preview(self, document: Document) -> Preview:
-        """Preview a pod or a workload."""
+    def preview(self, document: Document) -> Sequence[Preview]:
+        """Preview a pod, or each template of a workload."""
         what = described(document, self.namespace)
         namespace = str(metadata_of(document).get("namespace") or self.namespace)
+        found = templates(document)
         try:
             if why := self.scope.why_not_served(namespace):
-                return self._unserved(Preview(what), document, why)
+                return [self._unserved(Preview(what), [one for _, one in found], why)]
             made = self._workload(what, document, namespace)
             if made.refusals or document.get("kind") in workloads.VM_KINDS:
-                return made
-            if why := self.scope.why_not_served(namespace, Pod.of(template(document)).labels):
-                return self._unserved(made, document, why)
-            return self._pod(made, document, namespace)
+                return [made]
+            previews = []
+            for path, before in found:
+                of_template = replace(made, what=named(what, path, found))
+                previews.append(self._template(of_template, document, before, namespace))
+                made = replace(made, warnings=[])
         except (ReviewError, msgspec.ValidationError) as exc:
             # the API server rejects such an object as well
             detail = str(exc).rpartition(": ")[2].replace("`", "")
             cure = 'annotation values must be strings, such as "15"'
-            return Preview(what, refusals=[f"the object is invalid: {detail}; {cure}"])
+            return [Preview(what, refusals=[f"the object is invalid: {detail}; {cure}"])]
+        return previews
 
-    def _unserved(self, made: Preview, document: Document, why: str) -> Preview:
-        """Say why its pods are not sent to Holdfast, with a warning if they ask for something."""
-        pod = Pod.of(template(document))
-        if any(plugin.concerns(pod) for plugin in self.pipeline.profiles.plugins):
+    def _unserved(self, made: Preview, found: Sequence[Document], why: str) -> Preview:
+        """Say why pods are not sent to Holdfast, with a warning if they ask for something."""
+        pods = [Pod.of(each) for each in found]
+        if any(plugin.concerns(pod) for plugin in self.pipeline.profiles.plugins for pod in pods):
             return replace(made, warnings=[*made.warnings, f"not sent to Holdfast: {why}"])
         return replace(made, unserved=why)
 
     def _workload(self, what: str, document: Document, namespace: str) -> Preview:
-        path = _template_path(document) or ""
-        if path and not is_known(document):
+        is_pod = _paths(document) == [""]
+        if not (is_pod or is_known(document)):
             return Preview(what, warnings=[unknown_kind(document)])
-        warnings = [*unknown_fields.warnings(document, path)]
-        if not path:
+        paths = [path for path, _ in templates(document)]
+        warnings = [*unknown_fields.warnings(document, paths)]
+        if is_pod:
             return Preview(what, warnings=warnings)
         verdict = self.pipeline.validate(reviewed(document, namespace), now_ms=self.now_ms)
         return Preview(what, (), verdict.reasons, [*warnings, *verdict.warnings])
 
-    def _pod(self, made: Preview, document: Document, namespace: str) -> Preview:
-        """Add to the preview of a workload what becomes of its pods."""
-        before, warnings = template(document), [*made.warnings]
-        pod = pod_of(document) if _template_path(document) else before
+    def _template(
+        self, made: Preview, document: Document, before: Document, namespace: str
+    ) -> Preview:
+        """Add to the preview of an object what becomes of its pod, or of those of a template."""
+        if why := self.scope.why_not_served(namespace, Pod.of(before).labels):
+            return self._unserved(made, [before], why)
+        warnings = [*made.warnings]
+        pod = before if _paths(document) == [""] else pod_of(document, before)
         asked = reviewed(pod, namespace)
         seen = trace.mutate(self.pipeline.profiles, asked, now_ms=self.now_ms)
         steps = [*self._with_openings(seen, asked.pod)]
@@ -146,7 +155,7 @@ def objects(document: Any) -> Iterator[Document]:
 
 def concerns(document: Document) -> bool:
     """Return whether an object is a pod or has a pod template."""
-    return _template_path(document) is not None
+    return bool(_paths(document))
 
 
 def described(document: Document, namespace: str) -> str:
@@ -162,29 +171,55 @@ def metadata_of(document: Document) -> Document:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def template(document: Document) -> Document:
-    """Return the pod or the first pod template of an object."""
-    found: Any = document
-    for step in (_template_path(document) or "").split("."):
-        found = (
-            found.get(step.removesuffix("[]")) or {} if step and isinstance(found, dict) else found
-        )
-        found = found[0] if isinstance(found, list) and found else found
-    found = found if isinstance(found, dict) else {}
-    return {**found, "metadata": found.get("metadata") or {}}
+def named(what: str, path: str, found: Sequence[Any]) -> str:
+    """Name a template of an object; if it is the only one, name the object."""
+    return f"{what} ({path})" if len(found) > 1 else what
 
 
-def _template_path(document: Document) -> str | None:
+def templates(document: Document) -> Sequence[tuple[str, Document]]:
+    """Return the pod or the pod templates of an object, with their paths.
+
+    The first one may be missing, and is empty then.
+    """
+    found = [
+        (at, part)
+        for index, path in enumerate(_paths(document))
+        for at, part in _parts(document, path)
+        if index == 0 or isinstance(part, dict)
+    ]
+    parts = [(at, part if isinstance(part, dict) else {}) for at, part in found]
+    return [(at, {**part, "metadata": part.get("metadata") or {}}) for at, part in parts]
+
+
+def _parts(found: Any, path: str, at: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what is at a path, in which `[]` stands for each item of a list."""
+    step, _, rest = path.partition(".")
+    if not step:
+        yield at, found
+        return
+    key = step.removesuffix("[]")
+    inner = found.get(key) if isinstance(found, dict) else None
+    parts = [(key, inner)]
+    if key != step:
+        items = inner if isinstance(inner, list) and inner else [None]
+        parts = [(f"{key}[{index}]", item) for index, item in enumerate(items)]
+    for name, part in parts:
+        yield from _parts(part, rest, f"{at}.{name}".removeprefix("."))
+
+
+def _paths(document: Document) -> Sequence[str]:
+    """Return the paths of an object's templates; of a pod, an empty one."""
     group, kind = _kind(document)
     if (group, kind) == ("", "Pod"):
-        return ""
-    known = workloads.template_path(group, kind)
-    return known or (workloads.TEMPLATE if _has_template(document) else None)
+        return [""]
+    if resource := workloads.resource_of(group, kind):
+        return resource.paths
+    return [workloads.TEMPLATE] if _has_template(document) else []
 
 
 def is_known(document: Document) -> bool:
     """Return whether Holdfast checks the template of an object's kind at `kubectl apply`."""
-    return workloads.template_path(*_kind(document)) is not None
+    return workloads.resource_of(*_kind(document)) is not None
 
 
 def _kind(document: Document) -> tuple[str, str]:
@@ -232,8 +267,8 @@ def reviewed(document: Document, namespace: str) -> PodReview:
     return review.parse(msgspec.json.encode(body, enc_hook=str))
 
 
-def pod_of(document: Document) -> Document:
-    """Build the pod that a workload's controller would create."""
+def pod_of(document: Document, template: Document) -> Document:
+    """Build the pod that a workload's controller would create from a template."""
     owner = {
         "apiVersion": document.get("apiVersion"),
         "kind": document.get("kind"),
@@ -241,9 +276,8 @@ def pod_of(document: Document) -> Document:
         "uid": _UNKNOWN_UID,
         "controller": True,
     }
-    made = template(document)
-    metadata = {**(made.get("metadata") or {}), "ownerReferences": [owner]}
-    return {**made, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+    metadata = {**template["metadata"], "ownerReferences": [owner]}
+    return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
 
 
 def _yaml(document: Document) -> list[str]:

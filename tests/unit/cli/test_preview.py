@@ -156,3 +156,36 @@ def test_only_plugins_that_change_something_are_shown(cluster: ServedApi, tmp_pa
     assert shown.count("no plugin changes it") == 1
     assert "  placement: requires nodes with" in shown
     assert NO_CHANGE in cluster.run("preview", "-v=1", "-f", str(file)).stdout
+
+
+JOBS = [
+    {"template": {"spec": {"template": {"metadata": {"annotations": each}, "spec": {}}}}}
+    for each in ({}, {"holdfast.dev/delay": "1h"})
+]
+JOB_SET = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2",
+    "kind": "JobSet",
+    "metadata": {"name": "train"},
+    "spec": {"replicatedJobs": JOBS},
+}
+PATHS = [f"spec.replicatedJobs[{index}].template.spec.template" for index in (0, 1)]
+
+
+def test_each_template_is_sent_to_the_api_server(cluster: ServedApi, tmp_path: Path) -> None:
+    cluster.api.created = lambda: 1_798_131_600.0
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps(JOB_SET))
+    shown = cluster.run("preview", "--dry-run=server", "-f", str(file)).stdout
+    names = [line.removeprefix(f"{file}: ") for line in shown.splitlines() if "JobSet" in line]
+    assert names == [f"JobSet default/train ({path}): unchanged" for path in PATHS]
+    sent = [json.loads(body)["metadata"] for body in cluster.api.bodies[1:]]
+    assert [each.get("annotations") for each in sent] == [{}, {"holdfast.dev/delay": "1h"}]
+
+
+def test_object_with_several_templates_counts_once(cluster: ServedApi, tmp_path: Path) -> None:
+    cluster.api.before("POST", *[raising(ApiStatusError("HTTP 403: no", status=403))] * 2)
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps(JOB_SET))
+    done = cluster.run("preview", "--dry-run=server", "-f", str(file), code=1)
+    assert done.stdout.count(": rejected") == 2
+    assert done.stderr == "1 would be rejected; the reasons are above"

@@ -193,7 +193,7 @@ def test_null_workload_is_refused() -> None:
     ids=["a Pod of apps", "a Deployment of none", "a Deployment of batch", "a Node"],
 )
 def test_other_kinds_are_refused(group: str, kind: str) -> None:
-    assert workloads.template_path(group, kind) is None
+    assert workloads.resource_of(group, kind) is None
     with pytest.raises(ReviewError):
         reviewed(group, kind, {})
 

@@ -37,6 +37,12 @@ def pod(name: str, after: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
 
 
+def job_set(name: str, *after: str) -> dict[str, Any]:
+    jobs = [{"template": {"spec": workload("Job", "j", each)["spec"]}} for each in after]
+    document = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
+    return {**document, "metadata": {"name": name}, "spec": {"replicatedJobs": jobs}}
+
+
 WEB = workload("Deployment", "web", "service/db")
 DB = workload("StatefulSet", "db", "job/migrate:Complete")
 
@@ -65,6 +71,11 @@ DB = workload("StatefulSet", "db", "job/migrate:Complete")
         ),
         pytest.param(
             [pod("a", "pod/b:Ready , job/x"), pod("b", " pods/a")], ["pod/a", "pod/b"], id="pods"
+        ),
+        pytest.param(
+            [job_set("a", "job/x", "job/b"), workload("Job", "b", "jobset/a")],
+            ["job/b", "jobset/a"],
+            id="of a second template",
         ),
         pytest.param(
             [workload("Job", "a", "job/b", namespace="shop"), workload("Job", "b", "job/a")],

@@ -39,7 +39,8 @@ def workload(kind: str, group: str, annotations: Any, **spec: Any) -> dict[str, 
 
 
 def made(document: dict[str, Any], namespace: str = "default") -> Preview:
-    return OfflinePreview(PIPELINE, namespace, CREATED_MS).preview(document)
+    (seen,) = OfflinePreview(PIPELINE, namespace, CREATED_MS).preview(document)
+    return seen
 
 
 def test_a_pod_that_is_held() -> None:
@@ -121,6 +122,89 @@ def test_templates_of_other_kinds_are_checked() -> None:
     ):
         document = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
         assert 'invalid value "soon"' in made(document).refusals[0]
+
+
+def several(kind: str, *annotations: dict[str, str]) -> dict[str, Any]:
+    """Make a JobSet or LeaderWorkerSet with one template for each set of annotations."""
+    parts = [
+        {"metadata": {"annotations": each, "labels": {"part": str(index)}}, "spec": {}}
+        for index, each in enumerate(annotations)
+    ]
+    document = {"kind": kind, "metadata": {"name": "x"}}
+    if kind == "JobSet":
+        jobs = [{"name": "j", "template": {"spec": {"template": part}}} for part in parts]
+        version = "jobset.x-k8s.io/v1alpha2"
+        return {**document, "apiVersion": version, "spec": {"replicatedJobs": jobs}}
+    named = dict(zip(("workerTemplate", "leaderTemplate"), parts, strict=True))
+    version = "leaderworkerset.x-k8s.io/v1"
+    return {**document, "apiVersion": version, "spec": {"leaderWorkerTemplate": named}}
+
+
+WHERE = {
+    "JobSet": [f"spec.replicatedJobs[{index}].template.spec.template" for index in (0, 1)],
+    "LeaderWorkerSet": [f"spec.leaderWorkerTemplate.{one}Template" for one in ("worker", "leader")],
+}
+
+
+@pytest.mark.parametrize("kind", WHERE)
+def test_each_template_of_a_workload_is_shown(kind: str) -> None:
+    document = several(kind, {}, {"delay": "15"})
+    first, second = OfflinePreview(PIPELINE, "shop", CREATED_MS).preview(document)
+    assert [first.what, second.what] == [f"{kind} shop/x ({path})" for path in WHERE[kind]]
+    assert first.diff == []
+    assert "+    holdfast.dev/held: delay=15s" in second.diff
+
+
+def test_warning_about_a_workload_is_shown_once() -> None:
+    document = several("JobSet", {"delay": "15"}, {"delay": "15"})
+    document["metadata"]["annotations"] = {"holdfast.dev/delay": "15"}
+    first, second = OfflinePreview(PIPELINE, "shop", CREATED_MS).preview(document)
+    assert len(first.warnings) == 1
+    assert second.warnings == []
+
+
+@pytest.mark.parametrize("kind", WHERE)
+def test_annotations_outside_metadata_of_each_template(kind: str) -> None:
+    document = several(kind, {}, {})
+    for (_, part), value in zip(preview.templates(document), ("1s", "2s"), strict=True):
+        part["spec"]["annotations"] = {"holdfast.dev/delay": value}
+    seen = OfflinePreview(PIPELINE, "shop", CREATED_MS).preview(document)
+    assert list(seen[0].warnings) == [
+        f'{path}.spec.annotations is not a field: move "holdfast.dev/delay" to '
+        f"{path}.metadata.annotations"
+        for path in WHERE[kind]
+    ]
+
+
+def test_each_template_is_selected_by_its_labels() -> None:
+    pipeline = make_pipeline("admission: {objectSelector: {matchLabels: {part: '1'}}}")
+    scope = AdmissionScope(pipeline.profiles.selectors, lambda _: {})
+    document = several("JobSet", {"delay": "15"}, {"delay": "15"})
+    first, second = OfflinePreview(pipeline, "shop", CREATED_MS, scope).preview(document)
+    assert (first.diff, bool(second.diff)) == ([], True)
+    assert "admission.objectSelector" in first.warnings[-1]
+
+    scope = AdmissionScope(pipeline.profiles.selectors, lambda _: {})
+    outside = several("JobSet", {}, {"delay": "15"})
+    (seen,) = OfflinePreview(pipeline, "kube-system", CREATED_MS, scope).preview(outside)
+    assert "not sent to Holdfast" in seen.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("document", "paths"),
+    [
+        (several("JobSet"), [WHERE["JobSet"][0]]),
+        ({**several("JobSet"), "spec": None}, [WHERE["JobSet"][0]]),
+        ({**several("LeaderWorkerSet", {}, {}), "spec": []}, WHERE["LeaderWorkerSet"][:1]),
+        (pod(), [""]),
+        ({"apiVersion": "v1", "kind": "ConfigMap"}, []),
+    ],
+    ids=["no jobs", "no spec", "invalid", "pod", "another kind"],
+)
+def test_workload_without_a_template_has_an_empty_one(
+    document: dict[str, Any], paths: list[str]
+) -> None:
+    assert [path for path, _ in preview.templates(document)] == paths
 
 
 @pytest.mark.parametrize(
@@ -250,11 +334,11 @@ def test_pods_that_are_not_sent_to_holdfast(
     del web["metadata"]["namespace"]
     web["spec"]["template"]["metadata"]["labels"] = labels
     for document in (pod({"delay": "15"}, labels=labels), web):
-        seen = preview_of(document)
+        (seen,) = preview_of(document)
         assert bool(seen.diff) is not bool(why)
         assert bool(seen.warnings) is bool(why)
         assert why in "".join(seen.warnings)
-    idle = preview_of(pod(labels=labels))
+    (idle,) = preview_of(pod(labels=labels))
     assert not idle.warnings
     assert not idle.diff
     assert why in idle.unserved
@@ -263,14 +347,14 @@ def test_pods_that_are_not_sent_to_holdfast(
 def test_template_is_checked_although_its_pods_are_not_selected() -> None:
     scope = AdmissionScope(SELECTED.profiles.selectors, lambda _: {"team": "a"})
     preview_of = OfflinePreview(SELECTED, "shop", CREATED_MS, scope).preview
-    assert preview_of(workload("Job", "batch", {"delay": "soon"})).refusals
+    assert preview_of(workload("Job", "batch", {"delay": "soon"}))[0].refusals
 
 
 def test_profile_of_the_namespace_of_a_workload() -> None:
     pipeline = make_pipeline(
         "profiles: [{schedulerName: '*'}, {name: shop, schedulerName: '*', namespaces: [shop]}]"
     )
-    seen = OfflinePreview(pipeline, "default", CREATED_MS).preview(
+    (seen,) = OfflinePreview(pipeline, "default", CREATED_MS).preview(
         workload("Job", "batch", {"delay": "15"})
     )
     assert "+    holdfast.dev/profile: shop" in seen.diff
@@ -312,6 +396,9 @@ def test_mistyped_key_of_a_pod() -> None:
     ],
 )
 def test_annotations_outside_metadata(document: Any, warning: str) -> None:
-    preview.template(document)["spec"]["annotations"] = {"holdfast.dev/delay": "15", "x": "y"}
+    preview.templates(document)[0][1]["spec"]["annotations"] = {
+        "holdfast.dev/delay": "15",
+        "x": "y",
+    }
 
     assert list(made(document).warnings) == [warning]
