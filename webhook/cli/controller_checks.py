@@ -1,5 +1,6 @@
 """What `holdfast doctor` reads of the controller: leader, permissions, guard and held pods."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,9 @@ from holdfast.webhook.cli.freeze_lookup import FreezeLookup, read_all
 from holdfast.webhook.cli.inspection import attempt
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import cel
+from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.profiles import Profiles
+from holdfast.webhook.framework.runner import Runner, unobserved
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import Api
 from holdfast.webhook.kube.leader_election import LEASE
@@ -89,6 +92,8 @@ class ControllerChecks:
 
     def _add_held(self, namespace: str, freeze_of: Callable[[str], Freeze | None]) -> None:
         decider = pipelines.release_decider(pipelines.Setup())
+        if self.profiles:
+            decider = ReleaseDecider(self.profiles[0], Runner(time.perf_counter, unobserved))
         query = {"fieldSelector": listing.PENDING}
         found = listing.objects(self.api, listing.pods_path(namespace), Pod, query)
         self.pods.extend(held_pods.held_pods(found, decider, freeze_of))

@@ -115,6 +115,27 @@ def test_another_namespace_has_the_installation() -> None:
     assert "--namespace right" in found.cure
 
 
+NIGHTLY = """
+profiles:
+- pluginConfig:
+  - {name: window, args: {windows: [{name: nightly, open: ["Sun 11:00-13:00"]}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hours", "expected"),
+    [(-2, "1 held, none overdue"), (1, "1 of 1 is overdue: default/web-0")],
+    ids=["not open yet", "open"],
+)
+def test_pods_are_overdue_by_the_installed_configuration(hours: int, expected: str) -> None:
+    window = "holdfast.dev/window"
+    api = FakeApi(held({window: "nightly"}, gates=[window], created=CREATED - timedelta(hours=3)))
+    now_ms = CREATED_MS + hours * 3_600_000
+    profiles = [make_profiles(NIGHTLY)]
+    (found,) = ControllerChecks(api, OWN, "shop", now_ms, profiles=profiles)._read_held()
+    assert found.text == expected
+
+
 # --- an installation of which parts are gone -----------------------------------------------------
 
 GONE = "webhook configurations"
