@@ -123,8 +123,14 @@ def _ordered(value: Any) -> Any:
 
 
 def _anonymous(pod: Document) -> Document:
-    """Give the pod a generated name and no owner, in case it exists."""
+    """Give the pod a generated name and no owner, in case it exists, unless that is a DaemonSet.
+
+    Holdfast does not place the pods of DaemonSets.
+    """
     metadata = dict(previews.metadata_of(pod))
+    owners = metadata.get("ownerReferences") or ()
     for field in ("name", "ownerReferences", "namespace"):
         metadata.pop(field, None)
+    if kept := [one for one in owners if one.get("kind") == "DaemonSet"]:
+        metadata["ownerReferences"] = kept
     return {**pod, "metadata": {**metadata, "generateName": "preview-"}}

@@ -272,7 +272,7 @@ def pod_of(document: Document, template: Document) -> Document:
     owner = {
         "apiVersion": document.get("apiVersion"),
         "kind": document.get("kind"),
-        "name": metadata_of(document).get("name") or "",
+        "name": metadata_of(document).get("name") or "preview",
         "uid": _UNKNOWN_UID,
         "controller": True,
     }

@@ -189,3 +189,21 @@ def test_object_with_several_templates_counts_once(cluster: ServedApi, tmp_path:
     done = cluster.run("preview", "--dry-run=server", "-f", str(file), code=1)
     assert done.stdout.count(": rejected") == 2
     assert done.stderr == "1 would be rejected; the reasons are above"
+
+
+@pytest.mark.parametrize("name", [{"name": "web"}, {"generateName": "web-"}], ids=["name", "none"])
+@pytest.mark.parametrize(
+    ("kind", "owner"), [("DaemonSet", "DaemonSet"), ("Deployment", None)], ids=str
+)
+def test_pod_of_a_daemon_set_keeps_its_owner(
+    kind: str, owner: str | None, name: dict[str, str], cluster: ServedApi, tmp_path: Path
+) -> None:
+    """Else it would be placed, as no pod of a DaemonSet is; the API server requires a name."""
+    cluster.api.created = lambda: 1_798_131_600.0
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps({**DEPLOYMENT, "kind": kind, "metadata": name}))
+    cluster.run("preview", "--dry-run=server", "-f", str(file))
+    owners = json.loads(cluster.api.bodies[-1])["metadata"].get("ownerReferences", ())
+    assert [one["kind"] for one in owners] == ([owner] if owner else [])
+    assert all(one["controller"] and one["apiVersion"] == "apps/v1" for one in owners)
+    assert all(one["name"] == name.get("name", "preview") and one["uid"] for one in owners)
