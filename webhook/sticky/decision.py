@@ -7,7 +7,8 @@ changes by the first node, by a migration, or by a person, and by nothing else:
 - no record, or a clone's: the first node where the VM has run is recorded;
 - a record: it stays, unless a migration moved the VM since it was written, sticky or not;
 - a record that was removed while our UID annotation remains: a person freed the VM for its next
-  start, so the current run is not recorded again; the next one is.
+  start, so the current run is not recorded again; the next one is. The UID of a VM that runs while
+  it is not sticky is removed: nobody sees its starts, so once it is sticky it is recorded at once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class RecordChange(enum.StrEnum):
     RECORDED = "recorded"
     FOLLOWED = "followed"
     MARKED = "marked"
+    UNMARKED = "unmarked"
 
 
 NEVER_RAN = "no node is recorded, because the VM ended before it ran; it was on"
@@ -62,12 +64,13 @@ class ObservedState:
 class Decision:
     """What to do, in this order: write `annotations` on the VM, then release the pods in `free`.
 
+    An annotation without a value is removed.
     `node` is where the VM starts again from then on; `waiting` are the pods that are still held.
     `differs` is the node where the VM runs, if it runs elsewhere and nothing explains that.
     """
 
     change: RecordChange = RecordChange.NONE
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
     node: str = ""
     free: Sequence[LauncherPod] = ()
     waiting: Sequence[LauncherPod] = ()
@@ -98,9 +101,14 @@ def decide(state: ObservedState) -> Decision:
         change, node, annotations = RecordChange.NONE, sticky_policy.recorded_node(vm, args), {}
     if not sticky_policy.is_sticky(vm, args):
         # Otherwise the VM would return to the node before the migration once it is sticky again.
-        if change is not RecordChange.FOLLOWED:
+        if change is RecordChange.FOLLOWED:
+            return Decision(change, annotations, node, state.pods)
+        # The guard lets nobody change a VM with more annotations than it compares.
+        can_unmark = run.has_run and are_storable(vm.annotations)
+        if not (can_unmark and was_cleared(vm, args)):
             return Decision(free=state.pods)
-        return Decision(change, annotations, node, state.pods)
+        unmark = {kubevirt.STICKY_NODE_UID: None}
+        return Decision(RecordChange.UNMARKED, unmark, free=state.pods)
     waiting = [pod for pod in run.pods if run.waits(pod, node)]
     free = [pod for pod in state.pods if pod not in waiting]
     lost = not (node or instance.has_run) and any(pod.spec.node_name for pod in free)

@@ -243,5 +243,8 @@ def _annotate(vm: VirtualMachine, decision: Decision) -> Sequence[Operation]:
         operations.append({"op": "add", "path": "/metadata/annotations", "value": {}})
     for key, value in decision.annotations.items():
         path = f"/metadata/annotations/{pointer(key)}"
-        operations.append({"op": "add", "path": path, "value": value})
+        if value is None:
+            operations.append({"op": "remove", "path": path})
+        else:
+            operations.append({"op": "add", "path": path, "value": value})
     return operations

@@ -190,9 +190,10 @@ class ControllerMetrics(_Metrics):
     def _add_vms_and_events(self) -> None:
         self.vm_records = self._counter(
             "vm_records",
-            "Writes of VM node records, by outcome (recorded, followed, marked, retried).",
+            "Writes of VM node records, by outcome (recorded, followed, marked, unmarked, "
+            "retried).",
             ["outcome"],
-            zip(("recorded", "followed", "marked", "retried")),
+            zip(("recorded", "followed", "marked", "unmarked", "retried")),
         )
         self.vm_pods_kept = self._gauge(
             "vm_pods_kept", "VM pods with Holdfast's finalizer, whose node is not recorded yet."

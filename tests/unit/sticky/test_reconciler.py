@@ -448,6 +448,42 @@ def test_record_that_the_command_clears_stays_cleared() -> None:
     assert dict(world.annotations()) == {STICKY_NODE_UID: vm.metadata.uid}
 
 
+@pytest.mark.parametrize("finalizer", [True, False])
+def test_cleared_vm_that_restarts_while_it_is_not_sticky_is_recorded_once_it_is(
+    *, finalizer: bool
+) -> None:
+    world, driver = recorded()
+    world.write("vm", {STICKY_NODE: None})
+    driver.work()
+    world.stop()
+    world.write("vm", {STICKY: "false"})
+    pod = world.start(finalizer=finalizer)
+    driver.work()
+    assert world.annotations()[STICKY_NODE_UID] == "vm-1"  # it has not run yet
+
+    world.bind(pod, "n2")
+    world.ready()
+    (result,) = driver.work()
+    assert result.change is RecordChange.UNMARKED
+    assert dict(world.annotations()) == {STICKY: "false"}
+    assert world.kept() == []
+
+    world.write("vm", {STICKY: "true"})
+    driver.work()
+    assert dict(world.annotations()) == {**OWN, STICKY: "true", STICKY_NODE: "n2"}
+
+
+def test_uid_of_a_vm_that_is_not_sticky_stays_with_a_record_or_if_it_cannot_be_removed() -> None:
+    crowd = {f"example.com/{number}": "" for number in range(MAX_ENTRIES)}
+    for kept in (OWN, {STICKY_NODE_UID: "of another VM"}, {**crowd, STICKY_NODE_UID: "vm-1"}):
+        world = VmWorld()
+        annotations = {**kept, STICKY: "false"}
+        world.write("vm", annotations)
+        landed(world)
+        Driver(world).work()
+        assert dict(world.annotations()) == annotations
+
+
 def test_record_that_is_swept_away_with_its_uid_is_written_again() -> None:
     world, driver = recorded()
     world.write("vm", {STICKY_NODE: None, STICKY_NODE_UID: None})
