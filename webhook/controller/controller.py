@@ -274,6 +274,8 @@ class ReleaseController:
         """
         now_ms = self._now_ms()
         news = self._scheduler.upsert(key, fresh, before, now_ms, watched=watched)
+        if self._scheduler.is_kept_ready(key):
+            self._withdraw(key, fresh)  # the plugins have just been asked about it
         if news is not None and news.due_ms > now_ms and (watched or not self._recorder.full):
             self._notifier.held(key, news, now_ms=now_ms)
 
@@ -293,14 +295,17 @@ class ReleaseController:
         freeze = self.freeze_watch.freezes.of(key[0], self._now_ms())
         if pending is None or freeze is None:
             return
-        gates = [SchedulingGate(gate) for gate in pending.gates]
-        pod = Metadata(namespace=key[0], name=key[1], uid=pending.uid)
-        self._decider.withdraw(Pod(pod, PodSpec(scheduling_gates=gates)))
+        self._withdraw(key, pending)
         if not self._recorder.full:
             problem = "; ".join(filter(None, (freeze.problem, pending.problem)))
             reason = str(freeze._replace(problem=""))
             frozen = pending._replace(due_ms=NEVER_MS, reason=reason, problem=problem)
             self._notifier.held(key, frozen, now_ms=self._now_ms())
+
+    def _withdraw(self, key: ObjectKey, pending: PendingRelease) -> None:
+        gates = [SchedulingGate(gate) for gate in pending.gates]
+        pod = Metadata(namespace=key[0], name=key[1], uid=pending.uid)
+        self._decider.withdraw(Pod(pod, PodSpec(scheduling_gates=gates)))
 
     # --- releases, in threads of the pool and that of the responses ----------------------------
 

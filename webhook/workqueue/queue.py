@@ -126,6 +126,10 @@ class WorkQueue(Generic[Item]):
         paused = self._paused_until
         return namespace in paused or EVERYWHERE in paused
 
+    def is_kept_ready(self, key: ObjectKey) -> bool:
+        """Return whether a key would go to a worker if its namespace were not paused."""
+        return self.is_paused(key[0]) and key in self._ready
+
     def _apply_pauses(self, now: float | None) -> None:
         """Drop the pauses that have ended, and move keys accordingly."""
         self._paused_until = {

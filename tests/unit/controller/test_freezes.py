@@ -224,21 +224,47 @@ def paced(key: tuple[str, str]) -> dict[str, Any]:
     return found
 
 
-def test_frozen_pods_leave_their_slot_to_others() -> None:
+def paced_world(*pods: dict[str, Any]) -> World:
+    """Give a controller of pods that share a slot, before it knows any of them."""
     handle = Handle()
     decider: ReleaseDecider = make_decider(CONFIG, handle=handle)
-    world = World(paced(SHOP), paced(OTHER), decider=decider, synced=False)
+    world = World(*pods, decider=decider, synced=False)
     handle.connect(
         waiting=world.controller,
         record_event=world.controller.record_event,
         follow=partial(_listed, world),
         bounds_ms=world.controller.bounds_ms,
     )
-    world.controller.freeze_watch.on_sync([namespace("shop", "x")])
+    return world
+
+
+def test_frozen_pods_leave_their_slot_to_others() -> None:
+    world = paced_world(paced(SHOP), paced(OTHER))
+    world.freeze(shop="x")
     world.controller.on_sync([_pod(world, SHOP), _pod(world, OTHER)])
-    world.move(1)
-    world.settle()
+    world.run(1)
     assert gates(world) == {SHOP: 1, OTHER: 0}
+
+
+@pytest.mark.parametrize("how", ["event", "list"])
+def test_frozen_pod_that_is_reported_again_takes_no_slot(how: str) -> None:
+    world = paced_world(paced(SHOP))
+    world.freeze(shop="x")
+    world.controller.on_sync([_pod(world, SHOP)])
+    world.run(1)
+    if how == "event":
+        world.tell(SHOP)
+    else:
+        world.controller.on_sync([_pod(world, SHOP)])
+    world.api.put_pod(paced(OTHER))
+    world.tell(OTHER)
+    world.run(1)
+    assert gates(world) == {SHOP: 1, OTHER: 0}
+
+    world.freeze()
+    world.controller.on_delete(_pod(world, OTHER))
+    world.run(301)
+    assert gates(world) == {SHOP: 0, OTHER: 0}
 
 
 def _pod(world: World, key: tuple[str, str]) -> PacedPod:
@@ -250,5 +276,5 @@ def _pod(world: World, key: tuple[str, str]) -> PacedPod:
 def _listed(
     world: World, _path: str, _kind: type[Any], handler: Any, **_: Any
 ) -> Callable[[], None]:
-    handler.on_sync([_pod(world, key) for key in (SHOP, OTHER)])
+    handler.on_sync([_pod(world, key) for key in world.api.pods])
     return lambda: None
