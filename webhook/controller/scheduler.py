@@ -54,6 +54,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             clock=self._now,
             per_second=1_000.0,
             rank_of=attrgetter("rank"),
+            keeps_failures=True,  # a refused pod that waits for a slot, and is refused again
             on_paused=on_paused,
         )
 

@@ -35,6 +35,8 @@ class WorkQueue(Generic[Item]):
     with the lowest `rank_of` comes first. `on_paused` gets each key whose time has come in a paused
     namespace.
 
+    With `keeps_failures`, those of a key count until its item is dropped.
+
     A key is never in flight twice: one that is scheduled while in flight comes up again afterwards.
 
     state                  in _left_heap   in _in_flight   where it waits
@@ -54,12 +56,14 @@ class WorkQueue(Generic[Item]):
         clock: Callable[[float], float | None] = local_clock,
         per_second: float = 1.0,
         rank_of: Callable[[Item], int] = lambda _: 0,
+        keeps_failures: bool = False,
         on_paused: Callable[[ObjectKey], None] = lambda _: None,
     ) -> None:
         self._time_of = time_of
         self._rank_of = rank_of
         self._clock = clock
         self._per_second = per_second
+        self._keeps_failures = keeps_failures
         self._on_paused = on_paused
         self._paused_until: Mapping[str, float] = {}
         self._resumes_at = float("inf")
@@ -178,7 +182,7 @@ class WorkQueue(Generic[Item]):
         unless it was scheduled meanwhile; after a failure `retry` has to follow.
         """
         self._in_flight.discard(key)
-        if succeeded:
+        if succeeded and not self._keeps_failures:
             self._backoff.forget(key)
         if key in self._items:
             if key not in self._left_heap:

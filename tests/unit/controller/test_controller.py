@@ -635,6 +635,26 @@ def test_refused_pods_of_a_pace_back_off(number: int, plugins: Sequence[Plugin])
     assert 5 * first <= len(world.released) <= 12 * first
 
 
+def test_refused_pods_of_a_pace_back_off_however_many_there_are() -> None:
+    """Each of them waits for the slot again between two refusals."""
+    world = paced(15)
+
+    def refuse(method: str, _path: str) -> None:
+        world.local += 0.02
+        if method == "PATCH":
+            assert len(world.released) < 400
+            raise status_error(422)
+
+    world.api.on_request = refuse
+    while world.local < 60:
+        world.turn()
+        if world.pool.jobs:
+            world.pool.jobs.pop(0)()
+        else:
+            world.local += 0.05
+    assert 100 < len(world.released) < 400  # about ten each
+
+
 # --- metrics and Events ------------------------------------------------------------------------
 
 

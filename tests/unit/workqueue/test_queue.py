@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.workqueue import queue as module
+from holdfast.webhook.workqueue.backoff import FIRST_SECONDS
 from holdfast.webhook.workqueue.fair import SLOW_SECONDS
 from holdfast.webhook.workqueue.queue import EVERYWHERE, WorkQueue
 
@@ -129,6 +130,28 @@ def test_a_clock_of_its_own_that_may_be_unknown_or_set_back() -> None:
     end(queue, A, 1)
     assert taken(queue, 2) == []
     assert taken(queue, 11) == [B]
+
+
+@pytest.mark.parametrize("keeps_failures", [True, False])
+def test_failures_of_a_key_count_until_it_is_dropped_or_succeeds(keeps_failures: bool) -> None:
+    queue = WorkQueue[float](float, 9, first=9, keeps_failures=keeps_failures)
+    waits = []
+    for now in (10, 20):
+        queue.put(A, now)
+        assert taken(queue, now) == [A]
+        end(queue, A, now, succeeded=False)
+        waits.append(queue.retry(A, now, at_least=0))
+        queue.put(A, now + 5)
+        assert taken(queue, now + 5) == [A]
+        queue.schedule(A)  # as a pod that waits again
+        end(queue, A, now + 5)
+    assert (waits[1] > FIRST_SECONDS) is keeps_failures
+
+    queue.discard(A)
+    queue.put(A, 30)
+    assert taken(queue, 30) == [A]
+    end(queue, A, 30, succeeded=False)
+    assert queue.retry(A, 30, at_least=0) <= FIRST_SECONDS
 
 
 def test_who_failed_in_a_slow_namespace_has_a_long_timeout() -> None:
