@@ -79,11 +79,9 @@ class PaceGroup:
     def take(self, uid: str, now_ms: int, until_ms: int) -> bool:
         """Give a pod that waits or was called a slot, if it is its turn, until it has to be ready.
 
-        Otherwise it waits. One that is starting already keeps its slot; another release counts.
+        Otherwise it waits. One whose release had no answer keeps its slot.
         """
         if uid in self.starting:
-            self._unconfirmed.add(uid)
-            self._counted.pop(uid, None)
             return True
         was_called = self._called.pop(uid, None)
         if was_called is not None:
@@ -168,6 +166,15 @@ class PaceGroup:
         """Return whether a pod is starting, and its release has been seen."""
         return uid in self.starting and uid not in self._unconfirmed
 
+    def hold_again(self, uid: str) -> None:
+        """End a pod that counts as starting although it is held.
+
+        Another pod of its name was released, or a backup of etcd was restored.
+        """
+        if self.is_confirmed(uid):
+            self.retract(uid)
+            self.end(uid)
+
     def retract(self, uid: str) -> None:
         """Drop the record of a release that was none: the pod was deleted while it was held."""
         released_ms = self._counted.pop(uid, None)
@@ -190,13 +197,10 @@ class PaceGroup:
         self._counted.pop(uid, None)
         self.leave(uid)
 
-    def expire(self, now_ms: int) -> list[str]:
-        """Free the slots of pods that have been starting for too long, and return these."""
+    def overdue(self, now_ms: int) -> list[str]:
+        """Return the pods that have been starting for too long, and are to be ended."""
         self._prune(now_ms)
-        late = [uid for _, uid in self._ends[: bisect_left(self._ends, (now_ms + 1, ""))]]
-        for uid in late:
-            self.end(uid)
-        return late
+        return [uid for _, uid in self._ends[: bisect_left(self._ends, (now_ms + 1, ""))]]
 
     def _set_end(self, uid: str, until_ms: int) -> None:
         self._drop_end(uid)

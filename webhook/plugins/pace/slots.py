@@ -47,7 +47,8 @@ class PaceSlots:
         self._held: set[str] = set()
         """Pods that have the gate, as the watch last reported."""
         self._ended: set[str] = set()
-        """Pods that have been ready, or have ended: they will not be starting again."""
+        """Pods that have been ready, or have ended: they will not be starting again. Those that
+        were deleted stay until the next list."""
         self.watch: _Watch | None = None
         self._synced = False
 
@@ -59,6 +60,8 @@ class PaceSlots:
         uid, now_ms = pod.metadata.uid, self.handle.bounds_ms()[0]
         found = _Found([], [])
         with self._lock:
+            if self._is_released(uid):
+                return NEVER_MS
             group = self._line_up(pod, due_ms, now_ms, found).group
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         # The answer is its own call: another one would cut the back-off of its release short.
@@ -70,15 +73,25 @@ class PaceSlots:
         self._follow()
         uid, found = pod.metadata.uid, _Found([], [])
         with self._lock:
+            if self._is_released(uid):
+                return NEVER_MS
             member = self._line_up(pod, now_ms, now_ms, found)
             group = member.group
             taken = self._synced and group.take(uid, now_ms, now_ms + member.timeout_ms)
-            if taken:
-                self._ended.discard(uid)
             self._settle(group, now_ms, found)
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         self._call(found)
         return turn_ms if taken or turn_ms > now_ms else NEVER_MS  # it has just been called
+
+    def _is_released(self, uid: str) -> bool:
+        """Return whether the watch of the paced pods has reported that a pod was released.
+
+        Until that watch reports that the pod is held again, after a restore of etcd, a report of
+        the watch of held pods is from before the release.
+        """
+        member = self._members.get(uid)
+        is_confirmed = member is not None and member.group.is_confirmed(uid)
+        return uid not in self._held and (uid in self._ended or is_confirmed)
 
     def _line_up(self, pod: Pod, due_ms: int, now_ms: int, found: _Found) -> PaceMember:
         """Have a pod wait in the line, unless it has a slot whose time is not over."""
@@ -94,7 +107,11 @@ class PaceSlots:
 
     def give_back(self, uid: str) -> None:
         """Take the slot of a pod that is not released after all; it leaves the line as well."""
-        self._change(uid, PaceGroup.give_back)
+        self._change(uid, self._give_back)
+
+    def _give_back(self, group: PaceGroup, uid: str) -> None:
+        if not self._is_released(uid):
+            group.give_back(uid)
 
     def forget(self, uid: str) -> None:
         """Drop a pod that is no longer held."""
@@ -168,9 +185,6 @@ class PaceSlots:
         if GATE in pod.gates:
             (self.on_delete if pod.is_over else self._hold)(pod)
             return
-        with self._lock:
-            if uid in self._ended and uid not in self._members:
-                return  # its group may be gone
         try:
             named, _ = pace_args.read(pod, self._groups.paces)
         except InvalidValueError:
@@ -181,19 +195,20 @@ class PaceSlots:
         recorded_ms = min(recorded_ms, latest_ms)  # users may write it
         found = _Found([], [])
         with self._lock:
+            if uid in self._ended:
+                return
             member = self._member(pod, earliest_ms, found)
             group, until_ms = member.group, recorded_ms + member.timeout_ms
             if group.is_confirmed(uid):
                 until_ms = group.starting[uid]
-            is_news = uid in self._held or not (uid in self._ended or group.is_confirmed(uid))
-            self._held.discard(uid)
-            if is_news:
+            if not self._is_released(uid):
                 group.confirm(uid, min(latest_ms, recorded_ms + _LATE_MS), earliest_ms)
-            if not pod.is_starting(named.until):
+            self._held.discard(uid)
+            is_over = not pod.is_starting(named.until) or until_ms <= earliest_ms
+            if is_over:
                 self._ended.add(uid)
-            elif uid not in self._ended and until_ms > earliest_ms:
+            else:
                 group.start(uid, until_ms)
-        is_over = uid in self._ended or until_ms <= earliest_ms
         self._call(found)
         self._change(uid, PaceGroup.end if is_over else PaceGroup.leave)
 
@@ -204,22 +219,19 @@ class PaceSlots:
         """
         uid = pod.metadata.uid
         with self._lock:
-            member = self._members.get(uid)
-            was_released = uid not in self._held
+            was_released = self._is_released(uid)
             self._held.add(uid)
             self._ended.discard(uid)
-            if member is None or not was_released or not member.group.is_confirmed(uid):
-                return
-            member.group.end(uid)
-        self._change(uid, _keep)
-        self._call(_Found([(pod.key, 0)], []))
+        if was_released:
+            self._change(uid, PaceGroup.hold_again)
+            self._call(_Found([(pod.key, 0)], []))
 
     def on_delete(self, pod: PacedPod) -> None:
         """Take a pod that is gone."""
         uid = pod.metadata.uid
         with self._lock:
             self._held.discard(uid)
-            self._ended.discard(uid)
+            self._ended.add(uid)
             member = self._members.get(uid)
             if member is not None and GATE in pod.gates:
                 member.group.retract(uid)
@@ -260,11 +272,14 @@ class PaceSlots:
         """Free the slots of pods that take too long, and call those whose turn it is."""
         if not self._synced:
             return
-        # A pod that is still held has only reserved its slot: its release had no answer.
-        expired = [uid for uid in group.expire(now_ms) if uid not in self._held]
-        self._ended.update(expired)
-        late = [(uid, self._members.pop(uid, None)) for uid in expired]
-        found.late.extend(Pod(each.named(uid)) for uid, each in late if each)
+        for uid in group.overdue(now_ms):
+            # Otherwise, the pod has only reserved its slot: its release had no answer.
+            was_released = self._is_released(uid)
+            group.end(uid)
+            member = self._members.pop(uid)
+            if was_released:
+                self._ended.add(uid)
+                found.late.append(Pod(member.named(uid)))
         found.calls.extend(group.calls(now_ms))
 
     def _call(self, found: _Found) -> None:

@@ -27,7 +27,7 @@ from holdfast.webhook.framework.plugin import (
 from holdfast.webhook.framework.profiles import Profile, Profiles
 from holdfast.webhook.framework.runner import Runner, unobserved
 from holdfast.webhook.model import durations, pace
-from holdfast.webhook.model.annotations import NEVER_MS, RELEASED_ANNOTATION
+from holdfast.webhook.model.annotations import NEVER_MS, RELEASED_ANNOTATION, Due
 from holdfast.webhook.model.edits import AddGate, RemoveLabel, SetLabel
 from holdfast.webhook.model.kubevirt import CONTROLLER_ACCOUNT, MIGRATION_JOB, VMI
 from holdfast.webhook.model.objects import Condition, ObjectKey, Pod, PodStatus
@@ -285,7 +285,12 @@ class Cluster:
         if pod is None or not pod.gates:
             return
         now = self.now - self.uncertain
-        if self.decider.permit(pod, now).at_ms > now or self.decider.reserve(pod, now):
+        due: Due | None = self.decider.permit(pod, now)
+        if due is not None and due.at_ms <= now:
+            due = self.decider.reserve(pod, now)
+        if due is not None:
+            if due.at_ms < NEVER_MS:
+                self.recheck(pod.key, due.at_ms)
             return
         self.released.append((self.now, uid))
         instant = durations.canonical_instant(now)
@@ -607,14 +612,15 @@ def test_pod_whose_release_has_no_answer_waits_again_after_the_timeout(
 
 def test_release_without_success_returns_the_slot() -> None:
     cluster = Cluster()
-    cluster.create("a", "1")
-    pod = cluster.pods["a"]
-    cluster.run(50)
-    cluster.create("b", "1")
-    cluster.run(50)
+    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    for uid in ("a", "b"):
+        cluster.create(uid, "1")
+        cluster.run(50)
+    assert cluster.decider.reserve(cluster.pods["a"], cluster.now) is None
     assert cluster.decider.reserve(cluster.pods["b"], cluster.now) is not None
 
-    cluster.decider.unreserve(pod)
+    cluster.decider.unreserve(cluster.pods["a"])
     assert cluster.decider.reserve(cluster.pods["b"], cluster.now) is None
 
 
@@ -744,6 +750,63 @@ def test_late_report_of_a_held_pod_frees_no_slot() -> None:
     assert [uid for _, uid in cluster.released] == ["b"]
 
 
+@pytest.mark.parametrize(
+    ("text", "then", "released"),
+    [
+        ("1", "starts", ["a"]),
+        ("1", "is ready", ["a", "b"]),
+        ("1", "is late", ["a", "b"]),
+        ("1", "is deleted", ["a", "b"]),
+        ("2/1h", "starts", ["a", "b"]),
+    ],
+)
+def test_late_report_that_a_released_pod_is_held_changes_no_slot(
+    text: str, then: str, released: list[str]
+) -> None:
+    """The watch of held pods is behind the watch of paced pods."""
+    cluster = Cluster()
+    cluster.make_ready = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.create("a", text)
+    held = cluster.pods["a"]
+    cluster.run(100)
+    if then == "is ready":
+        Cluster.make_ready(cluster, "a")
+    elif then == "is late":
+        cluster.run(300_000)
+    elif then == "is deleted":
+        cluster.delete("a")
+    cluster.run(100)
+    for _ in range(2):
+        assert cluster.decider.due(held).at_ms == NEVER_MS
+        assert cluster.decider.reserve(held, cluster.now) is not None
+        if text == "1":
+            cluster.decider.unreserve(held)
+    for uid in ("b", "c"):
+        cluster.create(uid, text)
+    cluster.run(500)
+
+    assert [uid for _, uid in cluster.released] == released
+    assert len(cluster.events) == (then == "is late")
+
+
+def test_pod_whose_slot_is_over_keeps_no_line_that_others_have_left() -> None:
+    cluster = Cluster()
+    attempt = cluster.attempt
+    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    for uid in ("a", "b"):
+        cluster.create(uid, "2")
+        cluster.run(100)
+        assert cluster.decider.reserve(cluster.pods[uid], cluster.now - 5) is None
+    cluster.run(301_000)
+    cluster.see("a")
+    cluster.term, cluster.attempt = 1, attempt  # type: ignore[method-assign]
+    cluster.attempt("a")
+    cluster.run(500)
+
+    assert [uid for _, uid in cluster.released] == ["a"]
+
+
 TWO_PROFILES = """
 profiles:
 - pluginConfig: [{name: pace, args: {paces: [{name: jvm, maxStarting: 1}]}}]
@@ -848,7 +911,7 @@ def test_turn_does_not_depend_on_a_look_at_all_pods_that_are_starting() -> None:
     group.wait("waits", ((0, 0, 0), ("default", "waits"), pace.parse("60")))
 
     assert group.turn_at("waits") == sorted(set(ends) - {ends[7]})[99 - 60]
-    late = group.expire(500)
+    late = group.overdue(500)
     assert late == sorted(late, key=lambda uid: ends[int(uid[1:])])
     assert {*late} == {f"p{n}" for n, end in enumerate(ends) if end <= 500 and n != 7}
 
@@ -903,6 +966,8 @@ def test_pods_and_their_groups_are_forgotten() -> None:
     cluster.run()
 
     slots = cluster.plugin.slots
+    assert slots.watch is not None
+    slots.watch.on_sync([])
     assert slots._groups._groups == {}
     assert (slots._members, slots._held, slots._ended) == ({}, set(), set())
 
