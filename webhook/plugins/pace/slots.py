@@ -98,6 +98,7 @@ class PaceSlots:
         known = self._members.get(pod.metadata.uid)
         if known is not None:
             self._settle(known.group, now_ms, found)
+            known.group.hold_again(pod.metadata.uid)
             self._groups.retire(known.group_key, known.group)
         member = self._member(pod, now_ms, found)
         place = rank_of(pod, due_ms), pod.key, member.limits

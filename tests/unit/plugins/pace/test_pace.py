@@ -789,6 +789,26 @@ def test_late_report_that_a_released_pod_is_held_changes_no_slot(
     assert len(cluster.events) == (then == "is late")
 
 
+@pytest.mark.parametrize("text", ["1", "1/10s"])
+def test_pod_that_is_forgotten_in_place_of_an_earlier_one_waits_again(text: str) -> None:
+    """The watch of held pods, which is late, reports the end of a pod of the same name."""
+    cluster = Cluster()
+    for uid in ("first", "again"):
+        cluster.create(uid, text)
+        cluster.run(100)
+    cluster.decider.forget("again")
+    cluster.see("again")
+    cluster.run(500)
+    assert [uid for _, uid in cluster.released] == ["first"]
+
+    cluster.run(20_000)
+    (first, _), (again, _) = cluster.released
+    if text == "1":
+        assert 0 < again - cluster.ready["first"] < 100
+    else:
+        assert 10_000 <= again - first < 10_100
+
+
 def test_pod_whose_slot_is_over_keeps_no_line_that_others_have_left() -> None:
     cluster = Cluster()
     attempt = cluster.attempt
