@@ -186,8 +186,12 @@ class PaceGroup:
         return uid in self._waiting or uid in self._called or uid in self.starting
 
     def is_gone(self, uid: str, seen: Collection[str]) -> bool:
-        """Return whether a pod that was starting is not among all that there are."""
-        return self.is_confirmed(uid) and uid not in seen
+        """Return whether a pod that was starting is not among all that there are.
+
+        One that has got its slot since the list began may be missing in it.
+        """
+        is_older = uid in self.recalled or self.is_confirmed(uid)
+        return is_older and uid not in seen
 
     def end(self, uid: str) -> None:
         """Free the slot of a pod that is ready, or gone."""

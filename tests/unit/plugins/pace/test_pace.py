@@ -809,6 +809,24 @@ def test_pod_that_is_forgotten_in_place_of_an_earlier_one_waits_again(text: str)
         assert 10_000 <= again - first < 10_100
 
 
+def test_slot_of_a_pod_that_is_deleted_before_a_new_term_is_free() -> None:
+    """Its release had no answer, and no watch reports its end."""
+    cluster = Cluster()
+    attempt = cluster.attempt
+    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    cluster.create("a", "1")
+    cluster.run(100)
+    assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
+    del cluster.pods["a"]
+    cluster.decider.forget("a")
+    cluster.term, cluster.attempt = 1, attempt  # type: ignore[method-assign]
+    cluster.create("b", "1")
+    cluster.run(500)
+
+    assert [uid for _, uid in cluster.released] == ["b"]
+
+
 def test_pod_whose_slot_is_over_keeps_no_line_that_others_have_left() -> None:
     cluster = Cluster()
     attempt = cluster.attempt
