@@ -12,10 +12,14 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator
 
+from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT
 from holdfast.webhook.model.annotations import NEVER_MS
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.model.pace import Limits
 
+LATE_MS = int(SLOW_ADMISSION_TIMEOUT + 1) * 1_000
+"""How long after the time that the pod records a release may have been carried out: the time that
+its request may take, and a second."""
 Rank = tuple[int, int, int]
 """The order in the line: due time, negative priority, creation."""
 Place = tuple[Rank, ObjectKey, Limits]
@@ -47,6 +51,8 @@ class PaceGroup:
         """When pods were released, in order."""
         self._counted: dict[str, int] = {}
         """The releases of pods that are starting."""
+        self._in_doubt: dict[str, int] = {}
+        """Those of which a release had no answer, and until when it may be carried out."""
         self.recalled: set[str] = set()
         """Unconfirmed pods that have their slots from an earlier term."""
         self._alarm: tuple[str, int] | None = None
@@ -66,7 +72,7 @@ class PaceGroup:
     def wait(self, uid: str, place: Place) -> None:
         """Add a pod to the line; one that is known keeps its place, with these limits."""
         if uid in self.recalled:
-            self.give_back(uid)
+            self.end(uid)
         for known in (self._called, self._waiting):
             if uid in known:
                 rank, key, _ = known[uid]
@@ -82,6 +88,7 @@ class PaceGroup:
         Otherwise it waits. One whose release had no answer keeps its slot.
         """
         if uid in self.starting:
+            self._in_doubt.setdefault(uid, now_ms + LATE_MS)
             return True
         was_called = self._called.pop(uid, None)
         if was_called is not None:
@@ -106,12 +113,13 @@ class PaceGroup:
             self.wait(uid, place)
         self.recalled = set(self._unconfirmed)
 
-    def give_back(self, uid: str) -> None:
-        """Take the slot of a pod that was not released after all; it leaves the line as well."""
-        self._drop_end(uid)
-        self._unconfirmed.discard(uid)
-        self.recalled.discard(uid)
-        self.leave(uid)
+    def give_back(self, uid: str, now_ms: int) -> None:
+        """Take the slot of a pod that was not released after all; it leaves the line as well.
+
+        It keeps the slot while an earlier release, which had no answer, may still be carried out.
+        """
+        if self._in_doubt.get(uid, now_ms) <= now_ms:
+            self.end(uid)
 
     def leave(self, uid: str) -> None:
         """Drop a pod that is no longer held; one that is starting keeps its slot."""
@@ -212,6 +220,7 @@ class PaceGroup:
         insort(self._ends, (until_ms, uid))
 
     def _drop_end(self, uid: str) -> None:
+        self._in_doubt.pop(uid, None)
         until_ms = self.starting.pop(uid, None)
         if until_ms is not None:
             del self._ends[bisect_left(self._ends, (until_ms, uid))]

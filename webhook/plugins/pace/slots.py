@@ -8,21 +8,17 @@ from typing import NamedTuple
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.framework.handle import Handle
-from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT
 from holdfast.webhook.model.annotations import NEVER_MS, released_ms
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.plugins.pace import args as pace_args
 from holdfast.webhook.plugins.pace.args import KEY
-from holdfast.webhook.plugins.pace.group import Call, PaceGroup
+from holdfast.webhook.plugins.pace.group import LATE_MS, Call, PaceGroup
 from holdfast.webhook.plugins.pace.groups import PacedPod, PaceGroups, PaceMember, rank_of
 
 GATE = KEY
 TIMEOUT = "PaceTimeout"
 """The reason of the Event on a pod that is not ready in time."""
-_LATE_MS = int(SLOW_ADMISSION_TIMEOUT + 1) * 1_000
-"""How long after the time that the pod records a release may have been carried out: the time that
-its request may take, and a second."""
 
 
 class _Found(NamedTuple):
@@ -112,7 +108,7 @@ class PaceSlots:
 
     def _give_back(self, group: PaceGroup, uid: str) -> None:
         if not self._is_released(uid):
-            group.give_back(uid)
+            group.give_back(uid, self.handle.bounds_ms()[0])
 
     def forget(self, uid: str) -> None:
         """Drop a pod that is no longer held."""
@@ -203,7 +199,7 @@ class PaceSlots:
             if group.is_confirmed(uid):
                 until_ms = group.starting[uid]
             if not self._is_released(uid):
-                group.confirm(uid, min(latest_ms, recorded_ms + _LATE_MS), earliest_ms)
+                group.confirm(uid, min(latest_ms, recorded_ms + LATE_MS), earliest_ms)
             self._held.discard(uid)
             is_over = not pod.is_starting(named.until) or until_ms <= earliest_ms
             if is_over:

@@ -624,6 +624,28 @@ def test_release_without_success_returns_the_slot() -> None:
     assert cluster.decider.reserve(cluster.pods["b"], cluster.now) is None
 
 
+def test_definite_answer_returns_no_slot_of_an_earlier_release_without_one() -> None:
+    cluster = Cluster()
+    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    for uid in ("a", "b"):
+        cluster.create(uid, "1")
+        cluster.run(50)
+    a, b = cluster.pods["a"], cluster.pods["b"]
+    assert cluster.decider.reserve(a, cluster.now) is None
+    cluster.run(11_000)
+    for _ in range(3):
+        assert cluster.decider.reserve(a, cluster.now) is None
+        cluster.decider.unreserve(a)
+        assert cluster.decider.reserve(b, cluster.now) is not None
+        cluster.run(10_000)
+
+    cluster.run(7_000)
+    assert cluster.decider.reserve(a, cluster.now) is None
+    cluster.decider.unreserve(a)
+    assert cluster.decider.reserve(b, cluster.now) is None
+
+
 def test_nothing_starts_before_the_pods_that_are_starting_are_known() -> None:
     cluster = Cluster()
     cluster.create("a", "1")
