@@ -63,7 +63,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ControlPlane(nodes=3) as plane:
         ns = Namespace.create_new(plane, "shop")
         ns.apply(*CRDS)
-        ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
+        ns.definitions_established()
         record = {"holdfast.dev/sticky-node": "node-2"}
         for name, annotations in (("db", record), ("cache", {"holdfast.dev/sticky": "false"})):
             metadata = {"name": name, "annotations": annotations}

@@ -6,7 +6,7 @@ import yaml
 
 from controlplane.launcher import ControlPlane
 from tests.e2e import vms
-from tests.e2e.namespace import Namespace, Object, pod
+from tests.e2e.namespace import DEFINITIONS, Namespace, Object, pod
 
 KUBEVIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
 STRANGER = "system:serviceaccount:openshift-cnv:kubevirt-controller"
@@ -16,7 +16,7 @@ RECORD = "holdfast.dev/sticky-node"
 def define(plane: ControlPlane, *kinds: str) -> None:
     """Bring these of KubeVirt's kinds into a cluster, and let its account do everything."""
     for kind in kinds:
-        plane.api.create(vms.DEFINITIONS, vms.definition(f"{kind}.kubevirt.io"))
+        plane.api.create(DEFINITIONS, vms.definition(f"{kind}.kubevirt.io"))
     admin = ("--clusterrole=cluster-admin", f"--user={KUBEVIRT}", f"--user={STRANGER}")
     plane.kubectl("create", "clusterrolebinding", "kubevirt", *admin)
 

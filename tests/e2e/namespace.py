@@ -34,6 +34,8 @@ HOSTNAME = "kubernetes.io/hostname"
 UNCALLED = "failed calling webhook"
 """The API server's message while it cannot reach a webhook with failurePolicy Fail."""
 
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
 _CORE, _KUBEVIRT = "/api/v1/namespaces/{}", "/apis/kubevirt.io/v1/namespaces/{}"
 _COLLECTIONS = {
     "pod": f"{_CORE}/pods",
@@ -210,6 +212,21 @@ class Namespace:
         if found is None:
             raise ControlPlaneError(f"the server does not have {kind}")
         return list(found["items"])
+
+    def definitions_established(self) -> None:
+        """Wait until the API server serves the kinds of all CustomResourceDefinitions."""
+
+        def is_established(definition: Object) -> bool:
+            conditions = definition.get("status", {}).get("conditions") or ()
+            return any(
+                (one["type"], one["status"]) == ("Established", "True") for one in conditions
+            )
+
+        def are_established() -> bool:
+            found = self.plane.api.get(DEFINITIONS)
+            return found is not None and all(map(is_established, found["items"]))
+
+        self.eventually(are_established)
 
     def eventually(self, look: Callable[[], T], seconds: float = PATIENCE) -> T:
         """Look again and again until what is seen is true, and return it.

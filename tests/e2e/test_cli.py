@@ -733,7 +733,7 @@ def test_uninstall_reports_a_running_dev(bare: tuple[Namespace, Cli]) -> None:
 def test_sticky(bare: tuple[Namespace, Cli]) -> None:
     ns, cli = bare
     ns.apply(*CRDS)
-    ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    ns.definitions_established()
     made: Any = ns.create({**VM, "metadata": {"name": "db"}})
     assert cli.here("sticky", "list").splitlines()[1].split()[:4] == ["db", "-", "yes", "-"]
     assert "node node-9 not found" in cli.refused("sticky", "set", "db", "node-9")
@@ -766,7 +766,7 @@ def test_sticky(bare: tuple[Namespace, Cli]) -> None:
 def test_vms_of_a_node_that_was_renamed_or_recreated(bare: tuple[Namespace, Cli]) -> None:
     ns, cli = bare
     ns.apply(*CRDS)
-    ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    ns.definitions_established()
     for name, node in (("a", "old"), ("b", "old"), ("c", "node-1")):
         annotations = {"holdfast.dev/sticky-node": node}
         ns.create({**VM, "metadata": {"name": name, "annotations": annotations}})
@@ -810,7 +810,7 @@ profiles:
 def test_sticky_uses_the_registered_annotation(bare: tuple[Namespace, Cli], tmp_path: Path) -> None:
     ns, cli = bare
     ns.apply(*CRDS)
-    ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    ns.definitions_established()
     ns.create({**VM, "metadata": {"name": "db"}})
     gold = {"template": {"spec": {"schedulerName": "gold"}}}
     ns.create({**VM, "metadata": {"name": "other"}, "spec": gold})

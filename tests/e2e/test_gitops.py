@@ -32,7 +32,7 @@ def running(installed: Installation) -> Installation:
     installed.apply(*empty_configurations())
     installed.ready()
     installed.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(CRDS))
-    installed.plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    installed.ns.definitions_established()
     return installed
 
 

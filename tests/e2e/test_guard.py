@@ -36,7 +36,7 @@ from holdfast.webhook.registration.configurations import NOT_YET
 from tests.e2e import vms
 from tests.e2e.accounts import MANIFESTS, controller_kubeconfig
 from tests.e2e.kubectl_user import KubectlUser, Operation, refusal
-from tests.e2e.namespace import Namespace, Object, gates, pod
+from tests.e2e.namespace import DEFINITIONS, Namespace, Object, gates, pod
 
 pytestmark = pytest.mark.xdist_group("guard")
 
@@ -530,7 +530,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guard")
     with ControlPlane(nodes=1, audit=True) as plane:
         token_kubeconfig = controller_kubeconfig(plane, folder / "controller.kubeconfig")
-        plane.api.create(vms.DEFINITIONS, vms.definition(VMS))
+        plane.api.create(DEFINITIONS, vms.definition(VMS))
         running = Guarded(plane, token_kubeconfig)
         running.apply_guard()
         ns = running.ns()

@@ -59,7 +59,7 @@ def test_documented_manual_cleanup_works(
 ) -> None:
     ns = new_cluster()
     ns.apply(*CRDS)
-    ns.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    ns.definitions_established()
     vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "db"}}
     vm["metadata"]["annotations"] = {"holdfast.dev/sticky-node": "node-2"}  # type: ignore[index]
     other = {**vm, "metadata": {"name": "free"}}

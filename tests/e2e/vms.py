@@ -13,7 +13,6 @@ from controlplane.errors import ControlPlaneError
 from controlplane.modules import KUBEVIRT
 from tests.e2e.namespace import Namespace, Object
 
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 FEDORA = "kubevirt-smoke-fedora"
 NODES = ("node-1", "node-2", "node-3")
 MIGRATION_JOB = "kubevirt.io/migrationJobUID"
