@@ -164,12 +164,13 @@ class PaceSlots:
             if watch is not self.watch:
                 return
             self._synced = True
-            gone = [uid for uid, one in self._members.items() if one.group.is_gone(uid, seen)]
+            deleted = self._held - seen
             self._held &= seen
-            self._ended &= seen
+            self._ended = self._ended & seen | deleted
+            members = self._members.items()
+            gone = [uid for uid, one in members if uid in deleted or one.group.is_gone(uid, seen)]
             for uid in gone:
                 self._members[uid].group.end(uid)
-            members = self._members.items()
             recalled = [(one.pod, 0) for uid, one in members if uid in one.group.recalled]
             each_group = {one.group_key: uid for uid, one in members}
         self._call(_Found(recalled, []))

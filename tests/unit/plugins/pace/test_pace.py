@@ -849,6 +849,27 @@ def test_slot_of_a_pod_that_is_deleted_before_a_new_term_is_free() -> None:
     assert [uid for _, uid in cluster.released] == ["b"]
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["list", "release"])
+def test_held_pod_that_is_missing_in_a_list_has_no_slot(*, is_first: bool) -> None:
+    """Its release has no answer, and the watch of held pods is late."""
+    cluster = Cluster()
+    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.now += 10
+    for uid in ("a", "b"):
+        cluster.create(uid, "1")
+        cluster.run(100)
+    slots, deleted = cluster.plugin.slots, cluster.pods.pop("a")
+    assert slots.watch is not None
+    if is_first:
+        slots.watch.on_sync(cluster.stored())
+        assert cluster.decider.reserve(deleted, cluster.now) is not None
+    else:
+        assert cluster.decider.reserve(deleted, cluster.now) is None
+        slots.watch.on_sync(cluster.stored())
+
+    assert cluster.decider.reserve(cluster.pods["b"], cluster.now) is None
+
+
 def test_pod_whose_slot_is_over_keeps_no_line_that_others_have_left() -> None:
     cluster = Cluster()
     attempt = cluster.attempt
