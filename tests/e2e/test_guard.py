@@ -648,9 +648,12 @@ def test_admin_who_may_freeze_cannot_grant_the_rest(guarded: Guarded, ns: Namesp
     told = "you may not grant the verb 'patch' on namespaces: bind the ClusterRole holdfast-freezer"
     ns.eventually(lambda: told in refusal(fay.create, may_patch))
     reading = role("labeler", "namespaces", "get")
-    fay.create(reading, role("reader", "pods", "get", "patch"), dry_run=False)
+    empty = role("empty", "pods") | {"rules": None}
+    fay.create(reading, role("reader", "pods", "get", "patch"), empty, dry_run=False)
+    fay.patch("empty", [write("/metadata/labels", {"team": "a"})], kind="role")
     change = [write("/rules", may_patch["rules"])]
-    assert told in refusal(fay.patch, "labeler", change, kind="role")
+    for name in ("labeler", "empty"):
+        assert told in refusal(fay.patch, name, change, kind="role")
 
     ns.kubectl("patch", "role", "labeler", "--type=json", f"--patch={json.dumps(change)}")
     fay.patch("labeler", [write("/metadata/labels", {"team": "a"})], kind="role")

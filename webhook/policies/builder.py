@@ -163,6 +163,14 @@ def equal(path: str) -> str:
     return f"object.{path} == oldObject.{path}"
 
 
+def part(whole: str, field: str, *, empty: str) -> str:
+    """Return a field, or `empty` if it is absent or null; dyn() avoids type errors."""
+    return (
+        f"[dyn({whole}).?{field}.orValue(null)]\n"
+        f"  .map(part, part == null ? dyn({empty}) : part)[0]"
+    )
+
+
 def tolerations_kept() -> str:
     """Test that no toleration is changed, except those that the API server adds."""
     added = f"toleration.?key.orValue('') in {strings(ADDED_BY_OTHERS)}"

@@ -61,7 +61,8 @@ def freeze_roles_policy() -> builder.Object:
         f"rule.?{field}.orValue([]).exists(one, one in {strings([name, '*'])})"
         for field, name in (("verbs", "patch"), ("resources", "namespaces"), ("apiGroups", ""))
     )
-    grants = "object.?rules.orValue([]).exists(rule,\n  " + "\n  && ".join(granted) + ")"
+    rules = builder.part("object", "rules", empty="[]")  # a role without rules has null
+    grants = f"{rules}\n  .exists(rule, " + "\n  && ".join(granted) + ")"
     kept = "request.operation == 'UPDATE' && object.?rules == oldObject.?rules"
     return builder.make_policy(
         FREEZE_ROLES_POLICY,

@@ -63,16 +63,8 @@ def vms_policy(keys: Sequence[str], where: builder.InstallationNames) -> builder
 def _parts(version: str, owner: str) -> Iterator[tuple[str, str]]:
     for name, parent, field in _LEVELS:
         whole = f"variables.{version}_{parent}" if parent else owner
-        yield f"{version}_{name}", _part(whole, field)
-    yield f"{version}_volumes", _part(f"variables.{version}_spec", _VOLUMES, empty="[]")
-
-
-def _part(whole: str, field: str, empty: str = "{}") -> str:
-    """Return a field, or `empty` if it is absent or null; dyn() avoids type errors."""
-    return (
-        f"[dyn({whole}).?{field}.orValue(null)]\n"
-        f"  .map(part, part == null ? dyn({empty}) : part)[0]"
-    )
+        yield f"{version}_{name}", builder.part(whole, field, empty="{}")
+    yield f"{version}_volumes", builder.part(f"variables.{version}_spec", _VOLUMES, empty="[]")
 
 
 def _spec_kept() -> Iterator[str]:
