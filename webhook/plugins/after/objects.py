@@ -162,9 +162,10 @@ class _FollowedKind:
 
         def act() -> Iterable[_Pods]:
             before, self.states = self.states, states
-            recovered, self.problem = bool(self.problem), ""
+            is_namespaced = all(namespace for namespace, _ in states)
+            yield from self._set_problem("" if is_namespaced else self._not_namespaced())
             for key in self.pods:
-                yield from self._affected(key, before.get(key), everything=recovered)
+                yield from self._affected(key, before.get(key))
 
         self.index.change(self, act)
         self.index.prune(self.waiting)
@@ -182,25 +183,32 @@ class _FollowedKind:
 
         def act() -> Iterable[_Pods]:
             self.states = {}
-            changed, self.problem = self.problem != reason, reason
-            return [pods for each in self.pods.values() for pods in each.values() if changed]
+            return self._set_problem(reason)
 
         self.index.change(self, act)
 
     def _update(self, one: WaitedObject, *, deleted: bool) -> None:
         def act() -> Iterable[_Pods]:
-            key, before = after_conditions.update(self.states, self.kind, one, deleted=deleted)
-            return self._affected(key, before)
+            key, old = after_conditions.update(self.states, self.kind, one, deleted=deleted)
+            yield from self._affected(key, old)
+            if not key[0]:
+                yield from self._set_problem(self._not_namespaced())
 
         self.index.change(self, act)
 
-    def _affected(
-        self, key: ObjectKey, before: frozenset[str] | None, *, everything: bool = False
-    ) -> Iterable[_Pods]:
+    def _not_namespaced(self) -> str:
+        return f"{self.kind.path()} is not namespaced"
+
+    def _set_problem(self, problem: str) -> Iterable[_Pods]:
+        """Give all pods if the problem is another than before."""
+        changed, self.problem = self.problem != problem, problem
+        return [pods for each in self.pods.values() for pods in each.values() if changed]
+
+    def _affected(self, key: ObjectKey, before: frozenset[str] | None) -> Iterable[_Pods]:
         """Give the pods for which a change of an object makes a difference."""
         state = self.states.get(key)
         for target, pods in self.pods.get(key, {}).items():
-            if everything or any(
+            if any(
                 test(target, before) != test(target, state)
                 for test in (after_conditions.is_met, after_conditions.has_failed)
             ):

@@ -319,6 +319,24 @@ def test_kind_that_is_removed_holds_its_pods_with_the_reason_until_it_is_back() 
     assert world.ask() == Allow()
 
 
+def test_cluster_scoped_kind_is_reported() -> None:
+    world = World(custom_kinds=(CustomKind(**CERTIFICATE, condition="Ready"),))
+    value, path = "certificates.cert-manager.io/x", "/apis/cert-manager.io/v1/certificates"
+    problem = Wait(None, f"waits for {value}:Ready", f"{path} is not namespaced")
+    one = msgspec.convert({"metadata": {"name": "x"}}, WaitedObject)
+    world.ask(value)
+    handler = world.handlers[path]
+    handler.on_sync([one])
+    assert world.rechecked == [WEB]
+    assert world.ask(value) == problem
+    handler.on_sync([])
+    assert world.ask(value) == Wait(None, f"waits for {value}:Ready")
+    handler.on_update(one)
+    handler.on_update(one)
+    assert world.rechecked == [WEB] * 3
+    assert world.ask(value) == problem
+
+
 def test_kind_is_followed_only_while_pods_wait_for_it() -> None:
     world = World()
     assert not world.handlers
