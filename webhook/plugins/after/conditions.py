@@ -109,9 +109,7 @@ def update(
 
     A Service has several slices: recorded are the names of those with a ready endpoint.
     """
-    key = one.metadata.namespace, one.metadata.name
-    if kind is SERVICE:
-        key = one.metadata.namespace, (one.metadata.labels or {}).get(_SERVICE_LABEL, "")
+    key = _key(kind, one)
     before = states.get(key)
     if kind is SERVICE:
         slices = (before or frozenset()) - {one.metadata.name}
@@ -126,6 +124,22 @@ def update(
     return key, before
 
 
+def drop_moved(
+    states: dict[ObjectKey, frozenset[str]], kind: WaitedKind, one: WaitedObject
+) -> list[tuple[ObjectKey, frozenset[str]]]:
+    """Drop a slice from a Service to which it no longer belongs; return its key and old state."""
+    key, name = _key(kind, one), one.metadata.name
+    if kind is not SERVICE or name in states.get(key, ()):
+        return []
+    former = [
+        (other, slices)
+        for other, slices in states.items()
+        if name in slices and other[0] == one.metadata.namespace
+    ]
+    states.update((other, slices - {name}) for other, slices in former)
+    return former
+
+
 def is_met(target: WaitedTarget, state: frozenset[str] | None) -> bool:
     """Return whether an object of this state meets a condition; None if it does not exist."""
     if target.kind is SERVICE:
@@ -137,6 +151,12 @@ def has_failed(target: WaitedTarget, state: frozenset[str] | None) -> bool:
     """Return whether a Job will never complete."""
     is_job = target.kind.qualified == "jobs.batch" and target.condition != _FAILED
     return is_job and _FAILED in (state or ())
+
+
+def _key(kind: WaitedKind, one: WaitedObject) -> ObjectKey:
+    if kind is SERVICE:
+        return one.metadata.namespace, (one.metadata.labels or {}).get(_SERVICE_LABEL, "")
+    return one.metadata.namespace, one.metadata.name
 
 
 def _conditions(kind: WaitedKind, one: WaitedObject) -> frozenset[str]:

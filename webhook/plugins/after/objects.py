@@ -189,6 +189,8 @@ class _FollowedKind:
 
     def _update(self, one: WaitedObject, *, deleted: bool) -> None:
         def act() -> Iterable[_Pods]:
+            for key, before in after_conditions.drop_moved(self.states, self.kind, one):
+                yield from self._affected(key, before)
             key, old = after_conditions.update(self.states, self.kind, one, deleted=deleted)
             yield from self._affected(key, old)
             if not key[0]:

@@ -226,8 +226,8 @@ def test_conditions_of_a_custom_kind_are_bounded() -> None:
     assert after_conditions._shared.cache_info().currsize == shared
 
 
-def seen(document: Any, name: str = "x") -> WaitedObject:
-    labels = {"kubernetes.io/service-name": "x"}
+def seen(document: Any, name: str = "x", service: str = "x") -> WaitedObject:
+    labels = {"kubernetes.io/service-name": service}
     metadata = {"name": name, "namespace": "default", "generation": 2, "labels": labels}
     return msgspec.json.decode(
         msgspec.json.encode({"metadata": metadata, **document}), type=WaitedObject
@@ -335,6 +335,21 @@ def test_cluster_scoped_kind_is_reported() -> None:
     handler.on_update(one)
     assert world.rechecked == [WEB] * 3
     assert world.ask(value) == problem
+
+
+def test_service_is_not_ready_by_a_slice_that_moved_to_another() -> None:
+    world = World()
+    value = "service/x, job/x"
+    world.ask(value)
+    handler = world.handlers[SLICES]
+    handler.on_sync([seen({"endpoints": [{}]}, "x-1")])
+    assert world.ask(value) == Wait(None, "waits for job/x:Complete")
+    handler.on_update(seen({"endpoints": [{}]}, "x-1", "y"))
+    assert world.rechecked == [WEB, WEB]
+    assert world.ask(value) == Wait(None, "waits for service/x:Ready, job/x:Complete")
+    assert world.ask("service/y", "web-1") == Allow()
+    handler.on_delete(seen({"endpoints": [{}]}, "x-1"))
+    assert world.ask("service/y", "web-1") == Wait(None, "waits for service/y:Ready")
 
 
 def test_kind_is_followed_only_while_pods_wait_for_it() -> None:
