@@ -164,7 +164,8 @@ class ReleaseDecider:
                 due = due._replace(problem=problem)
                 break
             due, at_ms = later, later.at_ms
-            if at_ms >= NEVER_MS or len(others) == 1:  # nobody objects to its own time
+            # Nobody objects to its own time; all are asked again when one that is open-ended comes.
+            if at_ms >= NEVER_MS or len(others) == 1 or later.open_ended:
                 break
         if due.at_ms < NEVER_MS:
             return due._replace(recheck=True) if others else due

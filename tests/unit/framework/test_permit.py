@@ -201,6 +201,17 @@ def test_plugins_that_never_agree_are_not_asked_for_ever() -> None:
     assert never_both.due(others()).at_ms < CREATED_MS + 1_000
 
 
+def test_plugin_that_polls_is_asked_again_after_a_period() -> None:
+    def poll(_pod: Pod, now_ms: int) -> Permit:
+        return Wait(now_ms + MINUTE, open_ended=True)
+
+    decider = decider_of(Holding(poll), HoldingToo(lambda _pod, _now_ms: Allow()))
+
+    assert decider.permit(others(), CREATED_MS + HOUR) == Due(
+        CREATED_MS + HOUR + MINUTE, recheck=True, open_ended=True
+    )
+
+
 def test_waits_name_the_plugins_and_their_reasons() -> None:
     def because(reason: str) -> Callable[[Pod, int], Permit]:
         return lambda _pod, _now_ms: Wait(reason=reason)
