@@ -97,6 +97,6 @@ class CommandError(HoldfastError):
     """A command failed; the message has the object, the reason and what to do."""
 
 
-def described(exc: Exception) -> str:
+def described(exc: BaseException) -> str:
     """Name an exception and what it says."""
     return f"{type(exc).__name__}: {exc}"

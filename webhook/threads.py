@@ -97,6 +97,11 @@ class ThreadPool:
             elif self._started < self._size:
                 self._start()
 
+    @property
+    def queued(self) -> int:
+        """Jobs that no thread has taken yet."""
+        return self._jobs.qsize()
+
     def close(self) -> None:
         """Take no more jobs; queued ones are dropped, running ones may finish."""
         with self._lock:

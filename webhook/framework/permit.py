@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
 from holdfast.webhook.errors import PluginFailedError, described
+from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.plugin import (
     Allow,
     Code,
@@ -36,6 +37,8 @@ PERMIT_SECONDS = 5.0
 """How long a `permit` that may block may take."""
 PERMIT_THREADS = 8
 """Calls of one plugin's `permit` at a time, including those that hang."""
+PERMIT_QUEUE = 5 * PERMIT_THREADS
+"""Calls of one plugin's `permit` that may wait for a thread."""
 _TEXT_CHARACTERS = 1_000
 """Characters of a reason or problem; an Event shows no more."""
 _ROUNDS = 100
@@ -47,11 +50,14 @@ _log = logging.getLogger("holdfast.plugins")
 class ReleaseDecider:
     """Decides about held pods by the plugins of their profiles. Safe to use from any thread."""
 
-    def __init__(self, profiles: Profiles, runner: Runner) -> None:
+    def __init__(self, profiles: Profiles, runner: Runner, handle: Handle | None = None) -> None:
         self.profiles = profiles
         self._runner = runner
+        self._handle = handle or Handle()
+        self._term = self._handle.term()
         self._failing: dict[str, dict[str, int]] = {}
-        """The first failure of each plugin to decide about a pod, by its uid and their names."""
+        """The first failure of each plugin to decide about a pod, by its uid and their names.
+        Dropped when nobody asks the plugins any longer: in a freeze, or until a new term."""
         self._forgetting = [one for one in profiles.plugins if overrides(one, "forget")]
         self._pools = {
             plugin.name: ThreadPool(PERMIT_THREADS, f"permit-{plugin.name}")
@@ -127,6 +133,7 @@ class ReleaseDecider:
 
     def withdraw(self, pod: Pod) -> None:
         """Return what plugins keep for a pod that cannot start now, whatever its profile is."""
+        self._failing.pop(pod.metadata.uid, None)
         gates = pod.gates
         reserving = [one for one in self.profiles.plugins if overrides(one, "reserve")]
         _unreserve([one for one in reserving if one.gate in gates], pod)
@@ -210,6 +217,9 @@ class ReleaseDecider:
     ) -> bool:
         if profile is None or profile.permit_timeout_ms is None:
             return False
+        if (term := self._handle.term()) != self._term:
+            self._term = term
+            self._failing.clear()
         failing = self._failing.setdefault(pod.metadata.uid, {})
         return now_ms - failing.setdefault(plugin.name, now_ms) >= profile.permit_timeout_ms
 
@@ -217,18 +227,22 @@ class ReleaseDecider:
         """Call `permit`; in a thread of the plugin's own, under a deadline, if it may block."""
         if not plugin.permit_may_block:
             return plugin.permit(pod, at_ms)
+        pool = self._pools[plugin.name]
+        if pool.queued >= PERMIT_QUEUE:
+            raise TimeoutError(f"{PERMIT_QUEUE} earlier calls wait for an answer")
         answers: SimpleQueue[Permit | Exception] = SimpleQueue()
+        asked = [pod]
 
         def call() -> None:
-            try:
-                answers.put(plugin.permit(pod, at_ms))
-            except Exception as exc:  # noqa: BLE001 - raised below
-                answers.put(exc)
+            # Empty if the call was given up while it was queued.
+            for one in tuple(asked):
+                answers.put(_outcome(plugin, one, at_ms))
 
-        self._pools[plugin.name].submit(call)
+        pool.submit(call)
         try:
             answer = answers.get(timeout=PERMIT_SECONDS)
         except Empty:
+            asked.clear()
             raise TimeoutError(f"no answer within {PERMIT_SECONDS:g} s") from None
         if isinstance(answer, Exception):
             raise answer
@@ -319,6 +333,16 @@ def _unreserve(plugins: Iterable[Plugin], pod: Pod) -> None:
             plugin.unreserve(pod)
         except Exception as exc:  # noqa: BLE001 - the others still have to be called
             _log.error("%s/%s: plugin %r failed: %s", *pod.key, plugin.name, described(exc))
+
+
+def _outcome(plugin: Plugin, pod: Pod, at_ms: int) -> Permit | Exception:
+    """Return the answer of `permit`, or what it raised."""
+    try:
+        return plugin.permit(pod, at_ms)
+    except Exception as exc:  # noqa: BLE001 - raised where the answer is awaited
+        return exc
+    except BaseException as exc:  # noqa: BLE001 - a plugin's SystemExit would end the thread
+        return RuntimeError(described(exc))
 
 
 def _failed(plugin: Plugin, exc: Exception) -> str:

@@ -76,7 +76,8 @@ def release_decider(
     setup: Setup, observe: Observe = unobserved, handle: Handle | None = None
 ) -> ReleaseDecider:
     """Build what decides about held pods by a configuration. Raises ConfigurationError."""
-    return ReleaseDecider(load_profiles(setup, handle), Runner(time.perf_counter, observe))
+    profiles = load_profiles(setup, handle)
+    return ReleaseDecider(profiles, Runner(time.perf_counter, observe), handle)
 
 
 def digest(setup: Setup) -> str:

@@ -1,3 +1,5 @@
+import asyncio
+import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -7,6 +9,7 @@ import pytest
 
 from holdfast.webhook.errors import PluginFailedError
 from holdfast.webhook.framework import permit
+from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import (
     Allow,
@@ -140,6 +143,29 @@ def test_plugin_that_fails_too_long_no_longer_holds_the_pod() -> None:
     )
 
 
+def test_failure_before_a_freeze_or_an_earlier_term_does_not_count() -> None:
+    def fail(_pod: Pod, _now_ms: int) -> Permit:
+        raise OSError
+
+    handle, terms = Handle(), [1]
+    handle.connect(term=lambda: terms[-1])
+    profile = Profile("*", [Holding(fail)], permit_timeout_ms=MINUTE)
+    decider = ReleaseDecider(Profiles([profile]), Runner(lambda: 0.0, Measured()), handle)
+    pod = others(gates=[Holding.gate])
+
+    def fails(at_ms: int) -> None:
+        with pytest.raises(PluginFailedError):
+            decider.permit(pod, at_ms)
+
+    fails(CREATED_MS)
+    decider.withdraw(pod)
+    fails(CREATED_MS + MINUTE)
+    terms.append(2)
+    fails(CREATED_MS + 2 * MINUTE)
+    fails(CREATED_MS + 3 * MINUTE - 1)
+    assert decider.permit(pod, CREATED_MS + 3 * MINUTE).at_ms == CREATED_MS
+
+
 def test_problem_of_a_plugin_that_allows_the_pod_is_reported() -> None:
     decider = decider_of(Holding(lambda _pod, _now: Allow("odd")), make_delay())
 
@@ -254,6 +280,71 @@ def test_plugin_that_may_block_is_asked_last_and_under_a_deadline(
         hanging.permit(pod, CREATED_MS)
     hangs.set()
     assert decider_of(Slow(answers["waits"])).permit(pod, CREATED_MS).at_ms == NEVER_MS
+
+
+class Hanging(Slow):
+    """Hangs until `ends` is set, and notes the names of the pods that it was asked about."""
+
+    def __init__(self) -> None:
+        super().__init__(self._hang)
+        self.ends = threading.Event()
+        self.asked: list[str] = []
+
+    def _hang(self, pod: Pod, _now_ms: int) -> Permit:
+        self.asked.append(pod.metadata.name)
+        self.ends.wait(10)
+        return Allow()
+
+
+def test_call_that_was_given_up_in_the_queue_drops_its_pod_and_is_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(permit, "PERMIT_SECONDS", 0.01)
+    monkeypatch.setattr(permit, "PERMIT_THREADS", 1)
+    monkeypatch.setattr(permit, "PERMIT_QUEUE", 2)
+    plugin = Hanging()
+    decider = decider_of(plugin)
+
+    def fails(name: str, why: str) -> None:
+        pod = others(gates=[Holding.gate], name=name)
+        with pytest.raises(PluginFailedError, match=why):
+            decider.permit(pod, CREATED_MS)
+
+    fails("first", "no answer")
+    while not plugin.asked:  # its thread has not begun
+        pass
+    fails("second", "no answer")
+    fails("third", "no answer")
+    fails("fourth", "2 earlier calls wait for an answer")
+    gc.collect()
+    kept = {one.metadata.name for one in gc.get_objects() if type(one) is Pod}
+    assert not kept & {"second", "third", "fourth"}
+
+    plugin.ends.set()
+    monkeypatch.setattr(permit, "PERMIT_SECONDS", 10.0)
+    while decider._pools[plugin.name].queued:  # what was given up
+        pass
+    assert decider.permit(others(gates=[Holding.gate], name="last"), CREATED_MS).at_ms == CREATED_MS
+    assert plugin.asked == ["first", "last"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+def test_plugin_that_would_end_its_thread_is_called_again(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(permit, "PERMIT_THREADS", 1)
+    answers: list[BaseException] = [error]
+
+    def decide(_pod: Pod, _now_ms: int) -> Permit:
+        if answers:
+            raise answers.pop()
+        return Allow()
+
+    decider, pod = decider_of(Slow(decide)), others(gates=[Holding.gate])
+
+    with pytest.raises(PluginFailedError, match=f"RuntimeError: {type(error).__name__}: "):
+        decider.permit(pod, CREATED_MS)
+    assert decider.permit(pod, CREATED_MS).at_ms == CREATED_MS
 
 
 class Slots(Holding):
