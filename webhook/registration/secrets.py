@@ -78,8 +78,8 @@ class CertificateSecrets:
             try:
                 self._write(name, secrets[name], rotation.carry_out(step, observed, self.plan))
             except ApiStatusError as exc:
-                # After a lost race all that was read is outdated; without a CA there is no bundle,
-                # and without a CA that replicas need the bundle would break calls.
+                # A conflict means that another leader wrote: read everything again. A bundle needs
+                # a CA, and has to keep those that replicas serve, or calls fail.
                 is_needed = step.action is Action.RETAIN
                 if exc.status == 409 or is_needed or Authority.read(observed.authority) is None:
                     raise

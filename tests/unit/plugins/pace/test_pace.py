@@ -195,6 +195,8 @@ class Cluster:
         self.uncertain = uncertain
         self.now = CREATED_MS
         self.term = 0
+        self.attempts = self.reports = True
+        """Whether the controller attempts releases, and its watch reports changes."""
         self.pods: dict[str, Pod] = {}
         self.released: list[tuple[int, str]] = []
         self.ready: dict[str, int] = {}
@@ -281,6 +283,8 @@ class Cluster:
             self.recheck(("default", uid), due.at_ms)
 
     def attempt(self, uid: str) -> None:
+        if not self.attempts:
+            return
         pod = self.pods.get(uid)
         if pod is None or not pod.gates:
             return
@@ -318,6 +322,8 @@ class Cluster:
 
     def report(self, uid: str) -> None:
         """Have the watch of the paced pods report a pod as it is then."""
+        if not self.reports:
+            return
 
         def tell() -> None:
             if uid in self.pods:
@@ -417,14 +423,14 @@ def test_releases_are_no_later_than_the_rate_demands() -> None:
 
 def test_release_that_an_admission_webhook_delays_counts_from_its_end() -> None:
     cluster = Cluster()
-    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
     for uid in ("a", "b"):
         cluster.create(uid, "1/10s")
     cluster.run(100)
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
     recorded = durations.canonical_instant(cluster.now - 5)
-    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.attempts = True
     cluster.run(30_000)
     written = {KEY: "1/10s", RELEASED_ANNOTATION: recorded}
     cluster.pods["a"] = read_pod(written, name="a", uid="a", owners=[_owned("rs-1")])
@@ -438,7 +444,7 @@ def test_release_that_an_admission_webhook_delays_counts_from_its_end() -> None:
 
 def test_first_in_line_is_given_its_time_whenever_it_is_asked_about() -> None:
     cluster = Cluster()
-    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
     for uid in ("a", "b", "c"):
         cluster.create(uid, "1/1s")
@@ -595,16 +601,15 @@ def test_pod_whose_release_has_no_answer_waits_again_after_the_timeout(
     *, is_reported: bool
 ) -> None:
     cluster = Cluster()
-    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
-    if not is_reported:
-        cluster.report = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.reports = is_reported
     cluster.create("first", "1", owner="rs-2")
     cluster.run(100)
     cluster.create("a", "1")
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
     cluster.run(301_000)
-    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.attempts = True
     cluster.attempt("a")
     assert [uid for _, uid in cluster.released] == ["a"]
     assert cluster.plugin.slots.counts() == {"inline": (1, 0)}
@@ -612,7 +617,7 @@ def test_pod_whose_release_has_no_answer_waits_again_after_the_timeout(
 
 def test_release_without_success_returns_the_slot() -> None:
     cluster = Cluster()
-    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
     for uid in ("a", "b"):
         cluster.create(uid, "1")
@@ -626,7 +631,7 @@ def test_release_without_success_returns_the_slot() -> None:
 
 def test_definite_answer_returns_no_slot_of_an_earlier_release_without_one() -> None:
     cluster = Cluster()
-    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
     for uid in ("a", "b"):
         cluster.create(uid, "1")
@@ -658,11 +663,10 @@ def test_nothing_starts_before_the_pods_that_are_starting_are_known() -> None:
 
 def test_new_leader_counts_what_its_watch_has_not_reported() -> None:
     cluster = Cluster()
-    attempt, report = cluster.attempt, cluster.report
-    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005 - stands by
+    cluster.attempts = False
     cluster.create("first", "1", owner="rs-2")
     cluster.run(100)
-    cluster.report = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005 - the watch hangs
+    cluster.reports = False
     for uid in ("a", "b"):
         cluster.create(uid, "1")
     released = make_pod({KEY: "1"}, name="a", uid="a", owners=[_owned("rs-1")])
@@ -670,7 +674,7 @@ def test_new_leader_counts_what_its_watch_has_not_reported() -> None:
     cluster.decider.forget("a")  # the leader before has released it
 
     cluster.run(5)
-    cluster.term, cluster.attempt, cluster.report = 1, attempt, report  # type: ignore[method-assign]
+    cluster.term, cluster.attempts, cluster.reports = 1, True, True
     for uid in ("first", "b"):
         cluster.attempt(uid)
     cluster.run(500)
@@ -689,8 +693,7 @@ def test_new_leader_counts_what_its_watch_has_not_reported() -> None:
 def test_slot_of_an_earlier_term_has_to_be_free_still() -> None:
     """The release of `a` had no answer, and another leader released `b` meanwhile."""
     cluster = Cluster()
-    attempt = cluster.attempt
-    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
     for uid in ("a", "b"):
         cluster.create(uid, "1")
@@ -698,7 +701,7 @@ def test_slot_of_an_earlier_term_has_to_be_free_still() -> None:
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
     cluster.pods["b"] = Pod.of(make_pod({KEY: "1"}, name="b", uid="b", owners=[_owned("rs-1")]))
     cluster.decider.forget("b")
-    cluster.term, cluster.attempt = 1, attempt  # type: ignore[method-assign]
+    cluster.term, cluster.attempts = 1, True
     cluster.attempt("a")
     cluster.run(500)
     assert cluster.released == []
@@ -755,13 +758,13 @@ def test_late_report_of_a_held_pod_frees_no_slot() -> None:
     """The watch of held pods has reported that a leader before released it."""
     cluster = Cluster()
     cluster.create("a", "1")
-    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.run(100)
     held = cluster.pods["a"]
     cluster.pods["a"] = Pod.of(make_pod({KEY: "1"}, name="a", uid="a", owners=[_owned("rs-1")]))
     cluster.decider.forget("a")
     cluster.plugin.slots.on_update(_paced(held, ready=False))
-    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.attempts = True
     cluster.create("b", "1")
     cluster.run(1_000)
 
@@ -834,15 +837,14 @@ def test_pod_that_is_forgotten_in_place_of_an_earlier_one_waits_again(text: str)
 def test_slot_of_a_pod_that_is_deleted_before_a_new_term_is_free() -> None:
     """Its release had no answer, and no watch reports its end."""
     cluster = Cluster()
-    attempt = cluster.attempt
-    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
     cluster.create("a", "1")
     cluster.run(100)
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
     del cluster.pods["a"]
     cluster.decider.forget("a")
-    cluster.term, cluster.attempt = 1, attempt  # type: ignore[method-assign]
+    cluster.term, cluster.attempts = 1, True
     cluster.create("b", "1")
     cluster.run(500)
 
@@ -853,7 +855,7 @@ def test_slot_of_a_pod_that_is_deleted_before_a_new_term_is_free() -> None:
 def test_held_pod_that_is_missing_in_a_list_has_no_slot(*, is_first: bool) -> None:
     """Its release has no answer, and the watch of held pods is late."""
     cluster = Cluster()
-    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
     for uid in ("a", "b"):
         cluster.create(uid, "1")
@@ -872,8 +874,7 @@ def test_held_pod_that_is_missing_in_a_list_has_no_slot(*, is_first: bool) -> No
 
 def test_pod_whose_slot_is_over_keeps_no_line_that_others_have_left() -> None:
     cluster = Cluster()
-    attempt = cluster.attempt
-    cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
     for uid in ("a", "b"):
         cluster.create(uid, "2")
@@ -881,7 +882,7 @@ def test_pod_whose_slot_is_over_keeps_no_line_that_others_have_left() -> None:
         assert cluster.decider.reserve(cluster.pods[uid], cluster.now - 5) is None
     cluster.run(301_000)
     cluster.see("a")
-    cluster.term, cluster.attempt = 1, attempt  # type: ignore[method-assign]
+    cluster.term, cluster.attempts = 1, True
     cluster.attempt("a")
     cluster.run(500)
 
@@ -1017,12 +1018,12 @@ def test_each_group_is_settled_once_after_the_pods_of_a_list() -> None:
 
 def test_leader_that_dies_between_reserving_and_patching_leaves_no_slot_behind() -> None:
     cluster = Cluster()
-    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
     cluster.create("a", "1")
     cluster.run(100)
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
-    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.attempts = True
     cluster.create("b", "1")
     cluster.start()
     cluster.run()
@@ -1105,11 +1106,11 @@ def test_pods_that_end_while_they_are_held_are_no_releases(text: str, *, is_firs
     cluster = Cluster()
     cluster.create("first", "2", owner="rs-2")
     cluster.run(50)
-    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     for number in range(4):
         cluster.create(f"p{number}", text)
     cluster.run(100)
-    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.attempts = True
     for number in range(4):
         pod = cluster.pods.pop(f"p{number}")
         ended = PacedPod(pod.metadata, pod.spec, PodStatus(phase="Failed"))
@@ -1163,13 +1164,12 @@ def test_pod_that_changes_the_line_leaves_its_slot_to_others(*, is_released: boo
     cluster = Cluster(JVM_OF_ONE)
     cluster.now += 10
     cluster.make_ready = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
-    attempt = cluster.attempt
     if not is_released:
-        cluster.attempt = lambda uid: None  # type: ignore[method-assign] # noqa: ARG005
+        cluster.attempts = False
     for uid in ("first", "second"):
         cluster.create(uid, "jvm")
         cluster.run(200)
-    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.attempts = True
     if is_released:
         pod = make_pod({KEY: "1"}, name="first", uid="first", owners=[_owned("rs-1")])
         cluster.pods["first"] = Pod.of(pod)
@@ -1202,12 +1202,12 @@ def test_pod_that_loses_its_pace_is_released_at_once() -> None:
 @pytest.mark.parametrize("annotations", [{}, {KEY: "no"}], ids=["removed", "invalid"])
 def test_pod_without_a_valid_pace_keeps_no_other_from_its_slot(annotations: dict[str, str]) -> None:
     cluster = Cluster()
-    cluster.attempt, attempt = lambda uid: None, cluster.attempt  # type: ignore[method-assign] # noqa: ARG005
+    cluster.attempts = False
     cluster.now += 10
     for uid in ("a", "b"):
         cluster.create(uid, "1")
         cluster.run(100)
-    cluster.attempt = attempt  # type: ignore[method-assign]
+    cluster.attempts = True
     pod = make_pod(annotations, gates=[GATE], name="a", uid="a", owners=[_owned("rs-1")])
     cluster.plugin.permit(Pod.of(pod), CREATED_MS)
     cluster.run(100)
