@@ -37,7 +37,9 @@ class KubectlUser:
         """Patch a pod, or something else; a dry run passes all admission."""
         dry = ["--dry-run=server"] if dry_run else []
         patch = json.dumps(list(operations))
-        return self.kubectl("patch", kind, name, "--type=json", f"--patch={patch}", *dry, *more)
+        # An argument has room for 128 KiB only.
+        given = ["--type=json", "--patch-file=/dev/stdin", *dry, *more]
+        return self.kubectl("patch", kind, name, *given, stdin=patch)
 
     def create(self, *objects: Object, dry_run: bool = True) -> str:
         dry = ["--dry-run=server"] if dry_run else []

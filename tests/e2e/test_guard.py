@@ -1115,7 +1115,12 @@ def test_controller_cannot_write_secrets_for_the_garbage_collector_or_tokens(
     owned["metadata"]["ownerReferences"] = [OTHER_OWNER]
     assert "may not change ownerReferences" in refusal(thief.create, owned)
     assert "may not make Secrets immutable" in refusal(thief.create, secret(immutable=True))
+    full = secret()
+    full["metadata"]["labels"] = {f"label-{number}": "" for number in range(65)}
+    assert "with more than 64 labels" in refusal(thief.create, full)
     thief.create(secret(), dry_run=False)
+    fill = write("/metadata/labels", full["metadata"]["labels"])
+    assert "with more than 64 labels" in refusal(thief.patch, "holdfast-ca", [fill], kind="secret")
     for change in (OWNER, write("/metadata/finalizers", ["example.com/new"])):
         told = refusal(thief.patch, "holdfast-ca", [change], kind="secret")
         assert "may not change ownerReferences or finalizers of Secrets" in told

@@ -516,6 +516,8 @@ WITHOUT_HOLDFAST: dict[str, list[Operation]] = {
     ],
 }
 """Patches of a configuration after which Holdfast is not called for a pod."""
+ETCD_LIMIT, ROOM = 3 << 19, 2_000
+"""The bytes of an object that etcd accepts by default, and fewer than our webhooks need."""
 WITHOUT_PODS: list[Operation] = [
     {"op": "remove", "path": f"{FIRST}/matchConditions"},
     {"op": "replace", "path": f"{FIRST}/rules/0/operations", "value": ["CREATE", "UPDATE"]},
@@ -549,6 +551,36 @@ def test_controllers_token_can_disable_webhooks_until_the_next_reconcile(
     for kind in KINDS:
         thief.patch("holdfast", change, kind=kind, dry_run=False)
     robbed.eventually(lambda: secured.installed.webhooks() == before, REPAIR)
+
+
+def filling(size: int) -> Operation:
+    """Make an operation by which an object has `managedFields` of this size, in bytes."""
+    fields: Object = {f"f:{number:090}": {} for number in range(size // 98)}
+    entry = {
+        "manager": "thief",
+        "operation": "Apply",
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "time": "2026-01-01T00:00:00Z",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:metadata": {"f:labels": fields}},
+    }
+    return {"op": "add", "path": "/metadata/managedFields", "value": [entry]}
+
+
+def test_controllers_token_cannot_fill_the_configurations(
+    secured: Secured, robbed: Namespace
+) -> None:
+    """An apply to an object near etcd's limit fails, and no policy sees `managedFields`."""
+    before = secured.installed.webhooks()
+    thief = secured.controller(robbed)
+    change = [*WITHOUT_HOLDFAST["no webhooks"], filling(ETCD_LIMIT - ROOM)]
+    for kind in KINDS:
+        shown = ("-o", "json", "--show-managed-fields")
+        told = thief.patch("holdfast", change, *shown, kind=kind, dry_run=False)
+        assert len(told) > ETCD_LIMIT - ROOM
+    robbed.eventually(lambda: secured.installed.webhooks() == before, REPAIR)
+    (log,) = [each.log for each in secured.installed.controllers]
+    assert log.read_text().count("removing managedFields, which leave no room") == len(KINDS)
 
 
 def spoil(secured: Secured, ns: Namespace, kind: str, change: list[Operation]) -> None:

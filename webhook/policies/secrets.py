@@ -3,7 +3,8 @@
 RBAC lets the controller write its two Secrets by name. With a stolen token, a Secret of one of
 these names could hold a token of another account, which does not expire: first the garbage
 collector deletes the present one, through an owner that does not exist. A finalizer on the Lease
-would keep the namespace from ending after Holdfast is removed.
+would keep the namespace from ending after Holdfast is removed. Labels, which nothing else limits,
+could leave no room in etcd for what the controller has to write.
 """
 
 from holdfast.webhook.framework.cel import strings
@@ -15,6 +16,7 @@ from holdfast.webhook.registration.secrets import TYPES
 CONTROLLER_SECRETS = "holdfast-controller-secrets"
 _WRITES = ("CREATE", "UPDATE")
 _FIELDS = ("ownerReferences", "finalizers")
+_MOST_LABELS = 64
 
 
 def secrets_policy(where: builder.InstallationNames) -> builder.Object:
@@ -46,6 +48,11 @@ def secrets_policy(where: builder.InstallationNames) -> builder.Object:
             Check(
                 "!dyn(object).?immutable.orValue(false)",
                 f"{where.controller} may not make Secrets immutable",
+            ),
+            Check(
+                f"object.metadata.?labels.orValue({{}}).size() <= {_MOST_LABELS}",
+                f"{where.controller} may not write Secrets or Leases with more than"
+                f" {_MOST_LABELS} labels",
             ),
         ],
     )

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -34,6 +35,8 @@ INTERVAL_SECONDS = 10.0
 time for requests that hang: a change is repaired within half a minute."""
 STANDBY_SECONDS = 1.0
 """Interval at which a controller that is not the leader, or does not know the time, looks again."""
+LARGE = 1 << 18
+"""Bytes of a configuration that only `managedFields` can have made so large."""
 
 _log = logging.getLogger("holdfast.publisher")
 
@@ -256,6 +259,16 @@ class WebhookReconciler:
     def _apply(
         self, path: str, desired: Configuration, found: Configuration, **query: str
     ) -> bytes:
+        try:
+            return self._send(path, desired, found, query)
+        except ApiStatusError as exc:
+            if exc.status == 409 or "dryRun" in query or not self._make_room(path, found):
+                raise
+        return self._send(path, desired, listing.read(self.api, path, Configuration), query)
+
+    def _send(
+        self, path: str, desired: Configuration, found: Configuration, query: Mapping[str, str]
+    ) -> bytes:
         # a leader that was suspended must not undo another's changes
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         return self.api.request(
@@ -266,6 +279,18 @@ class WebhookReconciler:
             body=msgspec.json.encode({**desired, "metadata": {**desired["metadata"], **version}}),
             content_type=APPLY_PATCH,
         )
+
+    def _make_room(self, path: str, found: Configuration) -> bool:
+        """Reset `managedFields` if they leave no room in etcd for the webhooks; False if they do.
+
+        No policy sees them, so a stolen token can fill them. After other writes the API server
+        drops them by itself, but not for an apply.
+        """
+        if len(self.api.request("GET", path)) < LARGE:
+            return False
+        _log.warning("%s: removing managedFields, which leave no room", path)
+        reset = {"op": "replace", "path": "/metadata/managedFields", "value": [{}]}
+        return self._patch(path, found, [reset])
 
     def _replace_bundle(self, path: str, found: Configuration, bundle: bytes) -> None:
         """Update the caBundle only, while the conditions must not be published."""
@@ -278,7 +303,7 @@ class WebhookReconciler:
         if self._patch(path, found, changes):
             _log.info("%s: updated caBundle", path)
 
-    def _patch(self, path: str, found: Configuration, changes: Sequence[Mapping[str, str]]) -> bool:
+    def _patch(self, path: str, found: Configuration, changes: Sequence[Mapping[str, Any]]) -> bool:
         """Patch a configuration unless it has changed since it was read; False if nothing to do."""
         if not changes or not self.leading():
             return False

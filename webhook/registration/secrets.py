@@ -8,7 +8,7 @@ way to create an object with permission for that name only.
 import base64
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -75,14 +75,16 @@ class CertificateSecrets:
             if step is None or not self.may_write():
                 return self._bundle(observed), None
             name = LEAF_SECRET if step.action is Action.ISSUE else CA_SECRET
+            made = rotation.carry_out(step, observed, self.plan)
             try:
-                self._write(name, secrets[name], rotation.carry_out(step, observed, self.plan))
+                self._write(name, secrets[name], made)
             except ApiStatusError as exc:
                 # A conflict means that another leader wrote: read everything again. A bundle needs
-                # a CA, and has to keep those that replicas serve, or calls fail.
-                is_needed = step.action is Action.RETAIN
-                if exc.status == 409 or is_needed or Authority.read(observed.authority) is None:
+                # a CA whose key is stored, and has to keep those that replicas serve.
+                if exc.status == 409 or Authority.read(observed.authority) is None:
                     raise
+                if step.action is Action.RETAIN:
+                    observed = replace(observed, authority=made)
                 return self._bundle(observed), exc
             if step.action is Action.FORGET:
                 bundles = ()  # not registered again, although a replica may not answer

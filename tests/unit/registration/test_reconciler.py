@@ -4,13 +4,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.certs import authority
 from holdfast.certs.rotation import Plan
-from holdfast.webhook.kube.api import Api
+from holdfast.webhook.kube.api import APPLY_PATCH, Api
 from holdfast.webhook.registration import configurations
-from holdfast.webhook.registration.reconciler import INTERVAL_SECONDS, WebhookReconciler
+from holdfast.webhook.registration.reconciler import INTERVAL_SECONDS, LARGE, WebhookReconciler
 from holdfast.webhook.registration.replicas import Replica, Service
 from holdfast.webhook.registration.secrets import CA_SECRET, LEAF_SECRET, CertificateSecrets
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
@@ -292,6 +293,48 @@ def test_additions_are_removed_although_responses_are_nested_deeply() -> None:
     world.edit(idle)
     world.turns(1)
     assert world.webhooks() == right
+
+
+class FullApi(FakeApi):
+    """Refuses an apply of an object that is full, as an API server with etcd does."""
+
+    def request(self, method: str, path: str, **options: Any) -> bytes:
+        full = len(msgspec.json.encode(self.objects.get(path))) > LARGE
+        if full and options.get("content_type") == APPLY_PATCH and not is_dry(options):
+            self.requests.append((method, path))
+            raise status_error(500)  # etcdserver: request is too large
+        return super().request(method, path, **options)
+
+
+def is_dry(options: dict[str, Any]) -> bool:
+    return "dryRun" in (options.get("query") or {})
+
+
+def test_configurations_that_are_full_of_managed_fields_are_restored() -> None:
+    world = installed(api=FullApi())
+    right = world.webhooks()
+    fields: dict[str, Any] = {f"f:{number:060}": {} for number in range(10_000)}
+    for path in (MUTATING, VALIDATING):
+        world.edit(drop, path)
+        world.api.objects[path]["metadata"]["managedFields"] = [{"fieldsV1": fields}]
+    world.turns(1)
+    assert world.webhooks() == right
+    world.turns(1)
+    assert world.metric("webhooks_registered") == 1
+
+
+def test_managed_fields_are_not_removed_because_of_another_failure() -> None:
+    world = installed()
+    world.edit(drop)
+
+    def refuse(method: str, path: str) -> None:
+        if method == "PATCH" and path == MUTATING:
+            raise status_error(500)
+
+    world.api.on_request = refuse
+    world.turns(1)
+    assert world.writes() == ["PATCH holdfast"]
+    assert world.metric("publisher_failures_total") == 1
 
 
 def add_foreign(found: dict[str, Any]) -> None:
@@ -733,6 +776,11 @@ def test_a_new_ca_is_introduced_with_overlap() -> None:
     assert world.bundles() == {new}
 
 
+def names(world: World) -> list[list[str]]:
+    """Return the names of the match conditions of each webhook."""
+    return [[one["name"] for one in each["matchConditions"]] for each in world.webhooks()]
+
+
 def replaced() -> tuple[World, dict[str, Any], bytes]:
     """Return an installation whose CA was replaced, with a backup of the old one, and the new."""
     world = installed()
@@ -763,14 +811,17 @@ def test_restored_ca_takes_over_with_overlap(conditions: list[str | None]) -> No
     assert world.bundles() == {old}
 
 
-def test_restored_ca_that_cannot_be_written_replaces_no_bundle(
+def test_restored_ca_that_cannot_be_written_removes_no_ca_and_does_not_prevent_repairs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world, backup, new = replaced()
+    right = names(world)
     world.mounts = False
     world.api.put(f"{SECRETS}/{CA_SECRET}", {**backup, "immutable": True})
-    world.turns(1)
-    assert world.bundles() == {new}
+    world.edit(idle)
+    world.turns(2)
+    assert names(world) == right
+    assert world.bundles() == {world.data(CA_SECRET)["tls.crt"] + new}
     assert f"Secret {CA_SECRET} is immutable and cannot be renewed; delete it" in caplog.text
 
 
