@@ -18,7 +18,7 @@ from holdfast.webhook.model.annotations import OWN_PREFIX, Due
 from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import VirtualMachine
 from holdfast.webhook.model.limits import MAX_GATES
-from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.objects import ApiObject, Pod
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.plugins.after.targets import AFTER
 from holdfast.webhook.policies import pods as pod_policies
@@ -31,6 +31,16 @@ from holdfast.webhook.runtime import dev
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _MOST_NAMED = 3
+_NAME = "app.kubernetes.io/name"
+_OF_OTHERS = (
+    ("v1", "persistentvolumeclaims"),
+    ("apps/v1", "statefulsets"),
+    ("apps/v1", "deployments"),
+    ("apps/v1", "daemonsets"),
+    ("batch/v1", "cronjobs"),
+    ("v1", "pods"),
+)
+"""Kinds without which a namespace has no work of others in it."""
 _ENDLESS = {approvals.GATE, AFTER}
 """Gates of pods without a due time."""
 
@@ -72,7 +82,7 @@ def is_own(api: Api, namespace: str) -> bool:
     if found is None:
         return False
     metadata = found["metadata"]
-    name = (metadata.get("labels") or {}).get("app.kubernetes.io/name")
+    name = (metadata.get("labels") or {}).get(_NAME)
     return (
         name == "holdfast"
         or "deletionTimestamp" in metadata
@@ -81,6 +91,19 @@ def is_own(api: Api, namespace: str) -> bool:
             for each in (WEBHOOK, CONTROLLER)
         )
     )
+
+
+def foreign(api: Api, namespace: str) -> str:
+    """Name something of others that would be deleted with a namespace; empty if nothing is found.
+
+    Raises ClusterError.
+    """
+    for group, plural in _OF_OTHERS:
+        path = api_path(group, plural, namespace)
+        found = listing.objects(api, path, ApiObject, {"labelSelector": f"{_NAME}!=holdfast"})
+        if one := next(found, None):
+            return typed(f"{path}/{one.metadata.name}")
+    return ""
 
 
 def bound_namespaces(api: Api) -> set[str]:

@@ -44,7 +44,10 @@ class Removal:
     """The changes so far; a dry run reports each."""
 
     def require_namespace(self, *, prepare: bool) -> None:
-        """Check that Holdfast is not installed in another namespace. Raises CommandError."""
+        """Check that Holdfast is installed in no other namespace, and shares its own with nobody.
+
+        Raises CommandError.
+        """
         called = webhook_checks.clients(webhook_checks.registered(self.api))
         found = {*webhook_checks.namespaces(called)}
         if not prepare:  # the chart's hook may not read it
@@ -54,6 +57,8 @@ class Removal:
                 f"Holdfast is installed in namespace {' and '.join(sorted(found))}, not in "
                 f"{self.namespace}; add --namespace {min(found)}"
             )
+        if not prepare and remnants.is_own(self.api, self.namespace):
+            self._require_alone()
 
     def stop_asking(self) -> None:
         """Remove the webhook configurations, so that no more pods are held."""
@@ -223,6 +228,13 @@ class Removal:
                 return ""
             found = now
         return reason
+
+    def _require_alone(self) -> None:
+        if other := remnants.foreign(self.api, self.namespace):
+            raise CommandError(
+                f"namespace {self.namespace} has {other}, too, which would be deleted with it; "
+                "add --prepare, and then remove Holdfast as it was installed, without the namespace"
+            )
 
     def _require_controller(self, why: str, *, otherwise: str) -> None:
         found: dict[str, Any] | None = listing.one(self.api, self._controller, dict)

@@ -64,8 +64,8 @@ def uninstall(
     """Remove Holdfast from the cluster without leaving pods stuck.
 
     The webhooks are removed first, so that no more pods are held. After held pods are released
-    and VM nodes recorded, everything else is removed, including the namespace. If a gate or
-    finalizer cannot be removed, the command stops: run it again.
+    and VM nodes recorded, everything else is removed, including the namespace, which must not have
+    workloads of others. If a gate or finalizer cannot be removed, the command stops: run it again.
 
     If Holdfast has already been removed, --release now removes its gates and finalizers from
     pods, for example after a restore.

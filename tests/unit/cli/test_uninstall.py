@@ -37,7 +37,16 @@ def installed() -> FakeApi:
     for path in configurations.paths(""):
         api.put(path.rstrip("/"), {"metadata": {}, "items": []})
     api.put(MACHINES, {"metadata": {}, "items": [{"metadata": RECORDED}]})
+    serve_workloads(api)
     return api
+
+
+def serve_workloads(api: FakeApi) -> None:
+    api.kinds |= {
+        "/api/v1/persistentvolumeclaims",
+        "/apis/batch/v1/cronjobs",
+        *(f"/apis/apps/v1/{each}" for each in ("statefulsets", "deployments", "daemonsets")),
+    }
 
 
 def losing(*paths: str) -> Callable[[str, str], None]:
@@ -296,6 +305,26 @@ def test_only_a_namespace_of_holdfast_is_deleted(
 
 
 @pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/api/v1/namespaces/shop/persistentvolumeclaims", "persistentvolumeclaim/data"),
+        ("/apis/apps/v1/namespaces/shop/deployments", "deployment.apps/data"),
+        ("/api/v1/namespaces/shop/pods", "pod/data"),
+    ],
+)
+def test_namespace_with_something_of_others_is_not_deleted(path: str, name: str) -> None:
+    api = installed()
+    api.put(SHOP, {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}})
+    own = {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}}
+    api.put("/apis/apps/v1/namespaces/shop/deployments/holdfast-webhook", own)
+    Removal(api, "shop", 1.0).require_namespace(prepare=False)
+    api.put(f"{path}/data", {"metadata": {}})
+    with pytest.raises(CommandError, match=rf"namespace shop has {name}, too, .*--prepare"):
+        Removal(api, "shop", 1.0).require_namespace(prepare=False)
+    Removal(api, "shop", 1.0).require_namespace(prepare=True)
+
+
+@pytest.mark.parametrize(
     ("arguments", "question"),
     [
         ((), "and delete namespace holdfast-system?"),
@@ -305,7 +334,8 @@ def test_only_a_namespace_of_holdfast_is_deleted(
 def test_question_names_the_namespace(
     cluster: ServedApi, arguments: tuple[str, ...], question: str
 ) -> None:
-    cluster.api.put(DEPLOYMENT, {"metadata": {}})
+    serve_workloads(cluster.api)
+    cluster.api.put(DEPLOYMENT, {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}})
     cluster.api.put(api_path("v1", "namespaces", name=NAMESPACE), {"metadata": {}})
     done = cluster.run("uninstall", "--release", "now", *arguments, code=1)
     assert question in done.stderr
