@@ -124,20 +124,18 @@ def update(
     return key, before
 
 
-def drop_moved(
-    states: dict[ObjectKey, frozenset[str]], kind: WaitedKind, one: WaitedObject
-) -> list[tuple[ObjectKey, frozenset[str]]]:
-    """Drop a slice from a Service to which it no longer belongs; return its key and old state."""
-    key, name = _key(kind, one), one.metadata.name
-    if kind is not SERVICE or name in states.get(key, ()):
-        return []
-    former = [
-        (other, slices)
-        for other, slices in states.items()
-        if name in slices and other[0] == one.metadata.namespace
-    ]
-    states.update((other, slices - {name}) for other, slices in former)
-    return former
+def service_of(one: WaitedObject) -> ObjectKey:
+    """Return the key of the Service to which a slice belongs."""
+    return one.metadata.namespace, (one.metadata.labels or {}).get(_SERVICE_LABEL, "")
+
+
+def drop_slice(
+    states: dict[ObjectKey, frozenset[str]], service: ObjectKey, one: WaitedObject
+) -> frozenset[str]:
+    """Drop a slice from a Service to which it no longer belongs; return its old state."""
+    before = states.get(service, frozenset())
+    states[service] = before - {one.metadata.name}
+    return before
 
 
 def is_met(target: WaitedTarget, state: frozenset[str] | None) -> bool:
@@ -154,9 +152,7 @@ def has_failed(target: WaitedTarget, state: frozenset[str] | None) -> bool:
 
 
 def _key(kind: WaitedKind, one: WaitedObject) -> ObjectKey:
-    if kind is SERVICE:
-        return one.metadata.namespace, (one.metadata.labels or {}).get(_SERVICE_LABEL, "")
-    return one.metadata.namespace, one.metadata.name
+    return service_of(one) if kind is SERVICE else (one.metadata.namespace, one.metadata.name)
 
 
 def _conditions(kind: WaitedKind, one: WaitedObject) -> frozenset[str]:

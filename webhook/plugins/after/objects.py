@@ -10,8 +10,8 @@ from itertools import chain
 from holdfast.webhook.framework.handle import Follow, WaitingPods
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.plugins.after import conditions as after_conditions
-from holdfast.webhook.plugins.after.conditions import WaitedObject
-from holdfast.webhook.plugins.after.targets import WaitedKind, WaitedTarget
+from holdfast.webhook.plugins.after.conditions import WaitedObject, service_of
+from holdfast.webhook.plugins.after.targets import SERVICE, WaitedKind, WaitedTarget
 
 IDLE_SECONDS = 300.0
 """How long a kind is followed after the last pod has stopped waiting for it, at least."""
@@ -116,6 +116,8 @@ class _FollowedKind:
     waiting: WaitingPods
     stop: Callable[[], None] = lambda: None
     states: dict[ObjectKey, frozenset[str]] = field(default_factory=dict)
+    services: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
+    """The Service of each slice."""
     problem: str = ""
     pods: dict[ObjectKey, dict[WaitedTarget, _Pods]] = field(default_factory=dict)
     idle_since: float | None = None
@@ -157,11 +159,15 @@ class _FollowedKind:
     def on_sync(self, objects: Iterable[WaitedObject]) -> None:
         """Take these objects, and no others, as all there are."""
         states: dict[ObjectKey, frozenset[str]] = {}
+        services: dict[ObjectKey, ObjectKey] = {}
         for one in objects:
             after_conditions.update(states, self.kind, one)
+            if self.kind is SERVICE:
+                services[one.metadata.namespace, one.metadata.name] = service_of(one)
 
         def act() -> Iterable[_Pods]:
             before, self.states = self.states, states
+            self.services = services
             is_namespaced = all(namespace for namespace, _ in states)
             yield from self._set_problem("" if is_namespaced else self._not_namespaced())
             for key in self.pods:
@@ -189,14 +195,24 @@ class _FollowedKind:
 
     def _update(self, one: WaitedObject, *, deleted: bool) -> None:
         def act() -> Iterable[_Pods]:
-            for key, before in after_conditions.drop_moved(self.states, self.kind, one):
-                yield from self._affected(key, before)
+            if self.kind is SERVICE:
+                yield from self._move(one, deleted=deleted)
             key, old = after_conditions.update(self.states, self.kind, one, deleted=deleted)
             yield from self._affected(key, old)
             if not key[0]:
                 yield from self._set_problem(self._not_namespaced())
 
         self.index.change(self, act)
+
+    def _move(self, one: WaitedObject, *, deleted: bool) -> Iterable[_Pods]:
+        """Drop a slice from its former Service when its label changes."""
+        name, service = (one.metadata.namespace, one.metadata.name), service_of(one)
+        former = self.services.pop(name, service)
+        if not deleted:
+            self.services[name] = service
+        if former != service:
+            before = after_conditions.drop_slice(self.states, former, one)
+            yield from self._affected(former, before)
 
     def _not_namespaced(self) -> str:
         return f"{self.kind.path()} is not namespaced"
