@@ -53,6 +53,8 @@ class PaceGroup:
         """The releases of pods that are starting."""
         self._in_doubt: dict[str, int] = {}
         """Those of which a release had no answer, and until when it may be carried out."""
+        self._answered: set[str] = set()
+        """Those of them whose last release had an answer."""
         self.recalled: set[str] = set()
         """Unconfirmed pods that have their slots from an earlier term."""
         self._alarm: tuple[str, int] | None = None
@@ -88,7 +90,9 @@ class PaceGroup:
         Otherwise it waits. One whose release had no answer keeps its slot.
         """
         if uid in self.starting:
-            self._in_doubt.setdefault(uid, now_ms + LATE_MS)
+            if uid not in self._answered:
+                self._in_doubt[uid] = now_ms + LATE_MS
+            self._answered.discard(uid)
             return True
         was_called = self._called.pop(uid, None)
         if was_called is not None:
@@ -120,6 +124,8 @@ class PaceGroup:
         """
         if self._in_doubt.get(uid, now_ms) <= now_ms:
             self.end(uid)
+        else:
+            self._answered.add(uid)
 
     def leave(self, uid: str) -> None:
         """Drop a pod that is no longer held; one that is starting keeps its slot."""
@@ -221,6 +227,7 @@ class PaceGroup:
 
     def _drop_end(self, uid: str) -> None:
         self._in_doubt.pop(uid, None)
+        self._answered.discard(uid)
         until_ms = self.starting.pop(uid, None)
         if until_ms is not None:
             del self._ends[bisect_left(self._ends, (until_ms, uid))]

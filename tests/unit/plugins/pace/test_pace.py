@@ -651,6 +651,26 @@ def test_definite_answer_returns_no_slot_of_an_earlier_release_without_one() -> 
     assert cluster.decider.reserve(b, cluster.now) is None
 
 
+def test_each_release_without_answer_may_still_be_carried_out() -> None:
+    cluster = Cluster()
+    cluster.attempts = False
+    cluster.now += 10
+    for uid in ("a", "b"):
+        cluster.create(uid, "1")
+        cluster.run(50)
+    a, b = cluster.pods["a"], cluster.pods["b"]
+    for _ in range(6):
+        assert cluster.decider.reserve(a, cluster.now) is None
+        cluster.run(10_000)
+    assert cluster.decider.reserve(a, cluster.now) is None
+    cluster.decider.unreserve(a)
+    assert cluster.decider.reserve(b, cluster.now) is not None
+    cluster.run(37_000)
+    assert cluster.decider.reserve(a, cluster.now) is None
+    cluster.decider.unreserve(a)
+    assert cluster.decider.reserve(b, cluster.now) is None
+
+
 def test_nothing_starts_before_the_pods_that_are_starting_are_known() -> None:
     cluster = Cluster()
     cluster.create("a", "1")
