@@ -12,6 +12,8 @@ FIRST_SECONDS, LIMIT_SECONDS = 0.25, 20.0
 """The first wait; each further wait is twice as long, up to the limit. It never gives up."""
 _DOUBLINGS = 10
 """Enough to get from the first wait to the limit."""
+FORGET_SECONDS = 120.0
+"""How long after a retry was due its failures count: a key may succeed for hours in between."""
 LONGEST_ASKED = 30.0
 """Longest Retry-After in seconds that is honored: a maintenance page may ask for a day."""
 
@@ -41,11 +43,12 @@ class Backoff:
         if known.is_waiting and now < known.at:
             plan = known._replace(at=max(known.at, now + at_least))
         else:
+            failures = known.failures if now < known.at + FORGET_SECONDS else 0
             # A key may fail for hours, and 2**1024 exceeds a float.
-            doublings = min(known.failures, _DOUBLINGS)
+            doublings = min(failures, _DOUBLINGS)
             wait: float = min(FIRST_SECONDS * 2**doublings, LIMIT_SECONDS)
             wait *= random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load
-            plan = _Plan(known.failures + 1, now + max(wait, at_least))
+            plan = _Plan(failures + 1, now + max(wait, at_least))
         if plan != known:
             self._plans[key] = plan
             self._heap.push(key, plan.at)

@@ -1,13 +1,19 @@
 import pytest
 
-from holdfast.webhook.workqueue.backoff import FIRST_SECONDS, LIMIT_SECONDS, LONGEST_ASKED, Backoff
+from holdfast.webhook.workqueue.backoff import (
+    FIRST_SECONDS,
+    FORGET_SECONDS,
+    LIMIT_SECONDS,
+    LONGEST_ASKED,
+    Backoff,
+)
 
 ONE, OTHER = ("default", "one"), ("default", "other")
 
 
 def test_waits_double_up_to_the_limit() -> None:
     backoff = Backoff()
-    waits = [backoff.failed(ONE, now=hour, at_least=0) for hour in range(0, 12 * 3600, 3600)]
+    waits = [backoff.failed(ONE, now=minute, at_least=0) for minute in range(0, 12 * 60, 60)]
     limits = [min(FIRST_SECONDS * 2**number, LIMIT_SECONDS) for number in range(12)]
     assert all(limit / 2 <= wait <= limit for limit, wait in zip(limits, waits, strict=True))
 
@@ -39,11 +45,11 @@ def test_pods_come_up_in_the_order_in_which_their_waits_end() -> None:
 
 def test_a_pod_that_is_forgotten_begins_anew() -> None:
     backoff = Backoff()
-    for hour in range(0, 8 * 3600, 3600):
-        backoff.failed(ONE, now=hour, at_least=0)
+    for minute in range(0, 8 * 60, 60):
+        backoff.failed(ONE, now=minute, at_least=0)
     backoff.forget(ONE)
     backoff.forget(OTHER)
-    assert backoff.failed(ONE, now=8 * 3600, at_least=0) <= FIRST_SECONDS
+    assert backoff.failed(ONE, now=8 * 60, at_least=0) <= FIRST_SECONDS
 
 
 def test_a_try_ahead_of_its_time_changes_nothing_when_it_fails() -> None:
@@ -76,3 +82,17 @@ def test_a_pod_that_is_forgotten_is_not_tried() -> None:
     backoff.forget(ONE)
     assert backoff.pop(1_000) is None
     assert backoff.next_at() == float("inf")
+
+
+def test_failure_long_after_the_last_one_is_a_first_one() -> None:
+    backoff, now = Backoff(), 0.0
+    for _ in range(10):
+        now += backoff.failed(ONE, now=now, at_least=0)
+        assert backoff.pop(now) == ONE
+    now += FORGET_SECONDS - 1
+    now += backoff.failed(ONE, now=now, at_least=LIMIT_SECONDS)
+    assert backoff.pop(now) == ONE
+    assert backoff.failed(ONE, now=now + FORGET_SECONDS - 1, at_least=0) >= LIMIT_SECONDS / 2
+    now += FORGET_SECONDS + LIMIT_SECONDS
+    assert backoff.pop(now) == ONE
+    assert backoff.failed(ONE, now=now + FORGET_SECONDS, at_least=0) <= FIRST_SECONDS
