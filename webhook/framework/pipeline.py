@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from holdfast.webhook.errors import PluginFailedError, described
 from holdfast.webhook.framework.json_patch import edited
 from holdfast.webhook.framework.plugin import Code, Context, Plugin, Result, skip
-from holdfast.webhook.framework.profiles import Profile, Profiles, Verdict
+from holdfast.webhook.framework.profiles import Profile, Profiles, Verdict, scheduler_of
 from holdfast.webhook.framework.runner import Runner
 from holdfast.webhook.framework.stray_keys import StrayKeys
 from holdfast.webhook.model import limits, messages
@@ -117,9 +117,7 @@ class AdmissionPipeline:
         if context.held:
             edits.append(SetLabel(HELD_LABEL, "true"))
         changed = any(not isinstance(edit, RemoveAnnotation | RemoveLabel) for edit in edits)
-        annotations = context.review.pod.annotations
-        copied = (PROFILE_ANNOTATION, ALLOWED_ANNOTATION)  # or forged
-        edits += [RemoveAnnotation(key) for key in copied if key in annotations]
+        edits += _copied(profile, context.review.pod)
         if changed:
             edits.append(SetAnnotation(PROFILE_ANNOTATION, profile.name))
         return Verdict(Code.SUCCESS, edits, (), warnings)
@@ -245,6 +243,17 @@ class AdmissionPipeline:
             else:
                 call.result = plugin.validate(review.pod, context)
         return call.result
+
+
+def _copied(profile: Profile, pod: Pod) -> list[RemoveAnnotation]:
+    """Remove annotations that a new pod has from another one, or that are forged.
+
+    The record of a profile stays if an earlier call of `mutate` may have written it.
+    """
+    may_be_ours = profile.name == pod.annotations.get(PROFILE_ANNOTATION)
+    is_kept = may_be_ours and scheduler_of(pod) in profile.written
+    keys = [ALLOWED_ANNOTATION] if is_kept else [PROFILE_ANNOTATION, ALLOWED_ANNOTATION]
+    return [RemoveAnnotation(key) for key in keys if key in pod.annotations]
 
 
 def _each(review: PodReview) -> list[PodReview]:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.webhook.errors import PluginFailedError, UndecidedError, UnreachableError
-from holdfast.webhook.framework.json_patch import applied, patch
+from holdfast.webhook.framework.json_patch import applied, edited, patch
 from holdfast.webhook.framework.plugin import (
     Code,
     Context,
@@ -261,6 +261,24 @@ def test_scheduler_that_a_plugin_does_not_declare_is_refused() -> None:
 
     with pytest.raises(PluginFailedError, match="which its scheduler_names do not list"):
         pipeline.mutate(concerning(), now_ms=CREATED_MS)
+
+
+def test_second_call_keeps_the_profile_that_the_first_has_recorded() -> None:
+    """Another webhook has changed the pod in between, and the plugin has nothing left to do."""
+
+    def choose(pod: Pod, _context: Context) -> Result:
+        is_done = pod.spec.scheduler_name == "other"
+        return skip() if is_done else success(SetSchedulerName("other"))
+
+    plugin = Scripted(choose)
+    plugin.scheduler_names = ("other",)
+    pipeline = pipeline_of(plugin)
+    review = concerning()
+    first = edited(review, pipeline.mutate(review, now_ms=CREATED_MS).edits)
+    second = edited(first, pipeline.mutate(first, now_ms=CREATED_MS).edits)
+
+    assert first.pod.annotations[PROFILE_ANNOTATION] == "*"
+    assert second.pod.annotations == first.pod.annotations
 
 
 def test_pods_of_no_profile_are_left_alone() -> None:
