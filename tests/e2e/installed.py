@@ -293,7 +293,7 @@ def deployment(
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": f"holdfast-{component}"},
+        "metadata": {"name": f"holdfast-{component}", "labels": labels},
         "spec": {
             "replicas": 2,
             "paused": paused,
