@@ -59,7 +59,10 @@ class Write(NamedTuple):
 
 @dataclass
 class Audit:
-    """The log as far as it was read; `read` goes on where the last one ended."""
+    """The log as far as it was read; `read` goes on where the last one ended.
+
+    What `followed` adds meanwhile must not meet an iteration: iterate over a copy.
+    """
 
     path: Path
     releases: dict[Key, list[Write]] = field(default_factory=lambda: defaultdict(list))

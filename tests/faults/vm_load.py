@@ -75,13 +75,13 @@ class VmLoad:
         self._storm.create()
         self.settle()
         self._ns.eventually(lambda: {vms.uid(pod) for pod in self._storm.pods()} <= self._uids())
-        self._homes = {name: nodes[0] for name, nodes in self._storm.seen.nodes.items()}
+        self._homes = {name: nodes[0] for name, nodes in self._landings()}
         self._begin()
 
     def _begin(self) -> None:
         """Count from here: what was wrong before is not held against another row."""
         self._first, self.restarts = self._uids(), 0
-        self._landed = {name: len(nodes) for name, nodes in self._storm.seen.nodes.items()}
+        self._landed = {name: len(nodes) for name, nodes in self._landings()}
 
     @contextmanager
     def restarting(self, source: random.Random) -> Iterator[None]:

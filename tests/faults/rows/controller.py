@@ -93,7 +93,7 @@ def once(scenario: Scenario) -> None:
     scenario.testbed.audit.read()
     twice = [
         name
-        for (space, name), writes in scenario.testbed.audit.releases.items()
+        for (space, name), writes in list(scenario.testbed.audit.releases.items())
         if space == scenario.ns.namespace
         and sum(one.worked and one.at >= scenario.began for one in writes) > 1
     ]

@@ -176,7 +176,7 @@ def _released(scenario: Scenario, ns: Namespace) -> list[str]:
     scenario.testbed.audit.read()
     return [
         name
-        for (space, name), writes in scenario.testbed.audit.releases.items()
+        for (space, name), writes in list(scenario.testbed.audit.releases.items())
         if space == ns.namespace and any(each.may_have_worked for each in writes)
     ]
 
@@ -259,7 +259,7 @@ def _ready(scenario: Scenario, ns: Namespace) -> int:
     If a node's heartbeats were late, its pods are marked as not ready, and kwok leaves them so.
     """
     scenario.testbed.audit.read()
-    found = scenario.testbed.audit.ready
+    found = list(scenario.testbed.audit.ready)
     return sum(space == ns.namespace and name.startswith("paced-") for space, name in found)
 
 

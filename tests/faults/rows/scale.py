@@ -84,7 +84,7 @@ def many(scenario: Scenario) -> None:
     scenario.check("held pods more or less than the leader knows", wrong)
     scenario.testbed.audit.read()
     touched = sum(
-        space == name_apart(scenario, MANY) for space, _ in scenario.testbed.audit.releases
+        space == name_apart(scenario, MANY) for space, _ in list(scenario.testbed.audit.releases)
     )
     scenario.check("early releases of waiting pods", touched)
     scenario.figures["held"] = count
