@@ -60,6 +60,7 @@ def run(fault: Fault, testbed: Testbed, *, seed: int, short: bool) -> Result:
 
     said = [_attempt(harm)]
     laps.note("load")
+    said.append(_attempt(lambda: scenario.verify(fault)))
     said.append(_attempt(lambda: evaluate(fault, scenario)))
     testbed.proxy.turn()
     spaces = [ns.namespace, *scenario.apart]

@@ -58,6 +58,8 @@ class Fault:
     """Whether `make test-slow` runs its short form."""
     prepare: Act | None = None
     """Creates what `act` needs, before the load begins."""
+    verify: Act | None = None
+    """Checks what comes of what was created, after the load has ended."""
     minutes: float = 1.5
     """How long its long form takes, about: what takes longest is begun first."""
     alone: bool = False
@@ -135,6 +137,10 @@ class Scenario:
     def prepare(self, fault: Fault) -> None:
         if fault.prepare is not None:
             fault.prepare(self)
+
+    def verify(self, fault: Fault) -> None:
+        if fault.verify is not None:
+            fault.verify(self)
 
     def act(self, fault: Fault) -> None:
         self.began = time.time()
