@@ -5,29 +5,26 @@ all replicas serve a certificate that the caBundle trusts and have the same conf
 that it restores its own fields when others change them.
 """
 
-import base64
 import enum
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import msgspec
 
 from holdfast.certs import rotation
-from holdfast.webhook import safe_json
 from holdfast.webhook.errors import ApiStatusError, ClusterError
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.kube import listing
-from holdfast.webhook.kube.api import APPLY_PATCH, JSON_PATCH, Api, boot_time
-from holdfast.webhook.kube.patching import FIELD_MANAGER
+from holdfast.webhook.kube.api import Api, boot_time
 from holdfast.webhook.kube.server_clock import ClockStability
 from holdfast.webhook.registration import configurations, drift, replicas
 from holdfast.webhook.registration.configurations import Configuration, Registration
 from holdfast.webhook.registration.replicas import Replica, Service
 from holdfast.webhook.registration.secrets import CertificateSecrets
+from holdfast.webhook.registration.writer import ConfigurationWriter
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
 INTERVAL_SECONDS = 10.0
@@ -35,8 +32,6 @@ INTERVAL_SECONDS = 10.0
 time for requests that hang: a change is repaired within half a minute."""
 STANDBY_SECONDS = 1.0
 """Interval at which a controller that is not the leader, or does not know the time, looks again."""
-LARGE = 1 << 18
-"""Bytes of a configuration that only `managedFields` can have made so large."""
 
 _log = logging.getLogger("holdfast.publisher")
 
@@ -70,6 +65,7 @@ class WebhookReconciler:
 
     def __post_init__(self) -> None:
         self._steadiness = ClockStability()
+        self._writer = ConfigurationWriter(self.api, self.leading, self.metrics)
         self._begin()
         self._digest = configurations.digest(self.profiles)
         self._paths = configurations.paths(self.service.configurations)
@@ -77,7 +73,7 @@ class WebhookReconciler:
 
     def _begin(self) -> None:
         """Forget what was seen and written: another leader may change it."""
-        self._written: dict[str, Configuration] = {}
+        self._writer.forget()
         self._trusted_since: dict[str, float] = {}
         """When each CA, by fingerprint, was first in all registered caBundles, by `now`."""
         self._is_published = False
@@ -141,7 +137,7 @@ class WebhookReconciler:
     ) -> Sequence[ClusterError]:
         wanted, correct, problems = self._wanted(bundle), 0, list[ClusterError]()
         if may_publish:
-            problems += self._dry_run(wanted, live)
+            problems += self._writer.dry_run(wanted, live)
             may_publish = not problems
         for path, found in live.items():
             try:
@@ -159,23 +155,6 @@ class WebhookReconciler:
         self._logged_blocker = blocker
         return problems
 
-    def _dry_run(
-        self, wanted: Mapping[str, Configuration], live: Mapping[str, Configuration]
-    ) -> list[ClusterError]:
-        """Try to write the configurations if both differ: either both are published or neither."""
-        differing = {
-            path: found
-            for path, found in live.items()
-            if not self._is_correct(path, found, wanted[path])
-        }
-        problems: list[ClusterError] = []
-        for path, found in differing.items() if len(differing) > 1 else ():
-            try:
-                self._apply(path, wanted[path], found, dryRun="All")
-            except ApiStatusError as exc:
-                problems.append(exc)
-        return problems
-
     def _update(
         self,
         path: str,
@@ -187,12 +166,12 @@ class WebhookReconciler:
     ) -> bool:
         """Update a configuration as far as allowed; True if it was correct already."""
         if may_publish:
-            return self._write(path, desired, found)
+            return self._writer.write(path, desired, found)
         if bundle is None and not drift.ours(found):
-            self._write(path, drift.idle(desired), found)
+            self._writer.write(path, drift.idle(desired), found)
         elif bundle:
-            self._replace_bundle(path, found, bundle)
-        return self._is_correct(path, found, desired)
+            self._writer.replace_bundle(path, found, bundle)
+        return self._writer.is_correct(path, found, desired)
 
     def _publish_blocker(  # noqa: PLR0911 - one for each
         self, now: datetime, trust: Sequence[bytes], replicas_seen: Sequence[Replica]
@@ -232,89 +211,3 @@ class WebhookReconciler:
         excluded = dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, service.namespace))
         registration = Registration(service.configurations, client, tuple(excluded))
         return registration.configurations(self.profiles)
-
-    def _is_correct(self, path: str, found: Configuration, desired: Configuration) -> bool:
-        """Return whether a configuration is as desired, or narrower by the choice of others."""
-        # A list of excluded namespaces that is longer than ours may be our own, from an earlier
-        # configuration: it is corrected once. If it is still longer then, others write it.
-        return drift.holds(found, desired, longer=self._written.get(path) == desired)
-
-    def _write(self, path: str, desired: Configuration, found: Configuration) -> bool:
-        """Apply a configuration; True if it was correct already."""
-        if self._is_correct(path, found, desired):
-            return True
-        if not self.leading():
-            return False
-        applied = self._apply(path, desired, found)
-        self._written[path] = desired
-        self.metrics.registrations.inc()
-        _log.info("%s: updated", path)
-        # An apply does not remove entries that another field manager owns, too.
-        left = listing.decoded(applied, path, safe_json.ANY)
-        unwanted = [{"op": "remove", "path": at} for at in drift.stale(left, desired)]
-        if self._patch(path, left, unwanted):
-            _log.info("%s: removed outdated webhooks and conditions", path)
-        return False
-
-    def _apply(
-        self, path: str, desired: Configuration, found: Configuration, **query: str
-    ) -> bytes:
-        try:
-            return self._send(path, desired, found, query)
-        except ApiStatusError as exc:
-            if exc.status == 409 or "dryRun" in query or not self._make_room(path, found):
-                raise
-        return self._send(path, desired, listing.read(self.api, path, Configuration), query)
-
-    def _send(
-        self, path: str, desired: Configuration, found: Configuration, query: Mapping[str, str]
-    ) -> bytes:
-        # a leader that was suspended must not undo another's changes
-        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-        return self.api.request(
-            "PATCH",
-            path,
-            # Forced: our own fields are restored when others have changed them.
-            query={"fieldManager": FIELD_MANAGER, "force": "true", **query},
-            body=msgspec.json.encode({**desired, "metadata": {**desired["metadata"], **version}}),
-            content_type=APPLY_PATCH,
-        )
-
-    def _make_room(self, path: str, found: Configuration) -> bool:
-        """Reset `managedFields` if they leave no room in etcd for the webhooks; False if they do.
-
-        No policy sees them, so a stolen token can fill them. After other writes the API server
-        drops them by itself, but not for an apply.
-        """
-        if len(self.api.request("GET", path)) < LARGE:
-            return False
-        _log.warning("%s: removing managedFields, which leave no room", path)
-        reset = {"op": "replace", "path": "/metadata/managedFields", "value": [{}]}
-        return self._patch(path, found, [reset])
-
-    def _replace_bundle(self, path: str, found: Configuration, bundle: bytes) -> None:
-        """Update the caBundle only, while the conditions must not be published."""
-        encoded = base64.b64encode(bundle).decode()
-        changes = [
-            {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": encoded}
-            for index, one in enumerate(found.get("webhooks") or ())
-            if one["name"].endswith(drift.OWN_SUFFIX) and drift.bundle_of(one) != bundle
-        ]
-        if self._patch(path, found, changes):
-            _log.info("%s: updated caBundle", path)
-
-    def _patch(self, path: str, found: Configuration, changes: Sequence[Mapping[str, Any]]) -> bool:
-        """Patch a configuration unless it has changed since it was read; False if nothing to do."""
-        if not changes or not self.leading():
-            return False
-        version = found["metadata"]["resourceVersion"]
-        test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-        self.api.request(
-            "PATCH",
-            path,
-            query={"fieldManager": FIELD_MANAGER},
-            body=msgspec.json.encode([test, *changes]),
-            content_type=JSON_PATCH,
-        )
-        self.metrics.registrations.inc()
-        return True

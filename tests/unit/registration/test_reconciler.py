@@ -11,9 +11,10 @@ from holdfast.certs import authority
 from holdfast.certs.rotation import Plan
 from holdfast.webhook.kube.api import APPLY_PATCH, Api
 from holdfast.webhook.registration import configurations
-from holdfast.webhook.registration.reconciler import INTERVAL_SECONDS, LARGE, WebhookReconciler
+from holdfast.webhook.registration.reconciler import INTERVAL_SECONDS, WebhookReconciler
 from holdfast.webhook.registration.replicas import Replica, Service
 from holdfast.webhook.registration.secrets import CA_SECRET, LEAF_SECRET, CertificateSecrets
+from holdfast.webhook.registration.writer import LARGE
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from tests.support.builders import make_profiles
 from tests.support.fakes import FakeApi, raising, status_error, unreachable

@@ -1,0 +1,143 @@
+"""Write the webhook configurations: ours as a whole, or the caBundle only."""
+
+import base64
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from holdfast.webhook import safe_json
+from holdfast.webhook.errors import ApiStatusError, ClusterError
+from holdfast.webhook.kube import listing
+from holdfast.webhook.kube.api import APPLY_PATCH, JSON_PATCH, Api
+from holdfast.webhook.kube.patching import FIELD_MANAGER
+from holdfast.webhook.registration import drift
+from holdfast.webhook.registration.configurations import Configuration
+from holdfast.webhook.telemetry.metrics import ControllerMetrics
+
+LARGE = 1 << 18
+"""Bytes of a configuration that only `managedFields` can have made so large."""
+
+_log = logging.getLogger("holdfast.publisher")
+
+
+@dataclass(eq=False)
+class ConfigurationWriter:
+    """Writes webhook configurations while this controller is the leader.
+
+    Raises ApiStatusError if the API server refuses a write; `dry_run` returns these errors.
+    """
+
+    api: Api
+    leading: Callable[[], bool]
+    metrics: ControllerMetrics
+    _written: dict[str, Configuration] = field(init=False, default_factory=dict)
+
+    def forget(self) -> None:
+        """Forget what was written: another leader may have changed it."""
+        self._written = {}
+
+    def dry_run(
+        self, wanted: Mapping[str, Configuration], live: Mapping[str, Configuration]
+    ) -> list[ClusterError]:
+        """Try to write the configurations if both differ: either both are published or neither."""
+        differing = {
+            path: found
+            for path, found in live.items()
+            if not self.is_correct(path, found, wanted[path])
+        }
+        problems: list[ClusterError] = []
+        for path, found in differing.items() if len(differing) > 1 else ():
+            try:
+                self._apply(path, wanted[path], found, dryRun="All")
+            except ApiStatusError as exc:
+                problems.append(exc)
+        return problems
+
+    def is_correct(self, path: str, found: Configuration, desired: Configuration) -> bool:
+        """Return whether a configuration is as desired, or narrower by the choice of others."""
+        # A list of excluded namespaces that is longer than ours may be our own, from an earlier
+        # configuration: it is corrected once. If it is still longer then, others write it.
+        return drift.holds(found, desired, longer=self._written.get(path) == desired)
+
+    def write(self, path: str, desired: Configuration, found: Configuration) -> bool:
+        """Apply a configuration; True if it was correct already."""
+        if self.is_correct(path, found, desired):
+            return True
+        if not self.leading():
+            return False
+        applied = self._apply(path, desired, found)
+        self._written[path] = desired
+        self.metrics.registrations.inc()
+        _log.info("%s: updated", path)
+        # An apply does not remove entries that another field manager owns, too.
+        left = listing.decoded(applied, path, safe_json.ANY)
+        unwanted = [{"op": "remove", "path": at} for at in drift.stale(left, desired)]
+        if self._patch(path, left, unwanted):
+            _log.info("%s: removed outdated webhooks and conditions", path)
+        return False
+
+    def _apply(
+        self, path: str, desired: Configuration, found: Configuration, **query: str
+    ) -> bytes:
+        try:
+            return self._send(path, desired, found, query)
+        except ApiStatusError as exc:
+            if exc.status == 409 or "dryRun" in query or not self._make_room(path, found):
+                raise
+        return self._send(path, desired, listing.read(self.api, path, Configuration), query)
+
+    def _send(
+        self, path: str, desired: Configuration, found: Configuration, query: Mapping[str, str]
+    ) -> bytes:
+        # a leader that was suspended must not undo another's changes
+        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        return self.api.request(
+            "PATCH",
+            path,
+            # Forced: our own fields are restored when others have changed them.
+            query={"fieldManager": FIELD_MANAGER, "force": "true", **query},
+            body=msgspec.json.encode({**desired, "metadata": {**desired["metadata"], **version}}),
+            content_type=APPLY_PATCH,
+        )
+
+    def _make_room(self, path: str, found: Configuration) -> bool:
+        """Reset `managedFields` if they leave no room in etcd for the webhooks; False if they do.
+
+        No policy sees them, so a stolen token can fill them. After other writes the API server
+        drops them by itself, but not for an apply.
+        """
+        if len(self.api.request("GET", path)) < LARGE:
+            return False
+        _log.warning("%s: removing managedFields, which leave no room", path)
+        reset = {"op": "replace", "path": "/metadata/managedFields", "value": [{}]}
+        return self._patch(path, found, [reset])
+
+    def replace_bundle(self, path: str, found: Configuration, bundle: bytes) -> None:
+        """Update the caBundle only, while the conditions must not be published."""
+        encoded = base64.b64encode(bundle).decode()
+        changes = [
+            {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": encoded}
+            for index, one in enumerate(found.get("webhooks") or ())
+            if one["name"].endswith(drift.OWN_SUFFIX) and drift.bundle_of(one) != bundle
+        ]
+        if self._patch(path, found, changes):
+            _log.info("%s: updated caBundle", path)
+
+    def _patch(self, path: str, found: Configuration, changes: Sequence[Mapping[str, Any]]) -> bool:
+        """Patch a configuration unless it has changed since it was read; False if nothing to do."""
+        if not changes or not self.leading():
+            return False
+        version = found["metadata"]["resourceVersion"]
+        test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+        self.api.request(
+            "PATCH",
+            path,
+            query={"fieldManager": FIELD_MANAGER},
+            body=msgspec.json.encode([test, *changes]),
+            content_type=JSON_PATCH,
+        )
+        self.metrics.registrations.inc()
+        return True
