@@ -47,7 +47,7 @@ test-storm: setup ## start and stop 200 VMs for five minutes while Holdfast is k
 fuzz: setup ## fuzz reviews, files and values for FUZZ_SECONDS (an hour)
 	@scripts/fuzz
 
-faults: setup ## inject every fault into a real Kubernetes under load, in about two hours
+faults: setup ## inject every fault into a real Kubernetes under load, in about 100 minutes
 	@$(PY) -m controlplane build kubernetes kubevirt >/dev/null
 	@$(PY) -m tests.faults
 
